@@ -1,0 +1,278 @@
+"""The DHT's requests and replies, and their one parser each.
+
+On the wire every message is the same protobuf struct (`kad.proto`); here each is a noun with
+the fields that it really has. What a parser returns has been checked: nobody checks again.
+
+Source: libp2p kad-dht specification, "RPC messages".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from google.protobuf.message import DecodeError
+
+from formation_p2p.dht import kad_pb2
+from formation_p2p.effects import Contact
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.keyspace import Key, key_from_bytes, key_to_bytes
+from formation_p2p.records.addresses import MAX_ADDRESSES, address_bytes, read_addresses
+
+# A key is the name of a record or a peer id; the longest in use is `/formation/<peer id>`.
+MAX_NAME_BYTES: Final = 128
+# k = 20 by the specification; go-libp2p sends at most that many.
+MAX_CLOSER: Final = 20
+# Profiles are at most 4 KiB, so that an answer full of them stays below 128 KiB.
+MAX_PROVIDERS: Final = 32
+# A signed profile's bound (records/profile.py), and the same for requirements in CBOR.
+MAX_VALUE_BYTES: Final = 4096
+MAX_REQUIREMENTS_BYTES: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderQuery:
+    """What the storing peer is to filter by and rank for. `requirements` is CBOR, or empty."""
+
+    target: Key
+    requirements: bytes
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who provides a key. `profile` is its signed profile; empty for foreign providers."""
+
+    contact: Contact
+    profile: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class FindNode:
+    """`name` is a peer id's bytes or any other name; its SHA-256 is the key looked for."""
+
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetProviders:
+    name: bytes
+    query: ProviderQuery | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddProvider:
+    """Has no reply (specification, "RPC messages")."""
+
+    name: bytes
+    provider: Provider
+
+
+@dataclass(frozen=True, slots=True)
+class GetValue:
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutValue:
+    name: bytes
+    value: bytes
+
+
+Request = Ping | FindNode | GetProviders | AddProvider | GetValue | PutValue
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    closer: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Providers:
+    providers: tuple[Provider, ...]
+    closer: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    value: bytes | None
+    closer: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The reply to a PUT_VALUE that was accepted: it echoes the request."""
+
+    name: bytes
+    value: bytes
+
+
+Reply = Pong | Nodes | Providers | Value | Stored
+Message = Request | Reply
+
+_Type = kad_pb2.Message
+
+
+def encode(message: Message) -> bytes:
+    """The protobuf of a message that this side made; nothing in it is checked."""
+    wire = kad_pb2.Message()
+    match message:
+        case Ping() | Pong():
+            wire.type = _Type.PING
+        case FindNode(name):
+            wire.type, wire.key = _Type.FIND_NODE, name
+        case Nodes(closer):
+            wire.type = _Type.FIND_NODE
+            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+        case GetProviders(name, query):
+            wire.type, wire.key = _Type.GET_PROVIDERS, name
+            if query is not None:
+                wire.query.target = key_to_bytes(query.target)
+                wire.query.requirements = query.requirements
+                wire.query.limit = query.limit
+        case Providers(providers, closer):
+            wire.type = _Type.GET_PROVIDERS
+            wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
+            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+        case AddProvider(name, provider):
+            wire.type, wire.key = _Type.ADD_PROVIDER, name
+            wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
+        case GetValue(name):
+            wire.type, wire.key = _Type.GET_VALUE, name
+        case Value(value, closer):
+            wire.type = _Type.GET_VALUE
+            if value is not None:
+                wire.record.value = value
+            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+        case PutValue(name, value) | Stored(name, value):
+            wire.type, wire.key = _Type.PUT_VALUE, name
+            wire.record.key, wire.record.value = name, value
+        case _:
+            assert_never(message)
+    return wire.SerializeToString()
+
+
+def parse_request(raw: bytes) -> Request:
+    """Raises ProtocolViolation for whatever is not a request within the bounds above."""
+    wire = _parse(raw)
+    if wire.type == _Type.PING:
+        return Ping()
+    if not 0 < len(wire.key) <= MAX_NAME_BYTES:
+        raise ProtocolViolation(
+            f"a key of {len(wire.key)} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+        )
+    if wire.type == _Type.FIND_NODE:
+        return FindNode(wire.key)
+    if wire.type == _Type.GET_PROVIDERS:
+        return GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
+    if wire.type == _Type.ADD_PROVIDER:
+        providers = _read_providers(wire)
+        if len(providers) != 1:
+            raise ProtocolViolation(f"ADD_PROVIDER names {len(providers)} providers, not itself")
+        return AddProvider(wire.key, providers[0])
+    if wire.type == _Type.GET_VALUE:
+        return GetValue(wire.key)
+    if wire.type == _Type.PUT_VALUE:
+        return PutValue(wire.key, _read_value(wire))
+    raise ProtocolViolation(f"message type {wire.type} is not in the specification")
+
+
+def parse_reply(raw: bytes, request: Request) -> Reply | None:
+    """What a peer answered to `request`; None for ADD_PROVIDER, which has no reply.
+
+    Raises ProtocolViolation for whatever is not a reply to that very request.
+    """
+    if isinstance(request, AddProvider):
+        return None
+    wire = _parse(raw)
+    match request:
+        case Ping():
+            _expect(wire, _Type.PING)
+            return Pong()
+        case FindNode():
+            _expect(wire, _Type.FIND_NODE)
+            return Nodes(_read_closer(wire))
+        case GetProviders():
+            _expect(wire, _Type.GET_PROVIDERS)
+            return Providers(_read_providers(wire), _read_closer(wire))
+        case GetValue():
+            _expect(wire, _Type.GET_VALUE)
+            value = _read_value(wire) if wire.HasField("record") else None
+            return Value(value, _read_closer(wire))
+        case PutValue():
+            _expect(wire, _Type.PUT_VALUE)
+            return Stored(request.name, _read_value(wire))
+        case _:
+            assert_never(request)
+
+
+def _parse(raw: bytes) -> kad_pb2.Message:
+    try:
+        return kad_pb2.Message.FromString(raw)
+    except DecodeError as error:
+        raise ProtocolViolation(f"{len(raw)} bytes that are no DHT message") from error
+
+
+def _expect(wire: kad_pb2.Message, expected: kad_pb2.Message.MessageType) -> None:
+    if wire.type != expected:
+        raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
+
+
+def _read_query(wire: kad_pb2.Message) -> ProviderQuery:
+    query = wire.query
+    if len(query.requirements) > MAX_REQUIREMENTS_BYTES:
+        raise ProtocolViolation(f"requirements of {len(query.requirements)} bytes")
+    try:
+        target = key_from_bytes(query.target)
+    except ValueError as error:
+        raise ProtocolViolation(str(error)) from error
+    limit = min(max(query.limit, 1), MAX_PROVIDERS)
+    return ProviderQuery(target, query.requirements, limit)
+
+
+def _read_value(wire: kad_pb2.Message) -> bytes:
+    if len(wire.record.value) > MAX_VALUE_BYTES:
+        raise ProtocolViolation(f"a value of {len(wire.record.value)} bytes")
+    return wire.record.value
+
+
+def _read_providers(wire: kad_pb2.Message) -> tuple[Provider, ...]:
+    providers = []
+    for peer in wire.providerPeers[:MAX_PROVIDERS]:
+        if len(peer.profile) > MAX_VALUE_BYTES:
+            raise ProtocolViolation(f"a profile of {len(peer.profile)} bytes")
+        contact = _read_peer(peer)
+        if contact is not None:
+            providers.append(Provider(contact, peer.profile))
+    return tuple(providers)
+
+
+def _read_closer(wire: kad_pb2.Message) -> tuple[Contact, ...]:
+    contacts = (_read_peer(peer) for peer in wire.closerPeers[:MAX_CLOSER])
+    return tuple(contact for contact in contacts if contact is not None)
+
+
+def _read_peer(peer: kad_pb2.Message.Peer) -> Contact | None:
+    """None for a peer whose id we cannot read: a newer kind of id must not spoil the rest."""
+    try:
+        peer_id = peer_id_from_bytes(peer.id)
+    except ValueError:
+        return None
+    return Contact(peer_id, read_addresses(peer.addrs[:MAX_ADDRESSES]))
+
+
+def _write_peer(contact: Contact, profile: bytes = b"") -> kad_pb2.Message.Peer:
+    peer = kad_pb2.Message.Peer(id=peer_id_to_bytes(contact.peer_id), profile=profile)
+    peer.addrs.extend(address_bytes(text) for text in contact.addresses[:MAX_ADDRESSES])
+    return peer

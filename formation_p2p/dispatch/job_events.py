@@ -1,0 +1,123 @@
+"""What a job tells the person who submitted it, in the order in which it happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.effects import Effect
+from formation_p2p.identity import PeerId
+from formation_p2p.refusals import Refusal
+from formation_p2p.workload.outcome import FailureKind
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of one task that brought no result. `lost` where the worker vanished with it."""
+
+    worker: PeerId
+    why: str
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlaced:
+    """`nearest`: this worker is the nearest, by XOR, of all that are capable and were not
+    ruled out by an earlier attempt; else it is a fallback, free while the nearest was busy."""
+
+    task_id: str
+    attempt_id: str
+    worker: PeerId
+    nearest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBegan:
+    task_id: str
+    worker: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrinted:
+    task_id: str
+    is_stderr: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSucceeded:
+    """`result` is the driver's encoding. Exactly one of these for a task, or one TaskGaveUp."""
+
+    task_id: str
+    worker: PeerId
+    result: bytes
+    ran_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRetried:
+    """An attempt failed or was lost; the task is placed again, elsewhere if it can be."""
+
+    task_id: str
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGaveUp:
+    """The task will bring no result. `attempts` tell why, the last one last; `kind` and
+    `result` are of the last attempt that ran to its end, if any did."""
+
+    task_id: str
+    attempts: tuple[Attempt, ...]
+    kind: FailureKind | None
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnplaceable:
+    """Nobody can run the task. `reasons` has every worker that was considered."""
+
+    task_id: str
+    reasons: tuple[tuple[PeerId, Refusal], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    worker: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last event of a job: each of its tasks has ended in one of the ways above."""
+
+    succeeded: int
+    failed: int
+    unplaceable: int
+    cancelled: int
+
+
+JobEvent = (
+    TaskPlaced
+    | TaskBegan
+    | TaskPrinted
+    | TaskSucceeded
+    | TaskRetried
+    | TaskGaveUp
+    | TaskUnplaceable
+    | TaskCancelled
+    | WorkerLost
+    | JobEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect):
+    """Hand an event of a job to whoever submitted it."""
+
+    job_id: str
+    event: JobEvent

@@ -1,0 +1,421 @@
+"""The scheduler: jobs come in, tasks find workers, results go out, each counted once.
+
+Tasks with the same needs and priority form a group, which shares what discovery found and the
+leases held, so that one lease runs any number of tasks. Each task waits in the queue of the
+worker nearest to it by XOR; a worker that is free while its own queue is empty takes over from
+the longest other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from formation_p2p.discovery.finder import Finder, Found
+from formation_p2p.dispatch.group import PIPELINE, Group, Slot
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    Tell,
+    WorkerLost,
+)
+from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.errors import InvalidInput
+from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.negotiation.lessee import (
+    HeldLease,
+    LeaseHeld,
+    LeaseLost,
+    LeaseRecovered,
+    Lessee,
+    NegotiationEvent,
+    RoundClosed,
+)
+from formation_p2p.negotiation.messages import (
+    Cancel,
+    Dispatch,
+    ResultAck,
+    TaskEnded,
+    TaskOutput,
+    TaskStarted,
+    WorkMessage,
+)
+from formation_p2p.negotiation.session import Send
+from formation_p2p.placement.decision import decide
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
+from formation_p2p.workload.task import Job
+
+# Jobs under way at once: each holds its tasks in memory.
+MAX_JOBS: Final = 1_000
+# A task that takes its worker down with it is not sent to a sixth one.
+MAX_LOST: Final = 5
+# With nobody capable, discovery is tried again once after this long: a worker that has just
+# been started is still announcing itself.
+SECOND_LOOK_S: Final = 1.0
+# While tasks wait and nobody is left to ask, discovery is tried again this often.
+LOOK_AGAIN_S: Final = 5.0
+# Workers asked in one round: the nearest few.
+ASK_AT_ONCE: Final = 3
+# ...and at most this many when that many tasks wait.
+MAX_ASK_AT_ONCE: Final = 16
+
+
+class Scheduler:
+    """`authorised` says whether a worker's own grant lets it work in this network."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        finder: Finder,
+        lessee: Lessee,
+        authorised: Callable[[Profile, Moment], Denied | None],
+    ) -> None:
+        self._own = own
+        self._finder = finder
+        self._lessee = lessee
+        self._authorised = authorised
+        self._jobs: dict[str, JobRun] = {}
+        self._groups: dict[tuple[Requirements, int], Group] = {}
+        self._effects: list[Effect] = []
+
+    # -- the person -----------------------------------------------------------------------------
+
+    def submit(self, job: Job, now: Moment) -> list[Effect]:
+        """Raises InvalidInput where too many jobs are under way, or this one already is."""
+        if job.job_id in self._jobs:
+            raise InvalidInput("job", f"{job.job_id} is under way already")
+        if len(self._jobs) >= MAX_JOBS:
+            raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
+        run = self._jobs[job.job_id] = JobRun(job)
+        touched = set()
+        for task in job.tasks:
+            group_key = (task.needs, job.priority)
+            group = self._groups.setdefault(group_key, Group(task.needs, job.priority))
+            group.wait(TaskRun(task, run, task.key))
+            touched.add(group_key)
+        for group_key in touched:
+            self._pump(self._groups[group_key], now, f"submit of {job.job_id}")
+        return self._take()
+
+    def cancel(self, job_id: str, now: Moment) -> list[Effect]:
+        """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
+        of what runs expire."""
+        run = self._jobs.get(job_id)
+        if run is None:
+            return []
+        run.cancelled = True
+        for group in list(self._groups.values()):
+            for waiting in group.drain(run):
+                self._end_task(waiting, "cancel", TaskCancelled(waiting.task.task_id))
+            for slot in group.slots.values():
+                for attempt_id, attempt in slot.attempts.items():
+                    if attempt.job is run:
+                        message = Cancel(slot.lease.lease_id, attempt_id)
+                        self._send(slot.lease.lessor, message, f"cancel of {job_id}")
+            self._pump(group, now, f"cancel of {job_id}")
+        return self._take()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._jobs
+
+    # -- discovery and negotiation ----------------------------------------------------------------
+
+    def found(self, found: Found, now: Moment) -> list[Effect]:
+        group = next((g for g in self._groups.values() if g.find == found.find), None)
+        if group is None:
+            return []
+        group.find = None
+        decision = decide(
+            key_of_peer(self._own),
+            group.needs,
+            found.profiles,
+            authorised=lambda profile: self._authorised(profile, now),
+            now_unix_s=now.unix_s,
+        )
+        group.learn(decision.ranked, decision.rejected)
+        self._pump(group, now, "discovery ended")
+        return self._take()
+
+    def negotiated(self, events: list[NegotiationEvent], now: Moment) -> list[Effect]:
+        """What the lessee tells."""
+        for event in events:
+            match event:
+                case RoundClosed():
+                    self._round_closed(event, now)
+                case LeaseHeld(lease):
+                    self._lease_held(lease, now)
+                case LeaseRecovered(lease):
+                    self._lease_recovered(lease)
+                case LeaseLost(lease, refusal):
+                    self._lease_lost(lease, refusal, now)
+        return self._take()
+
+    def _round_closed(self, closed: RoundClosed, now: Moment) -> None:
+        group = next((g for g in self._groups.values() if g.round == closed.round), None)
+        if group is None:
+            return
+        group.round = None
+        for worker, refusal in closed.refusals:
+            group.back_off(worker, refusal, now)
+        group.committing |= set(closed.committed)
+        self._pump(group, now, "a round closed")
+
+    def _lease_held(self, lease: HeldLease, now: Moment) -> None:
+        group = self._groups.get((lease.needs, lease.priority))
+        if group is None:
+            self._lessee.release(lease, "nothing waits for it any more")
+            return
+        worker = lease.lessor.peer_id
+        group.committing.discard(worker)
+        group.welcome(worker)
+        group.slots[lease.key] = Slot(lease)
+        self._pump(group, now, f"lease {lease.lease_id}")
+
+    def _lease_recovered(self, lease: HeldLease) -> None:
+        slot = self._slot(lease.key)
+        if slot is not None:
+            for attempt_id, run in slot.attempts.items():
+                self._dispatch(slot, attempt_id, run, "the worker answers again")
+
+    def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
+        group = self._groups.get((lease.needs, lease.priority))
+        if group is None:
+            return
+        worker = lease.lessor.peer_id
+        group.committing.discard(worker)
+        group.back_off(worker, refusal, now)
+        slot = group.slots.pop(lease.key, None)
+        if slot is not None:
+            self._tell_of_loss(slot, refusal)
+            for run in reversed(slot.attempts.values()):
+                self._lost(group, run, worker, str(refusal))
+        self._pump(group, now, f"lease {lease.lease_id} is lost")
+
+    def _tell_of_loss(self, slot: Slot, refusal: Refusal) -> None:
+        for job_id in dict.fromkeys(run.job.job.job_id for run in slot.attempts.values()):
+            self._tell(job_id, WorkerLost(slot.worker, str(refusal)))
+
+    # -- what workers tell ------------------------------------------------------------------------
+
+    def started(self, sender: Contact, message: TaskStarted) -> list[Effect]:
+        run = self._running(sender, message.lease_id, message.attempt_id)
+        if run is not None:
+            self._tell(run.job.job.job_id, TaskBegan(run.task.task_id, sender.peer_id))
+        return self._take()
+
+    def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
+        run = self._running(sender, message.lease_id, message.attempt_id)
+        if run is not None:
+            printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
+            self._tell(run.job.job.job_id, printed)
+        return self._take()
+
+    def ended(self, sender: Contact, message: TaskEnded, now: Moment) -> list[Effect]:
+        """A result. It counts only under the lease in force and its fencing token, and once."""
+        ack = ResultAck(message.lease_id, message.attempt_id)
+        self._send(sender, ack, f"{message.attempt_id} ended")
+        slot = self._slot((sender.peer_id, message.lease_id))
+        if slot is None or slot.lease.fence != message.fence:
+            return self._take()
+        run = slot.attempts.pop(message.attempt_id, None)
+        if run is None:
+            return self._take()
+        group = self._groups[(slot.lease.needs, slot.lease.priority)]
+        match message.outcome:
+            case Succeeded(result):
+                succeeded = TaskSucceeded(run.task.task_id, sender.peer_id, result, message.ran_ms)
+                self._end_task(run, "success", succeeded)
+            case Failed() as failed:
+                self._failed(group, run, sender.peer_id, failed)
+        self._pump(group, now, f"{message.attempt_id} ended")
+        return self._take()
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def tick(self, now: Moment) -> list[Effect]:
+        for group in list(self._groups.values()):
+            if group.wake_s <= now.mono_s:
+                self._pump(group, now, "time to look again")
+        return self._take()
+
+    def next_timeout(self) -> float:
+        return min((group.wake_s for group in self._groups.values()), default=float("inf"))
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    def _pump(self, group: Group, now: Moment, cause: str) -> None:
+        """Do all that can be done for a group now. Called after everything that touches it."""
+        group.wake_s = float("inf")
+        group.forget_expired(now)
+        self._fill(group, 1, now, cause)
+        if group.waiting and not self._seek(group, now, cause):
+            self._fill(group, PIPELINE, now, cause)
+        if not group.waiting:
+            self._let_go(group, cause)
+
+    def _fill(self, group: Group, depth: int, now: Moment, cause: str) -> None:
+        for slot in group.slots.values():
+            while len(slot.attempts) < depth and not slot.lease.doubtful:
+                run = group.next_for(slot.worker, now)
+                if run is None:
+                    break
+                self._place(group, slot, run, cause)
+
+    def _place(self, group: Group, slot: Slot, run: TaskRun, cause: str) -> None:
+        run.move("dispatch")
+        run.tried += 1
+        attempt_id = f"{run.task.task_id}#{run.tried}"
+        nearest = group.nearest(run) == slot.worker
+        slot.attempts[attempt_id] = run
+        self._dispatch(slot, attempt_id, run, cause)
+        placed = TaskPlaced(run.task.task_id, attempt_id, slot.worker, nearest)
+        self._tell(run.job.job.job_id, placed)
+
+    def _dispatch(self, slot: Slot, attempt_id: str, run: TaskRun, cause: str) -> None:
+        task = run.task
+        timeout_ms = 0 if task.timeout_s is None else max(1, round(task.timeout_s * 1000))
+        message = Dispatch(
+            slot.lease.lease_id,
+            slot.lease.fence,
+            attempt_id,
+            task.needs.driver,
+            task.payload,
+            timeout_ms,
+        )
+        self._send(slot.lease.lessor, message, cause)
+
+    def _seek(self, group: Group, now: Moment, cause: str) -> bool:
+        """Go for more leases, or for more workers. Returns whether leases may yet come of what
+        is under way."""
+        if group.round is not None or group.committing:
+            return True
+        order = group.ask_order(now)
+        if order:
+            at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
+            group.round = self._lessee.ask(
+                order[:at_once],
+                group.needs,
+                wanted=group.waiting,
+                priority=group.priority,
+                now=now,
+                cause=cause,
+            )
+            return True
+        if group.find is None:
+            self._look(group, now, cause)
+        group.wake_s = min(group.wake_s, group.next_askable_s())
+        return False
+
+    def _look(self, group: Group, now: Moment, cause: str) -> None:
+        """Ask discovery, if it is time; give up where it has nobody to name, twice."""
+        stranded = not group.has_candidates and not group.slots
+        if stranded and group.looks >= 2:
+            self._nobody(group)
+            return
+        pause_s = SECOND_LOOK_S if stranded else LOOK_AGAIN_S
+        due_s = group.looked_s + pause_s
+        if now.mono_s < due_s:
+            group.wake_s = min(group.wake_s, due_s)
+            return
+        head = group.first_waiting()
+        if head is None:
+            return
+        group.looked_s = now.mono_s
+        group.looks = group.looks + 1 if stranded else 0
+        group.find = self._finder.find(group.needs, head.key, now, cause)
+        if group.find is None:
+            group.wake_s = now.mono_s + SECOND_LOOK_S
+
+    def _nobody(self, group: Group) -> None:
+        reasons = group.reasons()
+        for run in group.drain():
+            event = TaskUnplaceable(run.task.task_id, reasons)
+            self._end_task(run, "nobody", event)
+
+    def _let_go(self, group: Group, cause: str) -> None:
+        """Nothing waits: give back the leases under which nothing runs."""
+        for slot in [s for s in group.slots.values() if not s.attempts]:
+            del group.slots[slot.lease.key]
+            self._lessee.release(slot.lease, cause)
+        if group.is_idle:
+            self._groups.pop((group.needs, group.priority), None)
+
+    def _failed(self, group: Group, run: TaskRun, worker: PeerId, failed: Failed) -> None:
+        run.last_failure = failed
+        if run.job.cancelled or failed.kind is FailureKind.CANCELLED:
+            self._end_task(run, "cancel", TaskCancelled(run.task.task_id))
+            return
+        attempt = Attempt(worker, f"{failed.kind}: {failed.message}", lost=False)
+        run.attempts.append(attempt)
+        final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
+        self._retry_or_give_up(group, run, attempt, final)
+
+    def _lost(self, group: Group, run: TaskRun, worker: PeerId, why: str) -> None:
+        if run.job.cancelled:
+            self._end_task(run, "cancel", TaskCancelled(run.task.task_id))
+            return
+        attempt = Attempt(worker, why, lost=True)
+        run.attempts.append(attempt)
+        self._retry_or_give_up(group, run, attempt, run.losses >= MAX_LOST)
+
+    def _retry_or_give_up(self, group: Group, run: TaskRun, attempt: Attempt, final: bool) -> None:
+        if final:
+            last = run.last_failure
+            gave_up = TaskGaveUp(
+                run.task.task_id,
+                tuple(run.attempts),
+                None if last is None else last.kind,
+                b"" if last is None else last.result,
+            )
+            self._end_task(run, "give up", gave_up)
+            return
+        run.move("retry")
+        self._tell(run.job.job.job_id, TaskRetried(run.task.task_id, attempt))
+        group.wait(run, first=True)
+
+    def _end_task(self, run: TaskRun, how: str, event: JobEvent) -> None:
+        if not run.move(how):
+            return
+        job_id = run.job.job.job_id
+        self._tell(job_id, event)
+        if run.job.is_over:
+            ended = run.job.ended
+            over = JobEnded(
+                ended[TaskState.SUCCEEDED],
+                ended[TaskState.FAILED],
+                ended[TaskState.UNPLACEABLE],
+                ended[TaskState.CANCELLED],
+            )
+            self._tell(job_id, over)
+            del self._jobs[job_id]
+
+    def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
+        return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
+
+    def _running(self, sender: Contact, lease_id: str, attempt_id: str) -> TaskRun | None:
+        slot = self._slot((sender.peer_id, lease_id))
+        return None if slot is None else slot.attempts.get(attempt_id)
+
+    def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
+        self._effects.append(Send(to, message, cause=cause))
+
+    def _tell(self, job_id: str, event: JobEvent) -> None:
+        self._effects.append(Tell(job_id, event, cause=type(event).__name__))
+
+    def _take(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

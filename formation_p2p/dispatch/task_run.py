@@ -1,0 +1,90 @@
+"""A job and its tasks as the scheduler sees them, and the states that a task goes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.dispatch.job_events import Attempt
+from formation_p2p.identity import PeerId
+from formation_p2p.keyspace import Key
+from formation_p2p.workload.outcome import Failed
+from formation_p2p.workload.task import Job, Task
+
+
+class TaskState(StrEnum):
+    WAITING = "waiting"
+    DISPATCHED = "dispatched"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNPLACEABLE = "unplaceable"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Final = {
+    TaskState.WAITING: {
+        "dispatch": TaskState.DISPATCHED,
+        "nobody": TaskState.UNPLACEABLE,
+        "cancel": TaskState.CANCELLED,
+    },
+    TaskState.DISPATCHED: {
+        "success": TaskState.SUCCEEDED,
+        "retry": TaskState.WAITING,
+        "give up": TaskState.FAILED,
+        "cancel": TaskState.CANCELLED,
+    },
+}
+
+
+@dataclass(slots=True, eq=False)
+class TaskRun:
+    """`attempts` are those that brought no result; `tried` counts all, and names the next."""
+
+    task: Task
+    job: JobRun
+    key: Key
+    state: TaskState = TaskState.WAITING
+    attempts: list[Attempt] = field(default_factory=list)
+    tried: int = 0
+    last_failure: Failed | None = None
+
+    def move(self, event: str) -> bool:
+        """Follow the table; False where the state has no such way out. Counts for the job."""
+        state = TRANSITIONS.get(self.state, {}).get(event)
+        if state is None:
+            return False
+        self.state = state
+        if state not in TRANSITIONS:
+            self.job.ended[state] += 1
+        return True
+
+    @property
+    def failures(self) -> int:
+        return sum(not attempt.lost for attempt in self.attempts)
+
+    @property
+    def losses(self) -> int:
+        return sum(attempt.lost for attempt in self.attempts)
+
+    def avoids(self, worker: PeerId) -> bool:
+        """Whether an attempt there brought no result: elsewhere first."""
+        return any(attempt.worker == worker for attempt in self.attempts)
+
+
+@dataclass(slots=True, eq=False)
+class JobRun:
+    job: Job
+    cancelled: bool = False
+    ended: dict[TaskState, int] = field(
+        default_factory=lambda: {
+            TaskState.SUCCEEDED: 0,
+            TaskState.FAILED: 0,
+            TaskState.UNPLACEABLE: 0,
+            TaskState.CANCELLED: 0,
+        }
+    )
+
+    @property
+    def is_over(self) -> bool:
+        return sum(self.ended.values()) == len(self.job.tasks)

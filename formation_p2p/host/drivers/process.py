@@ -1,0 +1,186 @@
+"""The `process` driver: one program, in a folder of its own. Payload and result: workload/process.
+
+What the program is held to, and what is not guaranteed, stands in `supervised.py`. Whatever it
+left running when it ended is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.output import Output
+from formation_p2p.host.drivers.supervised import (
+    Ending,
+    Launch,
+    Machine,
+    Supervised,
+    base_environment,
+    device_environment,
+)
+from formation_p2p.units import KIB, format_bytes
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+
+# Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
+MESSAGE_TAIL_BYTES: Final = 2 * KIB
+
+
+class ProcessDriver:
+    """Keeps nothing between executions."""
+
+    name = "process"
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine or Machine.found()
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        try:
+            spec = ProcessSpec.decode(execution.payload)
+        except InvalidInput as problem:
+            return Failed(FailureKind.INVALID, str(problem))
+        output = Output(report)
+        try:
+            await trio.to_thread.run_sync(_write_files, execution.scratch, spec.files_in)
+            task = await Supervised.start(self._machine, _launch(execution, spec))
+        except OSError as problem:
+            return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
+        try:
+            ending, timed_out = await task.run_to_end(output, execution.timeout_s)
+        finally:
+            await task.close()
+        if timed_out:
+            message = f"ran past its {execution.timeout_s:g} s"
+            return Failed(FailureKind.TIMEOUT, message, _printed(ending, output))
+        if ending.how == "exit":
+            return await trio.to_thread.run_sync(
+                _exited, ending.number, output, execution.scratch, spec.files_out
+            )
+        return failure(ending, output, execution, _printed(ending, output))
+
+    async def end_lease(self, lease_id: str) -> None:
+        """Nothing is kept: executions still running are cancelled by whoever runs them."""
+
+
+def failure(ending: Ending, output: Output, execution: Execution, result: bytes = b"") -> Failed:
+    """The outcome of an ending that is not the task's own success."""
+    match ending.how:
+        case "exit":
+            return Failed(FailureKind.EXIT, _exit_message(ending.number, output), result)
+        case "signal":
+            message = f"ended by {_signal_name(ending.number)}{_last_words(output)}"
+            return Failed(FailureKind.EXIT, message, result)
+        case "memory":
+            limit = format_bytes(execution.limits.enforced_memory_bytes)
+            message = f"stopped at its memory limit of {limit}; ask for more memory"
+            return Failed(FailureKind.MEMORY, message, result)
+        case "start":
+            return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}")
+        case "lost":
+            return Failed(FailureKind.DRIVER, "its supervisor ended without a word", result)
+
+
+def _launch(execution: Execution, spec: ProcessSpec) -> Launch:
+    return Launch(
+        argv=spec.argv,
+        # The devices come last: they are the lease's to give.
+        environment={
+            **base_environment(execution.scratch),
+            **spec.env,
+            **device_environment(execution.device_ids),
+        },
+        folder=execution.scratch,
+        limits=execution.limits,
+        stdin=spec.stdin or b"",
+    )
+
+
+def _printed(ending: Ending, output: Output) -> bytes:
+    code = {"exit": ending.number, "signal": -ending.number}.get(ending.how, -signal.SIGKILL)
+    return _result(code, output, {}).encode()
+
+
+def _result(code: int, output: Output, files: Mapping[str, bytes]) -> ProcessResult:
+    return ProcessResult(code, files, output.tail("stdout"), output.tail("stderr"))
+
+
+def _exited(code: int, output: Output, folder: Path, names: Iterable[str]) -> Outcome:
+    files: dict[str, bytes] = {}
+    unread: list[str] = []
+    left_bytes = MAX_RESULT_BYTES
+    for name in names:
+        try:
+            files[name] = _read_file(folder, name, left_bytes + 1)
+        except OSError as problem:
+            unread.append(f"{name} ({problem.strerror})")
+        else:
+            left_bytes -= len(files[name])
+    try:
+        result = _result(code, output, files).encode()
+    except InvalidInput as problem:
+        if code == 0:
+            return Failed(FailureKind.OUTPUT, str(problem), _result(code, output, {}).encode())
+        result = _result(code, output, {}).encode()
+    if code != 0:
+        return Failed(FailureKind.EXIT, _exit_message(code, output), result)
+    if unread:
+        message = f"ended well, but these files cannot be read: {', '.join(unread)}"
+        return Failed(FailureKind.EXIT, message[:MESSAGE_TAIL_BYTES], result)
+    return Succeeded(result)
+
+
+def _read_file(folder: Path, name: str, max_bytes: int) -> bytes:
+    """At most `max_bytes` of a plain file below `folder`; OSError for anything else.
+
+    Nothing on the way may be a link: it could lead to a file of the node's own.
+    """
+    *folders, file = name.split("/")
+    way = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in folders:
+            step = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=way)
+            os.close(way)
+            way = step
+        # Non-blocking: to open a pipe would wait for its writer.
+        found = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=way)
+    finally:
+        os.close(way)
+    with open(found, "rb") as content:  # noqa: PTH123 - a descriptor has no path
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        return content.read(max(max_bytes, 0))
+
+
+def _exit_message(code: int, output: Output) -> str:
+    return f"ended with exit code {code}{_last_words(output)}"
+
+
+def _last_words(output: Output) -> str:
+    words = output.tail("stderr")[-MESSAGE_TAIL_BYTES:].decode(errors="replace").strip()
+    return f": {words}" if words else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """`folder` is empty and the names are checked, so that nothing leads out of it."""
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod(0o700)

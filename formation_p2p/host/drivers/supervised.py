@@ -1,0 +1,303 @@
+"""One task under its supervisor, seen from the node.
+
+The node starts `supervisor.py` in a process of its own, and that starts the task. Guaranteed,
+without privileges, on any Linux:
+
+- The task gets an environment made for it, no file descriptor of the node but the ones named,
+  its own session, no new privileges (setuid programs do not raise it), and resource limits.
+- When the task ends, its time is up, the call is cancelled, or the node dies in any way, all that
+  the task has started is killed: also what daemonised, since orphans become the supervisor's.
+- Memory is sampled ten times a second over all that the task started, and going over ends it. Up
+  to twice the limit and 512 MiB of memory of one process can come and go in between.
+- The task runs on as many cores as its share, rounded up, and behind the node (nice).
+
+With control groups (`groups.py`) the kernel holds memory and processor share exactly, and the
+number of processes; and what is killed cannot run from it.
+
+Not guaranteed: a task has the node's user id. It can read what that user can, and kill the
+supervisor (its own process then dies with it, but what it started before may live on unless
+there is a control group). These are limits on mistakes. Who may run what is for grants to say,
+and a stranger's code belongs in a container or on a user of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import math
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+import trio
+
+from formation_p2p.execution.limits import Limits
+from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.driver import Stream
+from formation_p2p.host.drivers.groups import Group, Groups
+from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
+from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
+
+_log = logging.getLogger(__name__)
+
+_SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+# A line with a number, or with a path and an error: PATH_MAX is 4096.
+_MAX_ENDING_BYTES: Final = 8192
+# Killing takes milliseconds. What the kernel itself holds (a dead network file system, a driver
+# of a device) can take for ever, and the node has other leases to keep.
+_KILL_WAIT_S: Final = 10.0
+# Output past its bound is read at 64 MiB a second: to read a flood as fast as it comes would take
+# the whole of the node's one thread.
+_FLOOD_PAUSE_S: Final = 0.001
+# pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
+_MAX_PIPE_READS: Final = 16
+_STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the drivers of one node share out between their tasks."""
+
+    cores: Cores
+    groups: Groups | None
+
+    @classmethod
+    def found(cls) -> Self:
+        return cls(Cores.of_this_process(), Groups.found())
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start: `folder` is where, `passed_fd` the one descriptor it gets beside 0 to 2."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    limits: Limits
+    stdin: bytes = b""
+    passed_fd: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a task ended. `number` is its exit code, signal, or bytes of memory.
+
+    `start`: it never ran. `lost`: the supervisor did not live to tell, or cannot kill it.
+    """
+
+    how: Literal["exit", "signal", "memory", "start", "lost"]
+    number: int = 0
+    problem: str = ""
+
+
+def base_environment(home: Path) -> dict[str, str]:
+    """What every task knows of the machine. Nothing of it is the node's own."""
+    return {"PATH": _PATH, "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
+
+
+def device_environment(device_ids: tuple[str, ...]) -> dict[str, str]:
+    """The GPUs that a task sees: empty hides them all, where unset would show them all."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(device_ids)}
+
+
+def interpreter_environment() -> dict[str, str]:
+    """What this very interpreter may need to start again."""
+    name = "LD_LIBRARY_PATH"
+    return {name: os.environ[name]} if name in os.environ else {}
+
+
+class Supervised:
+    """A started task. `close` it, whatever happens: that kills what still runs."""
+
+    def __init__(
+        self,
+        supervisor: trio.Process,
+        control: trio.socket.SocketType,
+        outputs: Mapping[Stream, int],
+        group: Group | None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._control = control
+        self._outputs = outputs
+        self._group = group
+        self._ending = bytearray()
+        self._held = AsyncExitStack()
+
+    @classmethod
+    async def start(cls, machine: Machine, launch: Launch) -> Self:
+        """Raises OSError where this machine cannot; a program that is not there is an Ending."""
+        async with AsyncExitStack() as held:
+            cores = machine.cores.take(launch.limits.cores)
+            held.callback(machine.cores.give_back, cores)
+            group = None
+            if machine.groups is not None:
+                group = await held.enter_async_context(machine.groups.group(launch.limits))
+            with ExitStack() as passed:  # the supervisor has its own copies
+                control, its_control = socket.socketpair()
+                held.callback(control.close)
+                passed.callback(its_control.close)
+                outputs: dict[Stream, int] = {}
+                its_outputs: dict[Stream, int] = {}
+                for stream in _STREAMS:
+                    outputs[stream], its_outputs[stream] = os.pipe()
+                    held.callback(os.close, outputs[stream])
+                    passed.callback(os.close, its_outputs[stream])
+                    os.set_blocking(outputs[stream], False)
+                stdin = subprocess.DEVNULL
+                if launch.stdin:
+                    stdin = os.memfd_create("stdin")
+                    passed.callback(os.close, stdin)
+                    os.write(stdin, launch.stdin)
+                    os.lseek(stdin, 0, os.SEEK_SET)
+                named = () if launch.passed_fd is None else (launch.passed_fd,)
+                supervisor = await trio.lowlevel.open_process(
+                    [
+                        *(sys.executable, "-I", "-S", str(_SUPERVISOR)),
+                        *(str(its_control.fileno()), str(os.getpid())),
+                    ],
+                    stdin=stdin,
+                    stdout=its_outputs["stdout"],
+                    stderr=its_outputs["stderr"],
+                    env=interpreter_environment(),
+                    cwd="/",
+                    start_new_session=True,
+                    pass_fds=(its_control.fileno(), *named),
+                )
+            task = cls(supervisor, trio.socket.from_stdlib_socket(control), outputs, group)
+            held.push_async_callback(task._bury)
+            await task._give(_order(launch, cores, group))
+            task._held = held.pop_all()
+            return task
+
+    async def _give(self, order: bytes) -> None:
+        sent = 0
+        with suppress(OSError):  # the supervisor is dead already: `ended` tells
+            while sent < len(order):
+                sent += await self._control.send(order[sent:])
+
+    @property
+    def over(self) -> bool:
+        """Whether the supervisor, and with it the task, is gone."""
+        return self._supervisor.poll() is not None
+
+    async def ended(self) -> Ending:
+        """Waits for the task, and all that it started, to be dead."""
+        with suppress(OSError):
+            while more := await self._control.recv(_MAX_ENDING_BYTES):
+                # A task can find this socket and write to it; it can only hurt itself.
+                self._ending += more[: _MAX_ENDING_BYTES - len(self._ending)]
+        ending = _read_ending(bytes(self._ending))
+        if ending.how == "signal" and self._group and self._group.ran_out_of_memory():
+            return Ending("memory")
+        return ending
+
+    async def stop(self) -> Ending:
+        """Asks the task to end, and kills it and all that it started after GRACE_S."""
+        with suppress(OSError):
+            await self._control.send(STOP)
+        with trio.move_on_after(GRACE_S + _KILL_WAIT_S) as patience:
+            ending = await self.ended()
+        return Ending("lost") if patience.cancelled_caught else ending
+
+    async def settled(self) -> Ending:
+        """As `ended`, for a task that looks dead: one that is not after GRACE_S is killed."""
+        with trio.move_on_after(GRACE_S) as patience:
+            ending = await self.ended()
+        if patience.cancelled_caught:
+            ending = await self.stop()
+        return ending
+
+    def kill(self) -> None:
+        """Begins to kill the task and all that it started; `ended` and `close` wait for it."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
+    async def run_to_end(self, output: Output, timeout_s: float | None) -> tuple[Ending, bool]:
+        """How it ended, and whether that was for running past `timeout_s`."""
+        async with self.passing_on(output):
+            with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as time:
+                ending = await self.ended()
+            if time.cancelled_caught:
+                ending = await self.stop()
+        return ending, time.cancelled_caught
+
+    @asynccontextmanager
+    async def passing_on(self, output: Output) -> AsyncIterator[None]:
+        """Passes on what the task prints while the block runs, and then what the pipes hold."""
+        async with trio.open_nursery() as nursery:
+            for stream, fd in self._outputs.items():
+                nursery.start_soon(_pass_on, fd, stream, output)
+            yield
+            nursery.cancel_scope.cancel()
+        for stream, fd in self._outputs.items():
+            with suppress(BlockingIOError):
+                for _ in range(_MAX_PIPE_READS):
+                    if data := os.read(fd, CHUNK_BYTES):
+                        output.take(stream, data)
+
+    async def close(self) -> None:
+        """Kills what still runs, waits for it to be dead, and gives back what it held."""
+        await self._held.aclose()
+
+    async def _bury(self) -> None:
+        self.kill()
+        deadline = trio.current_time() + _KILL_WAIT_S
+        with trio.CancelScope(deadline=deadline, shield=True) as patience:
+            await self._supervisor.wait()
+        if patience.cancelled_caught:
+            _log.warning(
+                "the task under supervisor %d cannot be killed yet; the supervisor keeps trying",
+                self._supervisor.pid,
+            )
+
+
+async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
+    while True:
+        try:
+            data = os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(fd)
+            continue
+        if not data:
+            return
+        output.take(stream, data)
+        await trio.sleep(_FLOOD_PAUSE_S if output.full else 0)
+
+
+def _order(launch: Launch, cores: tuple[int, ...], group: Group | None) -> bytes:
+    """What `supervisor.py` reads. Both ends are the same interpreter, and nobody else writes it:
+    that is what marshal is for, and json takes 9 ms to import."""
+    limits = launch.limits
+    order = marshal.dumps(
+        {
+            "argv": list(launch.argv),
+            "env": dict(launch.environment),
+            "folder": str(launch.folder),
+            "cores": list(cores),
+            "resource_limits": limits.resource_limits,
+            "group": "" if group is None else str(group.path),
+            # 0 where the kernel itself counts.
+            "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
+        }
+    )
+    return len(order).to_bytes(4, "big") + order
+
+
+def _read_ending(written: bytes) -> Ending:
+    """The first line: where the task could not start, another one follows."""
+    how, _, rest = written.partition(b"\n")[0].decode(errors="replace").partition(" ")
+    match how:
+        case "start":
+            return Ending("start", problem=rest)
+        case "exit" | "signal" | "memory" if rest.isdecimal():
+            return Ending(how, int(rest))
+        case _:
+            return Ending("lost")

@@ -1,0 +1,57 @@
+"""Frames read from a stream, counted against the share of the peer that sends them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Self
+
+import trio
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamEOF
+
+from formation_p2p.errors import ProtocolViolation, Unreachable
+from formation_p2p.host.frames import Deframer
+from formation_p2p.host.net_shares import Share
+from formation_p2p.host.net_yamux import WINDOW_BYTES, Channel
+
+# A frame that began and does not go on. Between two frames a stream may rest for as long as its
+# connection lives, which the muxer watches.
+FRAME_STALL_S: Final = 30.0
+
+
+class FrameReader:
+    """The frames of one stream, one by one. A context manager, which gives back what it holds.
+
+    After any exception of `next`, cancellation included, nothing more can be read.
+    """
+
+    def __init__(self, channel: Channel, share: Share, max_frame_bytes: int) -> None:
+        self._channel = channel
+        self._deframer = Deframer(max_frame_bytes, reserve=share.reserve, release=share.release)
+        self._ready: deque[bytes] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._deframer.drop()
+
+    async def next(self) -> bytes | None:
+        """The next frame; None where the peer finished. Raises ProtocolViolation, Unreachable."""
+        try:
+            while not self._ready:
+                if self._deframer.inside_frame:
+                    with trio.fail_after(FRAME_STALL_S):
+                        data = await self._channel.read(WINDOW_BYTES)
+                else:
+                    data = await self._channel.read(WINDOW_BYTES)
+                self._ready.extend(self._deframer.feed(data))
+        except StreamEOF:
+            if self._deframer.inside_frame:
+                raise ProtocolViolation("a stream that ends inside a frame") from None
+            return None
+        except trio.TooSlowError:
+            raise Unreachable(f"a frame stood still for {FRAME_STALL_S:.0f} s") from None
+        except IOException as error:
+            raise Unreachable(str(error)) from error
+        return self._ready.popleft()

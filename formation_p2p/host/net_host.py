@@ -1,0 +1,105 @@
+"""py-libp2p's host over our swarm: protocols by name, identify and ping.
+
+Replaced in `libp2p/host/basic_host.py` of 0.8.1:
+
+- :1527 a negotiation that is not UTF-8 ends the host (see `net_negotiation`);
+- :1210 identify runs as a trio system task, whose errors end the thread; our connections do it
+  themselves;
+- `libp2p/host/ping.py:238` PingService keeps a set for every peer that ever pinged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.host.exceptions import StreamFailure
+from libp2p.host.ping import ID as PING_PROTOCOL
+from libp2p.host.ping import handle_ping
+
+from formation_p2p.effects import Contact
+from formation_p2p.errors import RemoteError
+from formation_p2p.host import net_identify, net_negotiation
+from formation_p2p.host.frames import encode_frame
+from formation_p2p.host.net_connection import IDENTIFY_S, NEGOTIATION_S
+from formation_p2p.host.net_yamux import Channel
+from formation_p2p.host.swarm import GuardedSwarm
+from formation_p2p.identity import peer_id_from_bytes
+
+if TYPE_CHECKING:
+    from libp2p.abc import INetConn, INetStream
+    from libp2p.peer.id import ID
+
+log = logging.getLogger(__name__)
+
+
+class GuardedHost(BasicHost):
+    """`addresses` are those that identify tells; set them once it listens."""
+
+    def __init__(self, swarm: GuardedSwarm) -> None:
+        super().__init__(
+            swarm,
+            default_protocols=OrderedDict(
+                {
+                    TProtocol(net_identify.PROTOCOL): self._tell,
+                    TProtocol(net_identify.PUSH_PROTOCOL): self._told,
+                    PING_PROTOCOL: handle_ping,
+                }
+            ),
+            announce_addrs=[],
+            disable_identify_address_discovery=True,
+        )
+        swarm.notifees.clear()  # BasicHost's, which would identify each peer once more
+        self._swarm = swarm
+        self.addresses: tuple[str, ...] = ()
+
+    async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
+        with trio.fail_after(NEGOTIATION_S):
+            protocol = await net_negotiation.agree(net_stream, self.multiselect.handlers)
+        net_stream.set_protocol(TProtocol(protocol))
+        handler = self.multiselect.handlers[TProtocol(protocol)]
+        assert handler is not None
+        await handler(net_stream)
+
+    async def new_stream(self, peer_id: ID, protocol_ids: Sequence[TProtocol]) -> INetStream:
+        """For libp2p's own protocols; ours use `Connection.open`. Raises StreamFailure."""
+        peer = peer_id_from_bytes(peer_id.to_bytes())
+        connection = self._swarm.connection_to(peer)
+        for protocol in protocol_ids:
+            try:
+                if connection is None:
+                    connection = await self._swarm.dial(Contact(peer))
+                channel = await connection.open(protocol)
+            except net_negotiation.NotSpoken:
+                continue
+            except RemoteError as error:
+                raise StreamFailure(str(error)) from error
+            channel.set_protocol(protocol)
+            return channel
+        raise StreamFailure(f"{peer} speaks none of {', '.join(protocol_ids)}")
+
+    def _schedule_identify(self, peer_id: ID, *, reason: str) -> None:
+        """Nothing to do: each of our connections identifies its peer."""
+
+    async def _tell(self, stream: INetStream) -> None:
+        """Serve identify."""
+        message = net_identify.message(
+            self.get_public_key().serialize(),
+            self.addresses,
+            tuple(str(p) for p in self.multiselect.handlers),
+            stream.get_remote_address(),
+        )
+        with trio.fail_after(IDENTIFY_S):
+            await stream.write(encode_frame(message))
+
+    async def _told(self, stream: INetStream) -> None:
+        """Serve identify push: a peer's addresses changed."""
+        assert isinstance(stream, Channel)
+        with trio.fail_after(IDENTIFY_S):
+            addresses = await net_identify.read_message(stream)
+        self._swarm.connection_of(stream).told(addresses)

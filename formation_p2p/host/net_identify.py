@@ -1,0 +1,86 @@
+"""identify: what a peer says of itself, above all where it can be dialled.
+
+py-libp2p 0.8.1's own client (`libp2p/host/basic_host.py:1172`) runs as a trio system task,
+where an error ends the whole thread, and parses up to 1,000 addresses of a message of 1 MiB;
+its server (`libp2p/identity/identify/identify.py`, `handle_identify`) makes whoever asks a node
+that does not listen wait for half a second.
+
+Source: libp2p identify specification 1.0.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.io.exceptions import IOException
+from multiaddr import Multiaddr
+
+from formation_p2p.errors import ProtocolViolation, Unreachable
+from formation_p2p.host.frames import Deframer
+from formation_p2p.host.net_yamux import Channel
+from formation_p2p.units import KIB
+
+PROTOCOL: Final = "/ipfs/id/1.0.0"
+PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
+PROTOCOL_VERSION: Final = "ipfs/0.1.0"
+AGENT: Final = "formation_p2p"
+
+# go-libp2p's bound is 8 KiB.
+MAX_MESSAGE_BYTES: Final = 16 * KIB
+# Of those at most eight are kept (MAX_ADDRESSES); the rest are transports that we lack.
+MAX_PARSED_ADDRESSES: Final = 32
+
+
+async def read_message(channel: Channel) -> tuple[str, ...]:
+    """The listen addresses in the one message on `channel`, as told. The caller bounds the time.
+
+    Raises ProtocolViolation, Unreachable.
+    """
+    deframer = Deframer(MAX_MESSAGE_BYTES)
+    try:
+        while not (frames := deframer.feed(await channel.read(MAX_MESSAGE_BYTES))):
+            pass
+    except IOException as error:
+        raise Unreachable(f"identify: {error}") from error
+    return _addresses(frames[0])
+
+
+def _addresses(message: bytes) -> tuple[str, ...]:
+    identify = Identify()
+    try:
+        identify.ParseFromString(message)
+    except DecodeError as error:
+        raise ProtocolViolation("an identify message that does not parse") from error
+    found = []
+    for raw in itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES):
+        try:
+            found.append(str(Multiaddr(raw)))
+        except Exception:  # noqa: BLE001, S112, PERF203
+            # multiaddr's parsers raise what they like on bytes they do not know; the other
+            # addresses may do, and none of them is trusted anyway.
+            continue
+    return tuple(found)
+
+
+def message(
+    public_key: bytes,
+    addresses: tuple[str, ...],
+    protocols: tuple[str, ...],
+    seen: tuple[str, int] | None,
+) -> bytes:
+    """What we say of ourselves. `public_key` is libp2p's protobuf; `seen` whence the asker came."""
+    observed = b""
+    if seen is not None:
+        host, port = seen
+        observed = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}").to_bytes()
+    return Identify(
+        protocol_version=PROTOCOL_VERSION,
+        agent_version=AGENT,
+        public_key=public_key,
+        listen_addrs=[Multiaddr(address).to_bytes() for address in addresses],
+        protocols=protocols,
+        observed_addr=observed,
+    ).SerializeToString()

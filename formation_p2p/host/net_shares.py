@@ -1,0 +1,104 @@
+"""What one peer may have of us at a time, over all its connections and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.identity import PeerId
+from formation_p2p.units import MIB
+
+# A foreign implementation has one stream for each request and asks ten peers at once.
+MAX_KAD_STREAMS: Final = 32
+# One that each side opened, and one that takes over from a dead one.
+MAX_WORK_STREAMS: Final = 3
+# Unfinished frames of a peer: all its kad streams full, and two large work frames.
+MAX_FRAME_BYTES: Final = MAX_KAD_STREAMS * MAX_KAD_FRAME_BYTES + 2 * MAX_WORK_FRAME_BYTES
+# Of all peers. Small frames are left out of it, so that large ones cannot crowd them out.
+MAX_LARGE_FRAME_BYTES: Final = 512 * MIB
+SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
+# Requests of a peer that are being answered at once; the others wait in their streams.
+MAX_ANSWERING: Final = 4
+# A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
+# asks each peer once or twice.
+KAD_FRAMES_PER_S: Final = 256
+# The events of a few hundred short tasks a second.
+WORK_FRAMES_PER_S: Final = 1024
+# What may come at once after a pause, in seconds of the rate.
+BURST_S: Final = 4
+
+
+class Pace:
+    """A token bucket. Whoever is ahead of the rate waits, so that frames stay with the peer."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._tokens = float(per_s * BURST_S)
+        self._filled_at = trio.current_time()
+
+    async def wait(self) -> None:
+        now = trio.current_time()
+        self._tokens += (now - self._filled_at) * self._per_s
+        self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
+        self._filled_at = now
+        # Below zero the streams of a peer share the debt, and each waits for its own place.
+        await trio.sleep(max(0.0, -self._tokens / self._per_s))
+
+
+class Share:
+    """One peer's part."""
+
+    def __init__(self, all_peers: Shares) -> None:
+        self._all = all_peers
+        self._frame_bytes = 0
+        self._streams = {"kad": 0, "work": 0}
+        self.kad_pace = Pace(KAD_FRAMES_PER_S)
+        self.work_pace = Pace(WORK_FRAMES_PER_S)
+        self.answering = trio.CapacityLimiter(MAX_ANSWERING)
+
+    @contextmanager
+    def stream(self, kind: str, limit: int) -> Iterator[None]:
+        """Raises ProtocolViolation where the peer has `limit` streams of this kind already."""
+        if self._streams[kind] >= limit:
+            raise ProtocolViolation(f"more than {limit} {kind} streams at once")
+        self._streams[kind] += 1
+        try:
+            yield
+        finally:
+            self._streams[kind] -= 1
+
+    def reserve(self, size: int) -> None:
+        """Raises ProtocolViolation where the frames under way would be too much."""
+        large = size if size > SMALL_FRAME_BYTES else 0
+        if self._frame_bytes + size > MAX_FRAME_BYTES:
+            raise ProtocolViolation(f"more than {MAX_FRAME_BYTES} bytes of unfinished frames")
+        if self._all.large_frame_bytes + large > MAX_LARGE_FRAME_BYTES:
+            raise ProtocolViolation("too many large frames of all peers at once; try again later")
+        self._frame_bytes += size
+        self._all.large_frame_bytes += large
+
+    def release(self, size: int) -> None:
+        self._frame_bytes -= size
+        self._all.large_frame_bytes -= size if size > SMALL_FRAME_BYTES else 0
+
+
+class Shares:
+    """Of all connected peers; `forget` one when its last connection closes."""
+
+    def __init__(self) -> None:
+        self.large_frame_bytes = 0
+        self._shares: dict[PeerId, Share] = {}
+
+    def of(self, peer: PeerId) -> Share:
+        share = self._shares.get(peer)
+        if share is None:
+            share = self._shares[peer] = Share(self)
+        return share
+
+    def forget(self, peer: PeerId) -> None:
+        self._shares.pop(peer, None)

@@ -1,0 +1,172 @@
+"""TCP as libp2p's transport, with what py-libp2p 0.8.1's own lacks.
+
+It reads exactly what is asked for, from a buffer; it never writes after a write that was torn;
+it binds a port alone and says so when it cannot; and the kernel gives up on a dead peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+import trio
+from libp2p.abc import IListener, IRawConnection
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.transport.exceptions import OpenConnectionError
+from libp2p.transport.tcp.tcp import TCP
+from multiaddr import Multiaddr
+
+from formation_p2p.host.net_addresses import TcpAddress
+from formation_p2p.units import KIB
+
+if TYPE_CHECKING:
+    from libp2p.custom_types import THandler
+
+log = logging.getLogger(__name__)
+
+# One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
+MAX_READ_BYTES: Final = 64 * KIB + 1
+# How much may lie in the kernel unsent: more would hold a small frame back behind a large one.
+UNSENT_BYTES: Final = 128 * KIB
+# Sent and not acknowledged for so long: the peer's machine is gone.
+UNACKNOWLEDGED_MS: Final = 30_000
+# Silence before the kernel probes, between probes, and how many go unanswered: 10 + 4 x 5 s.
+KEEPALIVE_IDLE_S: Final = 10
+KEEPALIVE_INTERVAL_S: Final = 5
+KEEPALIVE_PROBES: Final = 4
+# Connections that the kernel holds for us to accept.
+BACKLOG: Final = 128
+
+
+class TcpStream(ReadWriteCloser):
+    """One connected socket. One task may read and one may write at a time.
+
+    `libp2p/io/trio.py:30`: a cancelled write there leaves half a message on the wire and the
+    next one is taken for its rest. Here a torn write is the last one.
+    `libp2p/io/utils.py:47`: `read_exactly` gives up after 100 reads, so that a Noise message
+    that arrives in small segments breaks the connection. Here `read(n)` waits for all `n`.
+    `libp2p/io/trio.py:112`: the address of an IPv6 peer is a tuple of four and is dropped there.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self._torn = False
+        self._remote: tuple[str, int] | None = None
+        try:
+            host, port = stream.socket.getpeername()[:2]
+            self._remote = (host, port)
+            for level, option, value in (
+                (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+                (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS),
+                (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
+            ):
+                stream.socket.setsockopt(level, option, value)
+        except OSError as error:
+            # Already gone: the first read says so too, to someone who can act on it.
+            log.debug("a new connection's socket is closed: %s", error)
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
+
+        Raises ConnectionClosedError where the stream ends before.
+        """
+        wanted = 1 if n is None else min(n, MAX_READ_BYTES)
+        while len(self._buffer) < wanted:
+            try:
+                data = await self._stream.receive_some(MAX_READ_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ConnectionClosedError(f"connection lost: {error}") from error
+            if not data:
+                raise ConnectionClosedError("connection closed by the peer")
+            self._buffer += data
+        if n is None:
+            wanted = len(self._buffer)
+        taken = bytes(self._buffer[:wanted])
+        del self._buffer[:wanted]
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionClosedError; also for every write after one that was cancelled."""
+        if self._torn:
+            raise ConnectionClosedError("an earlier write was cut short")
+        self._torn = True
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        self._torn = False
+
+    async def close(self) -> None:
+        """At once, even when cancelled."""
+        await trio.aclose_forcefully(self._stream)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._remote
+
+
+class TcpListener(IListener):
+    """One bound address.
+
+    `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
+    and each gets half of the connections. Here the second one fails.
+    `libp2p/transport/tcp/tcp.py:285` accepts in a trio system task, where an error ends the
+    whole thread; here the caller's nursery does.
+    """
+
+    def __init__(self, handler: THandler) -> None:
+        self._handler = handler
+        self._sockets: list[trio.SocketListener] = []
+        self._scope = trio.CancelScope()
+        self._bound: tuple[Multiaddr, ...] = ()
+
+    async def listen(self, maddr: Multiaddr) -> None:
+        """Bind. Raises OpenConnectionError, saying why. Then `serve`."""
+        address = TcpAddress.parse(str(maddr))
+        try:
+            self._sockets = await trio.open_tcp_listeners(
+                address.port, host=address.host, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise OpenConnectionError(f"{maddr}: {error}") from error
+        ports = [s.socket.getsockname()[1] for s in self._sockets]
+        self._bound = tuple(Multiaddr(str(address.with_port(port))) for port in ports)
+
+    async def serve(self) -> None:
+        """Accept until closed."""
+        with self._scope:
+            await trio.serve_listeners(self._accepted, self._sockets)
+
+    async def _accepted(self, stream: trio.SocketStream) -> None:
+        await self._handler(TcpStream(stream))
+
+    def get_addrs(self) -> tuple[Multiaddr, ...]:
+        return self._bound
+
+    async def close(self) -> None:
+        self._scope.cancel()
+        for listener in self._sockets:
+            await listener.aclose()
+        self._sockets = []
+
+
+class TcpTransport(TCP):
+    """Dials and listens with the two classes above."""
+
+    async def dial(self, maddr: Multiaddr) -> IRawConnection:
+        """Raises OpenConnectionError. The caller bounds the time."""
+        address = TcpAddress.parse(str(maddr))
+        try:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+        except OSError as error:
+            raise OpenConnectionError(f"{maddr}: {error}") from error
+        return RawConnection(TcpStream(stream), True)
+
+    def create_listener(self, handler_function: THandler) -> TcpListener:  # type: ignore[override]
+        return TcpListener(handler_function)

@@ -1,0 +1,554 @@
+"""yamux: many streams on one connection, each with a window that is kept.
+
+py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
+subclassed, since what is wrong lies in its three loops:
+
+- :1313, :1431, :1544 count a peer that overruns its window and keep the bytes all the same;
+- :280 a writer gives up after five seconds of a full window, and polls every 10 ms until then;
+- :745 sends pings and never acts on one that stays unanswered;
+- :1367, :1481 the reader waits for the write lock to acknowledge and to pong, so that two peers
+  that write much at once wait for each other;
+- :1666 after a message that does not decrypt it goes on reading, a log line each 10 ms;
+- :1272 any number of streams may be opened to us.
+
+Source: hashicorp/yamux specification; libp2p yamux specification.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+from cryptography.exceptions import InvalidTag
+from libp2p.abc import IMuxedConn, INetStream
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
+from noise.exceptions import NoiseInvalidMessage
+
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from libp2p.abc import IMuxedStream, ISecureConn
+    from libp2p.connection_types import ConnectionType
+    from libp2p.custom_types import TProtocol
+    from libp2p.peer.id import ID
+    from multiaddr import Multiaddr
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = "/yamux/1.0.0"
+
+_HEADER: Final = struct.Struct("!BBHII")  # version, type, flags, stream id, length
+_DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
+_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
+_NORMAL, _PROTOCOL_ERROR = 0, 1
+
+# The specification's initial window, and here the only one: per stream and round trip.
+WINDOW_BYTES: Final = 256 * KIB
+# Unread over all streams of a connection; past it nothing more is read from the peer.
+MAX_UNREAD_BYTES: Final = 4 * MIB
+# Streams that a peer may have open to us on one connection. A foreign implementation opens one
+# for each request and asks ten peers at once; hundreds is a flood.
+MAX_INBOUND_STREAMS: Final = 64
+# Data of one frame. Small, so that a small frame waits for little of a large one.
+DATA_BYTES: Final = 16 * KIB
+# What may wait for the socket before writers wait too: a few Noise messages.
+OUTBOX_BYTES: Final = 128 * KIB
+# Past it the peer makes us answer (pings, resets) and does not read the answers.
+MAX_OUTBOX_BYTES: Final = 512 * KIB
+# One Noise message holds 65,519 bytes.
+BATCH_BYTES: Final = 65_519
+
+# The peer takes nothing, or gives no window, for so long: it is stuck. A 16 KiB frame in that
+# time is 6 kbit/s.
+WRITE_STALL_S: Final = 20.0
+# Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
+TICK_S: Final = 8.0
+SILENT_TICKS: Final = 3
+# A stream closed by us and not by the peer is forgotten after so many ticks.
+LINGER_TICKS: Final = 4
+# To say goodbye when closing.
+FLUSH_S: Final = 1.0
+
+
+class StreamStalled(StreamReset):
+    """The peer did not read for WRITE_STALL_S."""
+
+
+class Channel(INetStream):
+    """One stream. One task may read and one may write at a time.
+
+    A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe
+    amid a frame of what is spoken on it: then `abort`.
+    """
+
+    def __init__(self, muxer: Muxer, stream_id: int, *, inbound: bool) -> None:
+        self.muxed_conn = muxer
+        self.stream_id = stream_id
+        self.inbound = inbound
+        self.metric_send_channel = None
+        self.broken: str | None = None
+        self.muxer = muxer
+        self._protocol: TProtocol | None = None
+        self._unread = bytearray()
+        self._allowed = WINDOW_BYTES  # what the peer may still send
+        self._ungranted = 0  # read here and not yet told to the peer
+        self._window = WINDOW_BYTES  # what we may still send
+        self._finished_here = False
+        self._finished_there = False
+        self._ticks_closed = 0
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._credits = trio.lowlevel.ParkingLot()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
+        await trio.lowlevel.checkpoint()
+        while not self._unread:
+            if self.broken is not None:
+                raise StreamReset(self.broken)
+            if self._finished_there:
+                raise StreamEOF("the peer has finished")
+            await self._arrivals.park()
+        taken = bytes(self._unread if n is None or n < 0 else self._unread[:n])
+        del self._unread[: len(taken)]
+        self.muxer.was_read(len(taken))
+        self._ungranted += len(taken)
+        # At half a window: fewer updates than reads, and the peer never runs dry.
+        if self._ungranted >= WINDOW_BYTES // 2 and not self._finished_there:
+            self._allowed += self._ungranted
+            self.muxer.control(_WINDOW_UPDATE, 0, self.stream_id, self._ungranted)
+            self._ungranted = 0
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
+        view = memoryview(data)
+        while view:
+            if self._window == 0:
+                await self._wait(self._credits)
+            await self.muxer.room()
+            self._check_writable()
+            size = min(len(view), self._window, DATA_BYTES)
+            if size == 0:
+                continue  # the window went while there was no room
+            self._window -= size
+            self.muxer.put(_HEADER.pack(0, _DATA, 0, self.stream_id, size) + view[:size])
+            view = view[size:]
+
+    async def close(self) -> None:
+        """Finish writing. The peer may still write; a while later the stream is reset."""
+        await trio.lowlevel.checkpoint()
+        if self.broken is None and not self._finished_here:
+            self._finished_here = True
+            self.muxer.control(_WINDOW_UPDATE, _FIN, self.stream_id, 0)
+            self.muxer.finished(self)
+
+    async def reset(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.abort("reset here")
+
+    def get_protocol(self) -> TProtocol | None:
+        return self._protocol
+
+    def set_protocol(self, protocol_id: TProtocol) -> None:
+        self._protocol = protocol_id
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.muxer.get_remote_address()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """Reset: both directions end at once, and the peer is told."""
+        if self.broken is None:
+            if not (self._finished_here and self._finished_there):
+                self.muxer.control(_WINDOW_UPDATE, _RST, self.stream_id, 0)
+            self.end(reason)
+
+    @property
+    def done(self) -> bool:
+        return self.broken is not None or (self._finished_here and self._finished_there)
+
+    def _check_writable(self) -> None:
+        if self.broken is not None:
+            raise StreamReset(self.broken)
+        if self._finished_here:
+            raise StreamClosed("closed here for writing")
+
+    async def _wait(self, lot: trio.lowlevel.ParkingLot) -> None:
+        self._check_writable()
+        with trio.move_on_after(WRITE_STALL_S):
+            await lot.park()
+            return
+        self.abort("the peer does not read")
+        raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
+
+    # -- the muxer's side -----------------------------------------------------------------
+
+    def announced(self, size: int) -> None:
+        """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
+        if size > self._allowed:
+            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
+        if size and self._finished_there:
+            raise ProtocolViolation("data on a stream that its sender had finished")
+        self._allowed -= size
+
+    def arrived(self, data: memoryview) -> int:
+        """Keep what came. Returns how much was kept."""
+        if self.broken is not None:
+            return 0
+        self._unread += data
+        self._arrivals.unpark_all()
+        return len(data)
+
+    def credited(self, size: int) -> None:
+        self._window += size
+        self._credits.unpark_all()
+
+    def finished_there(self) -> None:
+        self._finished_there = True
+        self._arrivals.unpark_all()
+        self.muxer.finished(self)
+
+    def end(self, reason: str) -> None:
+        """Everyone who waits on this stream is told; what was unread is dropped."""
+        self.broken = reason
+        self.muxer.was_read(len(self._unread))
+        self._unread.clear()
+        self._arrivals.unpark_all()
+        self._credits.unpark_all()
+        self.muxer.finished(self)
+
+    def tick(self) -> None:
+        """Called every TICK_S: a peer that never finishes must not keep the stream for ever."""
+        self._ticks_closed += self._finished_here
+        if self._ticks_closed > LINGER_TICKS:
+            self.abort("the peer did not close it")
+
+
+class Muxer(IMuxedConn):
+    """All streams of one connection. `start` runs it until it ends and raises nothing.
+
+    One task reads, one writes, one watches for silence. Only the writer touches the socket and
+    nobody cancels it but the end of the connection, so nothing is ever written by halves.
+    """
+
+    def __init__(self, secured_conn: ISecureConn, peer_id: ID) -> None:
+        self.secured_conn = secured_conn
+        self.peer_id = peer_id
+        self.event_started = trio.Event()
+        self.broken: str | None = None
+        self.active_at = trio.current_time()  # when a stream last carried data
+        self._initiator = secured_conn.is_initiator
+        self._next_id = 1 if self._initiator else 2
+        self._last_remote_id = 0
+        self._channels: dict[int, Channel] = {}
+        self._inbound = 0
+        self._accepted: deque[Channel] = deque()
+        self._acceptable = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        # reading
+        self._header = bytearray()
+        self._body_of: Channel | None = None
+        self._body_left = 0
+        self._body_flags = 0
+        self._unread = 0
+        self._drained = trio.lowlevel.ParkingLot()
+        self._silent_ticks = 0
+        # writing
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._filled = trio.lowlevel.ParkingLot()
+        self._emptied = trio.lowlevel.ParkingLot()
+        self._flushed = trio.lowlevel.ParkingLot()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    @property
+    def is_initiator(self) -> bool:
+        return self._initiator
+
+    @property
+    def is_established(self) -> bool:
+        return self.event_started.is_set() and self.broken is None
+
+    @property
+    def is_closed(self) -> bool:
+        return self.broken is not None
+
+    async def start(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._until_broken, self._read_all)
+                    nursery.start_soon(self._until_broken, self._write_all)
+                    nursery.start_soon(self._until_broken, self._watch)
+                    self.event_started.set()
+        finally:
+            self.abort("the network is closing")
+            with trio.CancelScope(shield=True):
+                await self.secured_conn.close()
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Say goodbye, write out what waits (for FLUSH_S at most), and end."""
+        if self.event_started.is_set():
+            await self._farewell(_NORMAL)
+        self.abort("closed here")
+        if self.event_started.is_set():
+            await self._ended.wait()
+        else:
+            await self.secured_conn.close()
+
+    async def open_stream(self) -> IMuxedStream:
+        await trio.lowlevel.checkpoint()
+        return self.open()  # type: ignore[return-value]  # as SwarmConn, a stream for both
+
+    def open(self) -> Channel:
+        """A new stream to the peer. Raises MuxedConnUnavailable."""
+        if self.broken is not None:
+            raise MuxedConnUnavailable(self.broken)
+        channel = Channel(self, self._next_id, inbound=False)
+        self._channels[self._next_id] = channel
+        self.control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
+        self._next_id += 2
+        return channel
+
+    async def accept_stream(self) -> IMuxedStream:
+        return await self.accept()  # type: ignore[return-value]  # as above
+
+    async def accept(self) -> Channel:
+        """The next stream that the peer opened. Raises MuxedConnUnavailable at the end."""
+        await trio.lowlevel.checkpoint()
+        while not self._accepted:
+            if self.broken is not None:
+                raise MuxedConnUnavailable(self.broken)
+            await self._acceptable.park()
+        return self._accepted.popleft()
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return self.secured_conn.get_transport_addresses()
+
+    def get_connection_type(self) -> ConnectionType:
+        return self.secured_conn.get_connection_type()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.secured_conn.get_remote_address()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """End at once. The first reason stays."""
+        if self.broken is not None:
+            return
+        self.broken = reason
+        for channel in list(self._channels.values()):
+            channel.end(reason)
+        self._outbox.clear()
+        for lot in (self._acceptable, self._emptied, self._flushed, self._drained):
+            lot.unpark_all()
+        self._scope.cancel()
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        return tuple(self._channels.values())
+
+    # -- the streams' side ----------------------------------------------------------------
+
+    async def room(self) -> None:
+        """Wait until the outbox takes another frame. The writer's deadline bounds the wait."""
+        await trio.lowlevel.checkpoint()
+        while self._outbox_bytes >= OUTBOX_BYTES and self.broken is None:
+            await self._emptied.park()
+
+    def put(self, frame: bytes) -> None:
+        if self.broken is not None:
+            return
+        self._outbox.append(frame)
+        self._outbox_bytes += len(frame)
+        self.active_at = trio.current_time()
+        self._filled.unpark()
+
+    def control(self, kind: int, flags: int, stream_id: int, value: int) -> None:
+        """A frame without data: never waits, so that the reader never does."""
+        if self.broken is not None:
+            return
+        if self._outbox_bytes > MAX_OUTBOX_BYTES:
+            self.abort("the peer does not read the answers that it asks for")
+            return
+        self._outbox.append(_HEADER.pack(0, kind, flags, stream_id, value))
+        self._outbox_bytes += _HEADER.size
+        self._filled.unpark()
+
+    def was_read(self, size: int) -> None:
+        self._unread -= size
+        if self._unread <= MAX_UNREAD_BYTES:
+            self._drained.unpark_all()
+
+    def finished(self, channel: Channel) -> None:
+        if channel.done and self._channels.pop(channel.stream_id, None) is not None:
+            self._inbound -= channel.inbound
+
+    # -- the three tasks ------------------------------------------------------------------
+
+    async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except ProtocolViolation as violation:
+            log.debug("%s breaks yamux: %s", self.peer_id, violation)
+            await self._farewell(_PROTOCOL_ERROR)
+            self.abort(f"protocol violation: {violation}")
+        except (BaseLibp2pError, InvalidTag, NoiseInvalidMessage) as error:
+            log.debug("connection to %s: %r", self.peer_id, error)
+            self.abort(f"connection lost: {error}")
+        except Exception as error:
+            # One peer's connection must not end the others', whatever a library raises.
+            log.warning("connection to %s ends unexpectedly", self.peer_id, exc_info=True)
+            self.abort(f"connection lost: {error!r}")
+
+    async def _farewell(self, code: int) -> None:
+        self.control(_GO_AWAY, 0, 0, code)
+        with trio.move_on_after(FLUSH_S):
+            while self._outbox_bytes and self.broken is None:
+                await self._flushed.park()
+
+    async def _read_all(self) -> None:
+        while self.broken is None:
+            data = await self.secured_conn.read(None)
+            self._silent_ticks = 0
+            self._parse(memoryview(data))
+            if self._unread > MAX_UNREAD_BYTES:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        with trio.move_on_after(WRITE_STALL_S):
+            while self._unread > MAX_UNREAD_BYTES and self.broken is None:
+                await self._drained.park()
+                self._silent_ticks = 0
+            return
+        raise ProtocolViolation(f"more than {MAX_UNREAD_BYTES} bytes that nobody waits for")
+
+    async def _write_all(self) -> None:
+        while self.broken is None:
+            if not self._outbox:
+                self._flushed.unpark_all()
+                await self._filled.park()
+                continue
+            batch = [self._outbox.popleft()]
+            size = len(batch[0])
+            while self._outbox and size + len(self._outbox[0]) <= BATCH_BYTES:
+                size += len(self._outbox[0])
+                batch.append(self._outbox.popleft())
+            with trio.move_on_after(WRITE_STALL_S) as deadline:
+                await self.secured_conn.write(b"".join(batch))
+            if deadline.cancelled_caught:
+                self.abort(f"the peer took nothing for {WRITE_STALL_S:.0f} s")
+                return
+            self._outbox_bytes -= size
+            if self._outbox_bytes < OUTBOX_BYTES:
+                self._emptied.unpark_all()
+
+    async def _watch(self) -> None:
+        nonce = 0
+        while True:
+            await trio.sleep(TICK_S)
+            if self._silent_ticks >= SILENT_TICKS:
+                self.abort(f"nothing heard for {SILENT_TICKS * TICK_S:.0f} s")
+                return
+            if self._silent_ticks:
+                nonce = (nonce + 1) % 2**32
+                self.control(_PING, _SYN, 0, nonce)
+            self._silent_ticks += 1
+            for channel in self.channels:
+                channel.tick()
+
+    # -- what comes in --------------------------------------------------------------------
+
+    def _parse(self, view: memoryview) -> None:
+        while view and self.broken is None:
+            if self._body_left:
+                piece = view[: self._body_left]
+                view = view[len(piece) :]
+                self._body_left -= len(piece)
+                if self._body_of is not None:
+                    self._unread += self._body_of.arrived(piece)
+                    if not self._body_left:
+                        self._flags(self._body_of, self._body_flags)
+                continue
+            missing = _HEADER.size - len(self._header)
+            self._header += view[:missing]
+            view = view[missing:]
+            if len(self._header) == _HEADER.size:
+                fields = _HEADER.unpack(self._header)
+                self._header.clear()
+                self._frame(*fields)
+
+    def _frame(self, version: int, kind: int, flags: int, stream_id: int, value: int) -> None:
+        if version != 0:
+            raise ProtocolViolation(f"yamux version {version}")
+        if kind == _PING:
+            if flags & _SYN:
+                self.control(_PING, _ACK, 0, value)
+        elif kind == _GO_AWAY:
+            self.abort(f"closed by the peer (code {value})")
+        elif kind in (_DATA, _WINDOW_UPDATE):
+            channel = self._channel(stream_id, flags)
+            if kind == _WINDOW_UPDATE:
+                if channel is not None:
+                    channel.credited(value)
+                    self._flags(channel, flags)
+                return
+            self.active_at = trio.current_time()
+            if channel is not None:
+                channel.announced(value)
+            self._body_of, self._body_left, self._body_flags = channel, value, flags
+            if channel is not None and value == 0:
+                self._flags(channel, flags)
+        else:
+            raise ProtocolViolation(f"yamux frame of type {kind}")
+
+    def _channel(self, stream_id: int, flags: int) -> Channel | None:
+        """The stream a frame is for; None for one that was refused or is gone."""
+        theirs = stream_id % 2 != self._next_id % 2
+        if flags & _SYN:
+            if not theirs or stream_id <= self._last_remote_id:
+                raise ProtocolViolation(f"opens a stream with the id {stream_id}")
+            self._last_remote_id = stream_id
+            return self._opened(stream_id)
+        channel = self._channels.get(stream_id)
+        if channel is None and (
+            stream_id == 0
+            or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
+        ):
+            raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
+        return channel
+
+    def _opened(self, stream_id: int) -> Channel | None:
+        if self._inbound >= MAX_INBOUND_STREAMS:
+            self.control(_WINDOW_UPDATE, _RST, stream_id, 0)
+            return None
+        channel = Channel(self, stream_id, inbound=True)
+        self._channels[stream_id] = channel
+        self._inbound += 1
+        self.control(_WINDOW_UPDATE, _ACK, stream_id, 0)
+        self._accepted.append(channel)
+        self._acceptable.unpark()
+        return channel
+
+    def _flags(self, channel: Channel, flags: int) -> None:
+        if channel.broken is not None:
+            return
+        if flags & _RST:
+            channel.end("reset by the peer")
+        elif flags & _FIN:
+            channel.finished_there()

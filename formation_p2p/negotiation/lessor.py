@@ -1,0 +1,263 @@
+"""The worker's side of a lease: offer, commit, renew, release, expire.
+
+The worker is the only judge of its capacity. An offer holds capacity softly for a moment, a
+commit makes the hold hard, and the capacity returns once the shell has said that nothing runs
+under the lease any more.
+
+Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
+2006, section 2.4 (sequencers).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.fencing import Fence
+from formation_p2p.negotiation.messages import (
+    Commit,
+    CommitRefused,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    WorkMessage,
+)
+from formation_p2p.negotiation.session import Send
+from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.fits import fits
+from formation_p2p.resources.ledger import Ledger, Reservation
+from formation_p2p.resources.requirements import Requirements
+
+# A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
+# that a scheduler which vanishes takes nothing out of use.
+HOLD_S: Final = 1.5
+# A lease lives this long after a commit or a renewal. The owner renews at two thirds.
+LEASE_S: Final = 10.0
+# A machine of 256 cores under leases of a quarter core each.
+MAX_LEASES: Final = 1024
+# Offers that one owner may hold open; past it a flood of requests would take the machine.
+MAX_OFFERS_PER_OWNER: Final = 16
+
+
+class LeaseState(StrEnum):
+    OFFERED = "offered"
+    LEASED = "leased"
+    ENDING = "ending"  # the shell is ending what ran under it; capacity is still held
+    ENDED = "ended"
+
+
+TRANSITIONS: Final = {
+    LeaseState.OFFERED: {
+        "commit": LeaseState.LEASED,
+        "release": LeaseState.ENDED,
+        "expire": LeaseState.ENDED,
+        "leave": LeaseState.ENDED,
+    },
+    LeaseState.LEASED: {
+        "commit": LeaseState.LEASED,  # the answer to the first was lost
+        "renew": LeaseState.LEASED,
+        "release": LeaseState.ENDING,
+        "expire": LeaseState.ENDING,
+        "leave": LeaseState.ENDING,
+    },
+    LeaseState.ENDING: {"fenced": LeaseState.ENDED},
+}
+
+
+@dataclass(slots=True)
+class Lease:
+    """One reservation. `expires_s` is on this machine's monotonic clock."""
+
+    lease_id: str
+    owner: Contact
+    needs: Requirements
+    reservation: Reservation
+    state: LeaseState
+    expires_s: float
+    fence: int = 0
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        return tuple(claim.device_id for claim in self.reservation.gpus)
+
+
+class Lessor:
+    """`admits` judges a grant: (grant, who shows it, needs, priority, now) to why not, or None."""
+
+    def __init__(
+        self,
+        capability: Capability,
+        labels: Mapping[str, str],
+        drivers: Collection[str],
+        admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
+        rng: random.Random,
+    ) -> None:
+        self.ledger = Ledger(capability)
+        self._capability = capability
+        self._labels = labels
+        self._drivers = drivers
+        self._admits = admits
+        self._rng = rng
+        self._leases: dict[str, Lease] = {}
+        self._fence = 0
+        self._leaving = False
+
+    # -- what arrives -------------------------------------------------------------------------
+
+    def requested(self, sender: Contact, request: PlacementRequest, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} asks for a placement"
+        answer: WorkMessage
+        lease = self._offer(sender, request, now)
+        if isinstance(lease, Lease):
+            hold_ms = round(HOLD_S * 1000)
+            devices = lease.device_ids
+            answer = Offer(request.request_id, lease.lease_id, devices, hold_ms)
+        else:
+            answer = Refused(request.request_id, lease)
+        return [Send(sender, answer, cause=cause)]
+
+    def committed(self, sender: Contact, message: Commit, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} commits {message.lease_id}"
+        lease = self._owned(sender, message.lease_id)
+        answer: WorkMessage
+        if isinstance(lease, Gone) or not self._move(lease, "commit"):
+            gone = lease if isinstance(lease, Gone) else _ended(message.lease_id)
+            answer = CommitRefused(message.lease_id, gone)
+        else:
+            if lease.fence == 0:
+                self._fence += 1
+                lease.fence = self._fence
+            lease.expires_s = now.mono_s + LEASE_S
+            answer = Leased(lease.lease_id, lease.fence, round(LEASE_S * 1000))
+        return [Send(sender, answer, cause=cause)]
+
+    def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} renews {message.lease_id}"
+        lease = self.lease(sender, message.lease_id, message.fence)
+        if isinstance(lease, Gone):
+            return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
+        self._move(lease, "renew")
+        lease.expires_s = now.mono_s + LEASE_S
+        return [Send(sender, Renewed(lease.lease_id, round(LEASE_S * 1000)), cause=cause)]
+
+    def released(self, sender: Contact, message: Release) -> list[Effect]:
+        lease = self._owned(sender, message.lease_id)
+        if isinstance(lease, Gone):
+            return []  # it has ended already, which is what the owner wants
+        return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}")
+
+    def fenced(self, lease_id: str) -> None:
+        """The shell says that nothing runs under the lease: its capacity is free again."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and self._move(lease, "fenced"):
+            self._forget(lease)
+
+    # -- what time and the person bring ---------------------------------------------------------
+
+    def tick(self, now: Moment) -> list[Effect]:
+        effects: list[Effect] = []
+        for lease in list(self._leases.values()):
+            if lease.expires_s <= now.mono_s:
+                effects += self._end(lease, "expire", f"lease {lease.lease_id} expired")
+        return effects
+
+    def next_timeout(self) -> float:
+        live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
+        return min(live, default=float("inf"))
+
+    def leave(self) -> list[Effect]:
+        """End every lease and tell the owners; refuse all that is asked from now on."""
+        self._leaving = True
+        effects: list[Effect] = []
+        for lease in list(self._leases.values()):
+            if lease.state is LeaseState.LEASED:
+                ended = LeaseEnded(lease.lease_id, Leaving())
+                effects.append(Send(lease.owner, ended, cause="leave"))
+            effects += self._end(lease, "leave", "leave")
+        return effects
+
+    def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | Gone:
+        """The live lease that `sender` may use under this fencing token, or why not."""
+        lease = self._owned(sender, lease_id)
+        if isinstance(lease, Gone):
+            return lease
+        if lease.state is not LeaseState.LEASED or lease.fence != fence:
+            return _ended(lease_id)
+        return lease
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    # -- the insides ----------------------------------------------------------------------------
+
+    def _offer(self, sender: Contact, request: PlacementRequest, now: Moment) -> Lease | Refusal:
+        """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
+        nothing else."""
+        needs = request.needs
+        denied = self._admits(request.grant, sender.peer_id, needs, request.priority, now)
+        if denied is not None:
+            return denied
+        if self._leaving:
+            return Leaving()
+        infeasible = fits(needs, self._capability, self._labels, self._drivers)
+        if infeasible is not None:
+            return infeasible
+        if len(self._leases) >= MAX_LEASES:
+            return Busy("the table of leases", MAX_LEASES)
+        if self._open_offers(sender.peer_id) >= MAX_OFFERS_PER_OWNER:
+            return Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
+        lease_id = f"{self._rng.getrandbits(64):016x}"
+        reservation = self.ledger.reserve(lease_id, needs)
+        if isinstance(reservation, Infeasible | Busy):
+            return reservation
+        lease = Lease(lease_id, sender, needs, reservation, LeaseState.OFFERED, now.mono_s + HOLD_S)
+        self._leases[lease_id] = lease
+        return lease
+
+    def _open_offers(self, owner: PeerId) -> int:
+        return sum(
+            lease.owner.peer_id == owner and lease.state is LeaseState.OFFERED
+            for lease in self._leases.values()
+        )
+
+    def _owned(self, sender: Contact, lease_id: str) -> Lease | Gone:
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.owner.peer_id != sender.peer_id:
+            # The same answer for both: who does not own a lease cannot find out that it exists.
+            return _ended(lease_id)
+        return lease
+
+    def _move(self, lease: Lease, event: str) -> bool:
+        """Follow the table. False where the state has no such way out."""
+        state = TRANSITIONS.get(lease.state, {}).get(event)
+        if state is None:
+            return False
+        lease.state = state
+        return True
+
+    def _end(self, lease: Lease, event: str, cause: str) -> list[Effect]:
+        if not self._move(lease, event):
+            return []
+        if lease.state is LeaseState.ENDED:
+            self._forget(lease)
+            return []
+        return [Fence(lease.lease_id, cause=cause)]
+
+    def _forget(self, lease: Lease) -> None:
+        self.ledger.release(lease.lease_id)
+        del self._leases[lease.lease_id]
+
+
+def _ended(lease_id: str) -> Gone:
+    return Gone(f"lease {lease_id}", "it expired, was released, or never was yours")

@@ -1,0 +1,118 @@
+"""Everything that a peer is told, and everything that it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dispatch.job_events import Tell
+from formation_p2p.effects import Contact, Effect
+from formation_p2p.execution.effects import (
+    Execute,
+    ExecutionEnded,
+    ExecutionOutput,
+    ExecutionStarted,
+    Kill,
+)
+from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.placement.decision import Decision
+from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.task import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The network is up. `addresses` is where we are reached; `gates` is whom to join through."""
+
+    addresses: tuple[str, ...]
+    gates: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Become a worker: lease this machine to others."""
+
+    capability: Capability
+    drivers: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Who could run tasks with these needs, and why not the others? Ends in Explained.
+
+    Without needs: who is there at all.
+    """
+
+    query: int
+    needs: Requirements | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Go, in good order. Ends in Left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_timeout` has passed."""
+
+
+Event = (
+    Joined
+    | Serve
+    | Submit
+    | CancelJob
+    | Explain
+    | Leave
+    | Tick
+    | Asked
+    | Answered
+    | AskFailed
+    | Received
+    | Undelivered
+    | Disconnected
+    | ExecutionStarted
+    | ExecutionOutput
+    | ExecutionEnded
+    | Fenced
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Effect):
+    """`bucket` is where the candidates were found, `asked` how many peers that took."""
+
+    query: int
+    decision: Decision
+    bucket: str
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Effect):
+    """Nothing is under way any more; the shell may close the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """What the person asked for cannot be done. `what` is the job's id."""
+
+    what: str
+    why: str
+
+
+PeerEffect = Ask | Answer | Send | Execute | Kill | Fence | Tell | Explained | Left | Refuse

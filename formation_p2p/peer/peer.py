@@ -1,0 +1,276 @@
+"""The whole peer as one state machine: `effects = peer.handle(event, now)`.
+
+Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
+`sim/`. Whoever drives it performs the effects, arms a timer for `next_timeout`, and hands back
+what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
+for others as well.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from formation_p2p.dht.kademlia import Kademlia
+from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.dht.rpc import Answered, Asked, AskFailed
+from formation_p2p.dht.store import RecordStore
+from formation_p2p.discovery.announcer import names_of
+from formation_p2p.discovery.finder import Finder, FindId, Found, suits
+from formation_p2p.dispatch.scheduler import Scheduler
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.errors import InvalidInput
+from formation_p2p.execution.effects import ExecutionEnded, ExecutionOutput, ExecutionStarted
+from formation_p2p.identity import Identity
+from formation_p2p.keyspace import key_of
+from formation_p2p.negotiation.fencing import Fenced
+from formation_p2p.negotiation.lessee import Lessee
+from formation_p2p.negotiation.messages import (
+    Cancel,
+    Commit,
+    CommitRefused,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    ResultAck,
+    TaskEnded,
+    TaskOutput,
+    TaskStarted,
+    WorkMessage,
+)
+from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.peer.events import (
+    CancelJob,
+    Event,
+    Explain,
+    Explained,
+    Joined,
+    Leave,
+    Left,
+    Refuse,
+    Serve,
+    Submit,
+    Tick,
+)
+from formation_p2p.peer.worker import Worker
+from formation_p2p.placement.decision import decide
+from formation_p2p.refusals import Denied, Leaving
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.network import Network
+
+# What a query that nobody filters by is decided with: the least that a task can need.
+_ANYTHING = Requirements(cpu_milli=1, memory_bytes=1)
+
+
+class Peer:
+    """`network` is as this peer joins it: its grant is bound to `identity`."""
+
+    def __init__(self, identity: Identity, network: Network, rng: random.Random) -> None:
+        self._identity = identity
+        self._network = network
+        self._network_id = network.network_id
+        self._rng = rng
+        self._membership = Membership(network.root_public_key)
+        store = RecordStore(
+            self._membership.may_work, lambda profile: names_of(profile, self._network_id)
+        )
+        self.dht = Kademlia(identity.peer_id, store, suits, rng)
+        self._finder = Finder(self.dht, self._network_id)
+        self._lessee = Lessee(network.grant, rng)
+        self._scheduler = Scheduler(
+            identity.peer_id, self._finder, self._lessee, self._membership.may_work
+        )
+        self._worker: Worker | None = None
+        self._serve: Serve | None = None
+        self._own: Contact | None = None
+        self._joining: OperationId | None = None
+        self._explaining: dict[FindId, Explain] = {}
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        """What is to be done about an event, in order. `now` never goes back."""
+        effects: list[Effect] = []
+        if now.mono_s >= self.next_timeout() and not isinstance(event, Tick):
+            # What has run out while the machine slept has run out before anything arrives now.
+            effects += self._tick(now)
+        effects += self._dispatch(event, now)
+        return effects + self._settle(now)
+
+    def next_timeout(self) -> float:
+        """When to hand in a Tick, on the monotonic clock; infinity for never."""
+        worker_s = float("inf") if self._worker is None else self._worker.next_timeout()
+        return min(
+            self.dht.next_timeout(),
+            self._lessee.next_timeout(),
+            self._scheduler.next_timeout(),
+            worker_s,
+        )
+
+    def _dispatch(self, event: Event, now: Moment) -> list[Effect]:
+        match event:
+            case Asked() | Answered() | AskFailed():
+                self.dht.handle(event, now)
+            case Received(sender, message):
+                return self._received(sender, message, now)
+            case Undelivered():
+                self._lessee.undelivered(event, now)
+            case Disconnected(sender):
+                self._lessee.disconnected(sender, now)
+            case ExecutionStarted() | ExecutionOutput() | ExecutionEnded() | Fenced():
+                return [] if self._worker is None else self._worker.told(event, now)
+            case Tick():
+                return self._tick(now)
+            case Joined(addresses, gates):
+                self._own = Contact(self._identity.peer_id, addresses)
+                self._joining = self.dht.bootstrap(gates, now, "join")
+            case Serve():
+                self._serve = event
+                self._start_worker(now)
+            case Submit(job):
+                try:
+                    return self._scheduler.submit(job, now)
+                except InvalidInput as error:
+                    return [Refuse(job.job_id, str(error), cause="submit")]
+            case CancelJob(job_id):
+                return self._scheduler.cancel(job_id, now)
+            case Explain():
+                self._explain(event, now)
+            case Leave():
+                return self._leave(now)
+            case _:
+                assert_never(event)
+        return []
+
+    def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+        match message:
+            case Offer():
+                self._lessee.offered(sender, message, now)
+            case Refused():
+                self._lessee.refused(sender, message, now)
+            case Leased():
+                self._lessee.leased(sender, message)
+            case CommitRefused():
+                self._lessee.commit_refused(sender, message)
+            case Renewed():
+                self._lessee.renewed(sender, message)
+            case LeaseEnded():
+                self._lessee.ended(sender, message)
+            case TaskStarted():
+                return self._scheduler.started(sender, message)
+            case TaskOutput():
+                return self._scheduler.printed(sender, message)
+            case TaskEnded():
+                return self._scheduler.ended(sender, message, now)
+            case PlacementRequest() if self._worker is None:
+                refused = Refused(message.request_id, self._why_no_worker(sender, message, now))
+                return [Send(sender, refused, cause=f"{sender.peer_id} asks for a placement")]
+            case _ if self._worker is None:
+                return []  # it is for a worker, and whoever sent it holds no lease of ours
+            case (
+                PlacementRequest()
+                | Commit()
+                | Renew()
+                | Release()
+                | Dispatch()
+                | Cancel()
+                | ResultAck()
+            ):
+                return self._worker.received(sender, message, now)
+            case _:
+                assert_never(message)
+        return []
+
+    def _why_no_worker(
+        self, sender: Contact, request: PlacementRequest, now: Moment
+    ) -> Denied | Leaving:
+        denied = self._membership.may_submit(
+            request.grant, sender.peer_id, request.needs, request.priority, now
+        )
+        return denied or Leaving()
+
+    def _tick(self, now: Moment) -> list[Effect]:
+        self.dht.tick(now)
+        self._lessee.tick(now)
+        effects = self._scheduler.tick(now)
+        return effects if self._worker is None else effects + self._worker.tick(now)
+
+    def _start_worker(self, now: Moment) -> None:
+        """Once it is known what to serve, and the first neighbours: they are to store it."""
+        if self._serve is None or self._own is None or self._joining or self._worker:
+            return
+        self._worker = Worker(
+            self._identity,
+            self._own,
+            self._network.grant,
+            self._network_id,
+            self._serve,
+            self.dht,
+            self._membership.may_submit,
+            self._rng,
+        )
+        self._worker.start(now)
+
+    def _explain(self, event: Explain, now: Moment) -> None:
+        target = key_of(event.name.encode())
+        if event.needs is None:
+            find = self._finder.everyone(target, now, "explain")
+        else:
+            find = self._finder.find(event.needs, target, now, "explain")
+        if find is not None:
+            self._explaining[find] = event
+
+    def _leave(self, now: Moment) -> list[Effect]:
+        for lease in list(self._lessee.held.values()):
+            self._lessee.release(lease, "leave")
+        if self._worker is None:
+            return [Left(cause="leave")]
+        return self._worker.leave(now)
+
+    def _settle(self, now: Moment) -> list[Effect]:
+        """Carry what one layer completed to the one above, until nothing is left to carry."""
+        effects: list[Effect] = []
+        while True:
+            asked, completed = self.dht.take()
+            sent, negotiated = self._lessee.take()
+            effects += asked
+            effects += sent
+            if not completed and not negotiated:
+                return effects
+            for each in completed:
+                effects += self._completed(each, now)
+            effects += self._scheduler.negotiated(negotiated, now)
+
+    def _completed(self, completed: Completed, now: Moment) -> list[Effect]:
+        match completed:
+            case Published():
+                if self._worker is not None and self._worker.published(completed, now):
+                    return [Left(cause="leave")]
+                return []
+            case Searched(operation=operation) if operation == self._joining:
+                self._joining = None
+                self._start_worker(now)
+                return []
+            case Searched():
+                found = self._finder.searched(completed, now)
+                return [] if found is None else self._found(found, now)
+            case _:
+                assert_never(completed)
+
+    def _found(self, found: Found, now: Moment) -> list[Effect]:
+        query = self._explaining.pop(found.find, None)
+        if query is None:
+            return self._scheduler.found(found, now)
+        decision = decide(
+            key_of(query.name.encode()),
+            query.needs or _ANYTHING,
+            found.profiles,
+            authorised=lambda profile: self._membership.may_work(profile, now),
+            now_unix_s=now.unix_s,
+        )
+        return [Explained(query.query, decision, found.bucket, found.asked, cause="explain")]

@@ -1,0 +1,147 @@
+"""The working half of a peer: it leases its machine, runs what comes, and announces itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from formation_p2p.dht.kademlia import Kademlia
+from formation_p2p.dht.operations import Published
+from formation_p2p.discovery.announcer import TTL_S, Announcer
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.execution.effects import ExecutionEnded, ExecutionOutput, ExecutionStarted
+from formation_p2p.execution.executions import Executions
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.lessor import Lease, Lessor
+from formation_p2p.negotiation.messages import (
+    Cancel,
+    Commit,
+    Dispatch,
+    LeaseEnded,
+    PlacementRequest,
+    Release,
+    Renew,
+    ResultAck,
+)
+from formation_p2p.negotiation.session import Send
+from formation_p2p.peer.events import Serve
+from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.refusals import Denied
+from formation_p2p.resources.requirements import Requirements
+
+ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
+FromShell = ExecutionStarted | ExecutionOutput | ExecutionEnded | Fenced
+
+
+class Worker:
+    """`own` is where this machine is reached; `grant` shows that it may work, and is bound."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        own: Contact,
+        grant: bytes,
+        network_id: bytes,
+        serve: Serve,
+        dht: Kademlia,
+        admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
+        rng: random.Random,
+    ) -> None:
+        self._identity = identity
+        self._own = own
+        self._grant = grant
+        self._serve = serve
+        self._sequence = 0
+        self._executions = Executions()
+        self._lessor = Lessor(serve.capability, dict(serve.labels), serve.drivers, admits, rng)
+        self._announcer = Announcer(own, dht, network_id, serve.capability, self._issue, rng)
+
+    def start(self, now: Moment) -> None:
+        self._announcer.start(now, "serve")
+
+    def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[Effect]:
+        match message:
+            case PlacementRequest():
+                effects = self._lessor.requested(sender, message, now)
+            case Commit():
+                effects = self._lessor.committed(sender, message, now)
+            case Release():
+                effects = self._lessor.released(sender, message)
+            case Renew():
+                effects = self._lessor.renewed(sender, message, now)
+                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                if isinstance(lease, Lease):
+                    effects += self._executions.renewed(lease)
+            case Dispatch():
+                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                if isinstance(lease, Lease):
+                    effects = self._executions.dispatched(lease, message)
+                else:
+                    ended = LeaseEnded(message.lease_id, lease)
+                    effects = [Send(sender, ended, cause=f"dispatch of {message.attempt_id}")]
+            case Cancel():
+                effects = self._executions.cancelled(sender.peer_id, message)
+            case ResultAck():
+                effects = self._executions.acknowledged(sender.peer_id, message)
+        return self._after(effects, now)
+
+    def told(self, event: FromShell, now: Moment) -> list[Effect]:
+        match event:
+            case ExecutionStarted():
+                effects = self._executions.started(event)
+            case ExecutionOutput():
+                effects = self._executions.printed(event)
+            case ExecutionEnded():
+                effects = self._executions.ended(event)
+            case Fenced(lease_id):
+                effects = []
+                self._lessor.fenced(lease_id)
+        return self._after(effects, now)
+
+    def published(self, ended: Published, now: Moment) -> bool:
+        """Whether this ends the withdrawal that `leave` began."""
+        return self._announcer.published(ended, now)
+
+    def leave(self, now: Moment) -> list[Effect]:
+        effects = self._after(self._lessor.leave(), now)
+        self._announcer.withdraw(now, "leave")
+        return effects
+
+    def tick(self, now: Moment) -> list[Effect]:
+        effects = self._after(self._lessor.tick(now), now)
+        self._announcer.tick(now)
+        return effects
+
+    def next_timeout(self) -> float:
+        return min(self._lessor.next_timeout(), self._announcer.next_timeout())
+
+    @property
+    def has_leases(self) -> bool:
+        return len(self._lessor) > 0
+
+    def _after(self, effects: list[Effect], now: Moment) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Fence):
+                self._executions.drop(effect.lease_id)
+        self._announcer.changed(self._lessor.ledger.free, now)
+        return effects
+
+    def _issue(self, now: Moment, withdrawn: bool) -> SignedProfile:
+        """The profile as of now, signed. Each has a higher sequence number than the last, also
+        across restarts: it starts from the Unix time in milliseconds."""
+        self._sequence = max(self._sequence + 1, int(now.unix_s * 1000))
+        profile = Profile(
+            peer_id=self._identity.peer_id,
+            sequence=self._sequence,
+            issued_unix_s=int(now.unix_s),
+            expires_unix_s=int(now.unix_s + TTL_S),
+            capability=self._serve.capability,
+            capacity=self._lessor.ledger.free,
+            labels=self._serve.labels,
+            drivers=self._serve.drivers,
+            addresses=self._own.addresses,
+            grant=self._grant,
+            withdrawn=withdrawn,
+        )
+        return SignedProfile(profile, seal_profile(self._identity, profile))

@@ -1,0 +1,98 @@
+"""Quantities as people write them, and as the program keeps them: integers.
+
+    >>> parse_bytes("8GiB")
+    8589934592
+    >>> parse_milli("1.5")
+    1500
+
+Everything past this line is an integer number of bytes, milli-cores or milli-GPUs, so that
+reserving and releasing never drifts (0.1 + 0.2 fits into 0.3).
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+TIB: Final = 1024 * GIB
+
+# 1 EiB: past what one machine holds, and well inside a signed 64-bit integer, so that sums of
+# a few thousand of them still fit wherever they are sent.
+MAX_BYTES: Final = 1 << 60
+# A million cores (or GPUs): past any machine.
+MAX_MILLI: Final = 1_000_000 * 1000
+
+_BYTES: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_BYTE_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "K": KIB,
+    "M": MIB,
+    "G": GIB,
+    "T": TIB,
+    "KIB": KIB,
+    "MIB": MIB,
+    "GIB": GIB,
+    "TIB": TIB,
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of `8GiB`, `500MB`, `4G` (binary, as in cgroups and Kubernetes' `Gi`), `1024`.
+
+    Raises ValueError, whose text says what is wrong with the value but not which field it is.
+    """
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write it like 8GiB, 500MB or 1073741824")
+    number, unit = match.groups()
+    factor = _BYTE_UNITS.get(unit.upper())
+    if factor is None:
+        raise ValueError(f"{unit!r} is no unit of size; use B, KiB, MiB, GiB, TiB, KB, MB, GB, TB")
+    size = int(Decimal(number) * factor)
+    if size > MAX_BYTES:
+        raise ValueError(f"{text!r} is past 1 EiB, more than any machine has")
+    return size
+
+
+def parse_milli(text: str) -> int:
+    """Thousandths of `1.5`, or of `1500m` as Kubernetes writes it.
+
+    Raises ValueError for anything that is not a plain, finite number of at most a million, or
+    that has parts finer than a thousandth.
+    """
+    bare = text.strip()
+    try:
+        milli = Decimal(bare[:-1]) if bare.endswith("m") else Decimal(bare) * 1000
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is no number; write it like 2, 1.5 or 1500m") from None
+    if not milli.is_finite() or milli < 0:
+        raise ValueError(f"{text!r} is not a number of zero or more")
+    if milli > MAX_MILLI:
+        raise ValueError(f"{text!r} is past a million, more than any machine has")
+    if milli != int(milli):
+        raise ValueError(f"{text!r} is finer than a thousandth")
+    return int(milli)
+
+
+def format_bytes(size: int) -> str:
+    """`8589934592` as `8GiB`: the largest binary unit, one decimal where it is not whole."""
+    for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= factor:
+            whole, rest = divmod(size, factor)
+            return f"{whole}{unit}" if rest == 0 else f"{size / factor:.1f}{unit}"
+    return f"{size}B"
+
+
+def format_milli(milli: int) -> str:
+    """`1500` as `1.5`."""
+    whole, rest = divmod(milli, 1000)
+    return str(whole) if rest == 0 else f"{whole}.{rest:03d}".rstrip("0")

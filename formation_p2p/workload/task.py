@@ -1,0 +1,73 @@
+"""What a person submits: a job is a list of tasks, and a task is one thing to run once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.keyspace import Key, key_of
+from formation_p2p.resources.requirements import Requirements
+
+# A task's payload travels in one frame to the worker (negotiation/messages.py).
+MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
+# All are held in memory until the job ends, at about 1 KiB each without their payloads.
+MAX_TASKS: Final = 100_000
+# A task that failed on this many machines will fail on the next.
+MAX_ATTEMPTS: Final = 20
+MAX_TIMEOUT_S: Final = 24 * 3600
+MAX_PRIORITY: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`needs.driver` runs it and alone reads `payload`; `label` names it for people.
+
+    `max_attempts` counts the attempts that ended in failure, not those whose worker died.
+    """
+
+    task_id: str
+    needs: Requirements
+    payload: bytes
+    label: str = ""
+    timeout_s: float | None = None
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        if self.needs.driver == "":
+            raise InvalidInput("driver", "a task names the driver that runs it, such as process")
+        if len(self.payload) > MAX_PAYLOAD_BYTES:
+            limit = f"{MAX_PAYLOAD_BYTES >> 20} MiB travel in one message"
+            raise InvalidInput(
+                "payload", f"{len(self.payload)} bytes, where at most {limit}; split the input"
+            )
+        if not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+            raise InvalidInput("attempts", f"{self.max_attempts} is not in 1 to {MAX_ATTEMPTS}")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise InvalidInput("timeout", f"{self.timeout_s} s is not in 0 to {MAX_TIMEOUT_S} s")
+
+    @property
+    def key(self) -> Key:
+        """Where the task stands in the key space: the workers nearest to it are asked first."""
+        return key_of(self.task_id.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    job_id: str
+    tasks: tuple[Task, ...]
+    name: str = ""
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.tasks) <= MAX_TASKS:
+            raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {len(self.tasks)}")
+        if len({task.task_id for task in self.tasks}) < len(self.tasks):
+            raise InvalidInput("tasks", "two of them have the same id")
+        if not 0 <= self.priority <= MAX_PRIORITY:
+            raise InvalidInput("priority", f"{self.priority} is not in 0 to {MAX_PRIORITY}")
+
+
+def task_id(job_id: str, index: int) -> str:
+    """The id of a job's task, the same on every node that knows the job."""
+    return f"{job_id}/{index}"

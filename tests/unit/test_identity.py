@@ -1,0 +1,112 @@
+"""Peer ids and signatures."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.identity import (
+    Identity,
+    PeerId,
+    key_of_peer,
+    parse_peer_id,
+    peer_id_from_bytes,
+    peer_id_of,
+    peer_id_to_bytes,
+    public_key_of,
+    verify,
+)
+from formation_p2p.keyspace import key_of
+
+# The Ed25519 key of the libp2p peer-ids specification, "Test vectors": private key, then public.
+SPEC_SEED = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
+SPEC_PUBLIC = bytes.fromhex("1ed1e8fae2c4a144b8be8fd4b47bf3d3b34b871c3cacf6010f0e42d474fce27e")
+# RFC 8032, section 7.1, test 2.
+RFC_SEED = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
+RFC_PUBLIC = bytes.fromhex("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")
+RFC_SIGNATURE = bytes.fromhex(
+    "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+    "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+)
+
+seeds = st.binary(min_size=32, max_size=32)
+
+
+def test_the_specifications_key_gives_its_public_key() -> None:
+    assert Identity.from_seed(SPEC_SEED).public_key == SPEC_PUBLIC
+
+
+def test_a_known_peer_id_holds_its_key() -> None:
+    # As other implementations write it; every Ed25519 peer id has this shape.
+    peer_id = parse_peer_id("12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5")
+    raw = peer_id_to_bytes(peer_id)
+    assert raw[:6] == bytes.fromhex("002408011220")
+    assert peer_id_of(raw[6:]) == peer_id
+
+
+def test_rfc_8032_signs_as_we_do() -> None:
+    alice = Identity.from_seed(RFC_SEED)
+    assert alice.public_key == RFC_PUBLIC
+    assert alice.sign(b"\x72") == RFC_SIGNATURE
+
+
+@given(seeds)
+def test_an_identity_and_its_peer_id_say_the_same(seed: bytes) -> None:
+    alice = Identity.from_seed(seed)
+    assert alice.seed == seed
+    assert alice.peer_id.startswith("12D3KooW")
+    assert public_key_of(alice.peer_id) == alice.public_key
+    assert parse_peer_id(alice.peer_id) == alice.peer_id
+    assert peer_id_from_bytes(peer_id_to_bytes(alice.peer_id)) == alice.peer_id
+    assert alice.key == key_of_peer(alice.peer_id) == key_of(peer_id_to_bytes(alice.peer_id))
+
+
+@given(seeds, st.binary(max_size=64), st.binary(max_size=64))
+def test_a_signature_is_of_one_message(seed: bytes, message: bytes, other: bytes) -> None:
+    alice = Identity.from_seed(seed)
+    signature = alice.sign(message)
+    assert verify(alice.public_key, signature, message)
+    assert verify(alice.public_key, signature, other) == (message == other)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=70), st.binary(max_size=10))
+def test_no_bytes_break_the_verification(key: bytes, signature: bytes, message: bytes) -> None:
+    assert verify(key, signature, message) in (False, True)
+
+
+def test_the_secret_is_not_shown() -> None:
+    alice = Identity.from_seed(SPEC_SEED)
+    assert repr(alice) == f"Identity({alice.peer_id})"
+    assert SPEC_SEED.hex() not in f"{alice!r} {alice}"
+
+
+def test_a_seed_has_32_bytes() -> None:
+    with pytest.raises(ValueError, match="32"):
+        Identity.from_seed(b"short")
+
+
+def test_an_rsa_peer_id_is_known_but_holds_no_key() -> None:
+    peer_id = parse_peer_id("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+    assert peer_id_to_bytes(peer_id)[:2] == b"\x12\x20"
+    with pytest.raises(ValueError, match="no Ed25519 key"):
+        public_key_of(peer_id)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x00\x24" + bytes(35), b"\x12\x20" + bytes(33), b"abc"])
+def test_other_bytes_are_no_peer_id(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="no peer id"):
+        peer_id_from_bytes(raw)
+
+
+@pytest.mark.parametrize("text", ["", "alice", "0OIl", "é", "1" * 65, "12D3KooW"])
+def test_other_texts_are_no_peer_id(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 — three sources, three texts
+        parse_peer_id(text)
+
+
+@given(st.text(max_size=80))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    try:
+        peer_id: PeerId = parse_peer_id(text)
+    except ValueError:
+        return
+    assert parse_peer_id(peer_id) == peer_id

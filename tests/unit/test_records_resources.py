@@ -1,0 +1,174 @@
+"""Requirements, capability and capacity on the wire."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.records.codec import Malformed, decode, encode
+from formation_p2p.records.resources import (
+    MAX_REQUIREMENTS_BYTES,
+    decode_requirements,
+    encode_requirements,
+    pack_capability,
+    pack_capacity,
+    pack_requirements,
+    unpack_capability,
+    unpack_capacity,
+    unpack_requirements,
+)
+from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB
+
+words = st.from_regex(r"[a-z0-9]{1,10}", fullmatch=True)
+amounts = st.integers(0, 1 << 60)
+
+requirements = st.builds(
+    Requirements,
+    cpu_milli=st.integers(1, 10**9),
+    memory_bytes=st.integers(1, 1 << 60),
+    storage_bytes=amounts,
+    network_mbps=st.integers(0, 10**6),
+    gpu_count=st.integers(1, 1024),
+    gpu_memory_bytes=amounts,
+    gpu_compute_capability=st.integers(0, 499),
+    gpu_models=st.lists(words, max_size=4).map(tuple),
+    gpu_share_milli=st.integers(1, 1000),
+    labels=st.dictionaries(words, words, max_size=4).map(lambda held: tuple(held.items())),
+    driver=words | st.just(""),
+)
+
+gpus = st.builds(
+    Gpu,
+    device_id=words,
+    vendor=words,
+    model=st.sampled_from(["h100", "rtx-4090"]),
+    memory_bytes=amounts,
+    compute_capability=st.integers(0, 499),
+)
+capabilities = st.builds(
+    Capability,
+    cpu_milli=st.integers(0, 10**9),
+    memory_bytes=amounts,
+    storage_bytes=amounts,
+    network_mbps=st.integers(0, 10**6),
+    gpus=st.lists(gpus, max_size=4, unique_by=lambda gpu: gpu.device_id).map(tuple),
+    arch=words,
+    os=words,
+)
+
+# What a stranger could put in the place of any field.
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=12) | st.dictionaries(st.integers(0, 3), inner, max_size=2)
+    ),
+    max_leaves=20,
+)
+
+ALICE = Capability(
+    8000, 32 * GIB, gpus=tuple(Gpu(f"GPU-{n}", "nvidia", "h100", 80 * GIB, 90) for n in range(3))
+)
+
+
+@given(requirements)
+def test_requirements_survive_the_wire(needs: Requirements) -> None:
+    assert decode_requirements(encode_requirements(needs)) == needs
+
+
+def test_requirements_take_a_few_dozen_bytes() -> None:
+    needs = Requirements(gpu_count=2, gpu_memory_bytes=24 * GIB, gpu_models=("h100",))
+    assert len(encode_requirements(needs)) < 60
+
+
+def test_requirements_past_their_bound_are_told_before_they_are_sent() -> None:
+    needs = Requirements(
+        gpu_count=1,
+        gpu_models=tuple(f"{n:02d}" + "x" * 90 for n in range(16)),
+        labels=tuple((f"{n}" + "k" * 60, "v" * 60) for n in range(8)),
+    )
+    with pytest.raises(InvalidInput, match="fewer labels or models"):
+        encode_requirements(needs)
+    with pytest.raises(Malformed):
+        decode_requirements(bytes(MAX_REQUIREMENTS_BYTES + 1))
+
+
+@given(capabilities)
+def test_a_capability_and_its_idle_capacity_survive_the_wire(capability: Capability) -> None:
+    wire: Any = decode(encode(pack_capability(capability)), 4096)
+    assert unpack_capability(wire) == capability
+    free: Any = decode(encode(pack_capacity(idle(capability), capability)), 4096)
+    assert unpack_capacity(free, capability) == idle(capability)
+
+
+def test_a_capacity_may_list_some_devices_in_any_order() -> None:
+    free = Capacity(1000, GIB, gpus=(GpuFree("GPU-2", 500, GIB), GpuFree("GPU-0", 1000, 0)))
+    assert unpack_capacity(pack_capacity(free, ALICE), ALICE) == free
+
+
+def test_a_device_that_the_machine_has_not_is_never_free() -> None:
+    with pytest.raises(InvalidInput, match="GPU-9 is free, but not in the capability"):
+        pack_capacity(Capacity(0, 0, gpus=(GpuFree("GPU-9", 1, 1),)), ALICE)
+    for place in (3, -1):
+        with pytest.raises(Malformed, match="not from 0 to 2"):
+            unpack_capacity([0, 0, 0, 0, [[place, 1, 1]]], ALICE)
+    with pytest.raises(Malformed, match="at most 0"):
+        unpack_capacity([0, 0, 0, 0, [[0, 1, 1]]], Capability(0, 0))
+
+
+@given(junk)
+def test_no_value_breaks_a_parser(value: Any) -> None:
+    for unpack in (unpack_requirements, unpack_capability, lambda v: unpack_capacity(v, ALICE)):
+        with contextlib.suppress(Malformed):
+            unpack(value)
+
+
+@given(st.data(), junk)
+def test_no_field_breaks_a_parser(data: st.DataObject, value: Any) -> None:
+    packed: list[Any] = data.draw(
+        st.sampled_from(
+            [pack_requirements(Requirements()), pack_capability(ALICE), [0, 0, 0, 0, [[0, 1, 1]]]]
+        )
+    )
+    place = data.draw(st.integers(0, len(packed) - 1))
+    inside = packed[place][0] if packed[place] and isinstance(packed[place], list) else None
+    if isinstance(inside, list) and data.draw(st.booleans()):
+        inside[data.draw(st.integers(0, len(inside) - 1))] = value
+    else:
+        packed[place] = value
+    for unpack in (unpack_requirements, unpack_capability, lambda v: unpack_capacity(v, ALICE)):
+        with contextlib.suppress(Malformed):
+            unpack(packed)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        (0, 0, "cpu: 0 is less than 1"),
+        (0, True, "cpu: True is no whole number"),
+        (1, 1.5, "memory: 1.5 is no whole number"),
+        (7, "h100", "gpu.model: is a str, not a list"),
+        (7, ["h100"] * 17, "gpu.model: has 17 items"),
+        (9, [["zone"]], "label: is no"),
+        (9, [["zone", 5]], "label.zone: 5 is no value"),
+        (10, "\x1b[2J", "driver: .* is no name"),
+    ],
+)
+def test_a_bad_field_of_the_requirements_is_named(field: int, value: object, why: str) -> None:
+    packed = pack_requirements(Requirements())
+    packed[field] = value
+    with pytest.raises(Malformed, match=why):
+        unpack_requirements(packed)
+
+
+@pytest.mark.parametrize("device", [None, "GPU-0", [], ["GPU-0"], [0, 1, 2, 3, 4, 5]])
+def test_a_device_of_another_shape_is_refused(device: object) -> None:
+    with pytest.raises(Malformed, match="gpu: is no list of five fields"):
+        unpack_capability([0, 0, 0, 0, "x86_64", "linux", [device]])
+    with pytest.raises(Malformed, match="gpu: is no list of three fields"):
+        unpack_capacity([0, 0, 0, 0, [device]], ALICE)
