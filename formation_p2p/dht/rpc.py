@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.dht.messages import Message
+from formation_p2p.dht.messages import Reply, Request
 from formation_p2p.effects import Contact, Effect
 
 
@@ -22,7 +22,7 @@ class Ask(Effect):
 
     ask_id: int
     to: Contact
-    message: Message
+    message: Request
     timeout_s: float
 
 
@@ -31,7 +31,7 @@ class Answer(Effect):
     """Reply to what arrived as `Asked(ask_id)`; None where the protocol has no answer."""
 
     ask_id: int
-    message: Message | None
+    message: Reply | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Asked:
 
     ask_id: int
     sender: Contact
-    message: Message
+    message: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Answered:
 
     ask_id: int
     sender: Contact
-    message: Message | None
+    message: Reply | None
 
 
 @dataclass(frozen=True, slots=True)

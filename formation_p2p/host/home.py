@@ -3,7 +3,8 @@
 | file           | what it holds |
 | -------------- | ------------- |
 | `identity.key` | the node's private key and its peer id, in one line of text |
-| `network`      | the join string of the network that it is in, with a grant bound to the node |
+| `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
+| `network`      | the join string of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
 The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
@@ -42,6 +43,9 @@ _IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
 _ROOT: Final = "root.key"
 
+# Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
+MAX_IDENTITIES: Final = 16
+
 _MEND: Final = {
     _IDENTITY: "move it away for a new identity, which will need a new grant",
     _NETWORK: "move it away and join again",
@@ -67,15 +71,22 @@ class Home:
     def __repr__(self) -> str:
         return f"Home({self.path})"
 
-    def identity(self) -> Identity:
-        """The node's identity; a new one the first time."""
+    def identity(self, index: int = 0) -> Identity:
+        """The node's identity, or that of a further node; a new one the first time."""
         with self._locked():
-            return self._load_or_make(_IDENTITY)
+            return self._load_or_make(_identity_file(index))
 
-    def network(self) -> Network | None:
-        """The network that the node is in. Its grant serves this node only."""
+    def network(self, index: int = 0) -> Network | None:
+        """The network that the node is in, with a grant that serves this node only.
+
+        Raises InvalidInput where the grant is another node's, as one invited by its peer id has
+        for all nodes of this home but the first.
+        """
         with self._locked():
-            return self._network()
+            network = self._network()
+            if network is None:
+                return None
+            return network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
 
     def create_network(self) -> Network:
         """Make a network and put this node in it, with every right and no end. A root key that
@@ -91,7 +102,8 @@ class Home:
             return self._enter(Network(root.public_key, (), grant))
 
     def join(self, network: Network) -> Network:
-        """Put this node in a network, with the grant bound to it; again, for a newer grant.
+        """Put this node in a network; again, for a newer grant. The file keeps the grant as it
+        came, so that further nodes of this home can bind it too.
 
         Raises InvalidInput where the node is in another one, or the grant has expired or is
         another node's.
@@ -136,7 +148,7 @@ class Home:
             network = parse_join_string(text)
         except InvalidInput:
             raise self._damaged(_NETWORK) from None
-        return network.bound_to(self._load_or_make(_IDENTITY).peer_id)
+        return network
 
     def _known_network(self) -> Network:
         network = self._network()
@@ -146,7 +158,7 @@ class Home:
 
     def _enter(self, network: Network) -> Network:
         bound = network.bound_to(self._load_or_make(_IDENTITY).peer_id)
-        self._write(_NETWORK, bound.join_string())
+        self._write(_NETWORK, network.join_string())
         return bound
 
     def _how_to_leave(self) -> str:
@@ -175,7 +187,8 @@ class Home:
         return key
 
     def _damaged(self, name: str) -> LocalError:
-        return LocalError(f"{self.path / name} is damaged: put a copy back, or {_MEND[name]}")
+        mend = _MEND.get(name, _MEND[_IDENTITY])
+        return LocalError(f"{self.path / name} is damaged: put a copy back, or {mend}")
 
     def _read(self, name: str) -> str | None:
         """The text of a file, None where there is none."""
@@ -237,6 +250,10 @@ class Home:
                 time.sleep(_LOCK_RETRY_S)
             else:
                 return
+
+
+def _identity_file(index: int) -> str:
+    return _IDENTITY if index == 0 else f"identity-{index}.key"
 
 
 def _refuse_open_to_others(path: Path, mode: int, wanted: str) -> None:

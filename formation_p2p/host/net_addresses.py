@@ -51,12 +51,12 @@ class TcpAddress:
             host = str(ipaddress.IPv4Address(host))
         elif family == "ip6":
             ip = ipaddress.IPv6Address(host)
-            if ip.ipv4_mapped is not None:
-                raise ValueError(f"{host[:80]!r} is IPv4 in IPv6's clothes; use /ip4/")
+            if ip.ipv4_mapped is not None or ip.scope_id is not None:
+                raise ValueError(f"{host[:80]!r} is IPv4 in disguise, or of one interface only")
             host = str(ip)
         elif not _DNS_NAME.fullmatch(host):
             raise ValueError(f"{host[:80]!r} is no DNS name")
-        if not (port_text.isascii() and port_text.isdigit() and int(port_text[:6]) < 65_536):
+        if not (re.fullmatch("[0-9]{1,5}", port_text) and int(port_text) < 65_536):
             raise ValueError(f"{port_text[:10]!r} is no port")
         return cls(family, host, int(port_text), peer_id)
 

@@ -32,7 +32,7 @@ from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import peer_id_from_bytes
 
 if TYPE_CHECKING:
-    from libp2p.abc import INetConn, INetStream
+    from libp2p.abc import INetStream
     from libp2p.peer.id import ID
 
 log = logging.getLogger(__name__)

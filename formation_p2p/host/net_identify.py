@@ -58,7 +58,7 @@ def _addresses(message: bytes) -> tuple[str, ...]:
     for raw in itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES):
         try:
             found.append(str(Multiaddr(raw)))
-        except Exception:  # noqa: BLE001, S112, PERF203
+        except Exception:  # noqa: BLE001, S112
             # multiaddr's parsers raise what they like on bytes they do not know; the other
             # addresses may do, and none of them is trusted anyway.
             continue

@@ -6,6 +6,7 @@ stream for each). Peers may do either.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -21,6 +22,8 @@ from formation_p2p.host.net_frames import FrameReader
 from formation_p2p.host.net_shares import MAX_KAD_STREAMS, Share, Shares
 from formation_p2p.host.net_yamux import Channel
 from formation_p2p.identity import PeerId
+
+log = logging.getLogger(__name__)
 
 # Whoever is asked (the peer's own state machine) answers at once, or has lost the request.
 ANSWER_S: Final = 10.0
@@ -75,27 +78,31 @@ class KadCaller:
 
     async def ask(self, to: Contact, frame: bytes, *, expects_answer: bool) -> bytes | None:
         """Raises Unreachable, ProtocolViolation."""
-        line = self._lines.get(to.peer_id)
+        line = self._alive(to.peer_id)
         if line is not None:
             try:
                 return await line.request(frame, expects_answer=expects_answer)
-            except Unreachable:
+            except Unreachable as error:
                 # A stream that rested may be gone by now, or another request broke it. Requests
-                # may be repeated: they only tell or set what they name.
-                pass
+                # may be repeated: they only ask, or set what they name.
+                log.debug("asking %s again on a new stream: %s", to.peer_id, error)
         line = await self._open(to)
         return await line.request(frame, expects_answer=expects_answer)
 
     async def _open(self, to: Contact) -> _Line:
         connection = await self._dial(to)
         channel = await connection.open(self._protocol)
-        line = self._lines.get(to.peer_id)
+        line = self._alive(to.peer_id)
         if line is not None:
             channel.abort("another request opened a stream meanwhile")
             return line
         line = self._lines[to.peer_id] = _Line(to.peer_id, channel)
         self._spawn(lambda: self._run(line))
         return line
+
+    def _alive(self, peer: PeerId) -> _Line | None:
+        line = self._lines.get(peer)
+        return line if line is not None and not line.broken else None
 
     async def _run(self, line: _Line) -> None:
         end: RemoteError = Unreachable(f"{line.peer}: the network is closing")
@@ -128,6 +135,10 @@ class _Line:
         self._channel = channel
         self._writing = trio.Lock()
         self._waiting: deque[_Request] = deque()
+
+    @property
+    def broken(self) -> bool:
+        return self._channel.broken is not None
 
     async def request(self, frame: bytes, *, expects_answer: bool) -> bytes | None:
         request = _Request()

@@ -12,7 +12,7 @@ Source: multistream-select 1.0 specification.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
+from typing import Any, Final
 
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import IOException
@@ -49,7 +49,7 @@ async def propose(stream: ReadWriteCloser, protocol: str) -> None:
         raise ProtocolViolation(f"proposed {protocol}, answered {answer[:40]!r}")
 
 
-async def agree(stream: ReadWriteCloser, spoken: Container[str]) -> str:
+async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
     """The first protocol proposed that is `spoken`, as the one who was called.
 
     Raises ProtocolViolation (also when nothing fits in a few proposals), Unreachable.

@@ -6,6 +6,7 @@ it binds a port alone and says so when it cannot; and the kernel gives up on a d
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,8 @@ from formation_p2p.host.net_addresses import TcpAddress
 from formation_p2p.units import KIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from libp2p.custom_types import THandler
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,9 @@ UNACKNOWLEDGED_MS: Final = 30_000
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 4
+# File descriptors or memory are used up: wait for some to come back.
+_FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+FULL_PAUSE_S: Final = 0.2
 # Connections that the kernel holds for us to accept.
 BACKLOG: Final = 128
 
@@ -122,7 +128,7 @@ class TcpListener(IListener):
 
     def __init__(self, handler: THandler) -> None:
         self._handler = handler
-        self._sockets: list[trio.SocketListener] = []
+        self._sockets: Sequence[trio.SocketListener] = ()
         self._scope = trio.CancelScope()
         self._bound: tuple[Multiaddr, ...] = ()
 
@@ -139,21 +145,45 @@ class TcpListener(IListener):
         self._bound = tuple(Multiaddr(str(address.with_port(port))) for port in ports)
 
     async def serve(self) -> None:
-        """Accept until closed."""
-        with self._scope:
-            await trio.serve_listeners(self._accepted, self._sockets)
+        """Accept until closed. Raises OSError where a socket breaks."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for listener in self._sockets:
+                        nursery.start_soon(self._accept_all, listener, nursery)
+        finally:
+            # However it ends, the port is free afterwards.
+            for listener in self._sockets:
+                listener.socket.close()
 
-    async def _accepted(self, stream: trio.SocketStream) -> None:
-        await self._handler(TcpStream(stream))
+    async def _accept_all(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                log.warning("cannot accept a connection: %s", error)
+                await trio.sleep(FULL_PAUSE_S)
+            else:
+                nursery.start_soon(self._accepted, TcpStream(stream))
+
+    async def _accepted(self, stream: TcpStream) -> None:
+        try:
+            await self._handler(stream)
+        except Exception:
+            # A stranger's connection must not end the listener, whatever is wrong with it.
+            log.exception("a new connection failed")
+            await stream.close()
 
     def get_addrs(self) -> tuple[Multiaddr, ...]:
         return self._bound
 
     async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
         self._scope.cancel()
         for listener in self._sockets:
-            await listener.aclose()
-        self._sockets = []
+            listener.socket.close()
 
 
 class TcpTransport(TCP):
@@ -165,7 +195,8 @@ class TcpTransport(TCP):
         try:
             stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
-            raise OpenConnectionError(f"{maddr}: {error}") from error
+            # trio's own says that all attempts failed, and its cause says how.
+            raise OpenConnectionError(str(error.__cause__ or error)) from error
         return RawConnection(TcpStream(stream), True)
 
     def create_listener(self, handler_function: THandler) -> TcpListener:  # type: ignore[override]

@@ -128,14 +128,16 @@ class _Session:
                     channel.muxer.abort(lost)  # it would stall whatever is sent next as well
         self._writer = None
         lost = self._overflow or lost
+        if lost is None and self._sending is not None:
+            lost = self._sending.broken  # it broke under the last frame
         if lost is not None:
             self._lost(lost)
         self._tidy()
 
     def _choose(self) -> Channel | None:
         """The stream sent on before, for as long as it is open, so that frames stay in order."""
-        if self._sending is None and self._channels:
-            self._sending = self._channels[0]
+        if self._sending is None:
+            self._sending = next((c for c in self._channels if c.broken is None), None)
         return self._sending
 
     async def _open(self, to: Contact) -> Channel:

@@ -27,7 +27,7 @@ from libp2p.abc import IMuxedConn, INetStream
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
-from noise.exceptions import NoiseInvalidMessage
+from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.units import KIB, MIB
@@ -134,7 +134,7 @@ class Channel(INetStream):
         view = memoryview(data)
         while view:
             if self._window == 0:
-                await self._wait(self._credits)
+                await self._wait_for_window()
             await self.muxer.room()
             self._check_writable()
             size = min(len(view), self._window, DATA_BYTES)
@@ -184,13 +184,13 @@ class Channel(INetStream):
         if self._finished_here:
             raise StreamClosed("closed here for writing")
 
-    async def _wait(self, lot: trio.lowlevel.ParkingLot) -> None:
+    async def _wait_for_window(self) -> None:
         self._check_writable()
-        with trio.move_on_after(WRITE_STALL_S):
-            await lot.park()
-            return
-        self.abort("the peer does not read")
-        raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
+        with trio.move_on_after(WRITE_STALL_S) as deadline:
+            await self._credits.park()
+        if deadline.cancelled_caught:
+            self.abort("the peer does not read")
+            raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
 
     # -- the muxer's side -----------------------------------------------------------------
 
@@ -431,12 +431,12 @@ class Muxer(IMuxedConn):
                 await self._pause()
 
     async def _pause(self) -> None:
-        with trio.move_on_after(WRITE_STALL_S):
+        with trio.move_on_after(WRITE_STALL_S) as deadline:
             while self._unread > MAX_UNREAD_BYTES and self.broken is None:
                 await self._drained.park()
                 self._silent_ticks = 0
-            return
-        raise ProtocolViolation(f"more than {MAX_UNREAD_BYTES} bytes that nobody waits for")
+        if deadline.cancelled_caught:
+            raise ProtocolViolation(f"more than {MAX_UNREAD_BYTES} bytes that nobody waits for")
 
     async def _write_all(self) -> None:
         while self.broken is None:
@@ -527,8 +527,7 @@ class Muxer(IMuxedConn):
             return self._opened(stream_id)
         channel = self._channels.get(stream_id)
         if channel is None and (
-            stream_id == 0
-            or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
+            stream_id == 0 or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
         ):
             raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
         return channel

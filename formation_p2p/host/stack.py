@@ -2,31 +2,50 @@
 
     stack = Stack(identity, ["/ip4/0.0.0.0/tcp/4001"])
     await nursery.start(stack.run, handlers)   # returns once it listens
-    answer = await stack.ask(contact, frame, timeout_s=5)
+    response = await stack.ask(contact, frame, timeout_s=5)
     stack.send(contact, frame)
-    await stack.close()
+    await stack.close()                        # `run` returns
+
+TCP, Noise and yamux, nothing else. A stack that broke cannot be used again: make another, with
+the same identity and addresses.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import trio
+from libp2p.abc import INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from multiaddr import Multiaddr
 
 from formation_p2p.effects import Contact
-from formation_p2p.errors import LocalError, NodeClosed, Unreachable
-from formation_p2p.host.frames import (
-    MAX_KAD_FRAME_BYTES,
-    MAX_WORK_FRAME_BYTES,
-    Deframer,
-    encode_frame,
-)
-from formation_p2p.identity import Identity, PeerId, parse_peer_id
+from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, Unreachable
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.net_addresses import TcpAddress, expand
+from formation_p2p.host.net_host import GuardedHost
+from formation_p2p.host.net_kad import KadCaller, serve_kad
+from formation_p2p.host.net_shares import Shares
+from formation_p2p.host.net_work import WorkSessions
+from formation_p2p.host.net_yamux import Channel
+from formation_p2p.host.swarm import GuardedSwarm
+from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
 
 log = logging.getLogger(__name__)
+
+# What the classes of swarm.py, net_host.py, net_tcp.py and net_yamux.py were written against.
+LIBP2P_VERSION: Final = "0.8.1"
+KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
+WORK_PROTOCOL: Final = "/formation/work/1.0.0"
 
 
 class Handlers(Protocol):
@@ -35,185 +54,235 @@ class Handlers(Protocol):
     An exception that one raises is logged and costs only the stream it came from.
     """
 
-    def asked(
-        self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]
-    ) -> None:
-        """One kad request. Call `answer` once, now or soon; None writes no response."""
+    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        """One kad request. Call `answer` once, within 10 s; None writes no response."""
 
     def received(self, sender: Contact, frame: bytes) -> None:
         """One frame of the work protocol. Those of one peer come in the order sent."""
 
     def undelivered(self, to: PeerId, reason: str) -> None:
-        """Frames queued for `to`, or written so lately that they may not have come through,
-        are lost."""
+        """Frames queued for `to`, or written in the half minute before its stream broke, may be
+        lost. Never called from inside `Stack.send`."""
 
     def disconnected(self, peer: PeerId) -> None:
         """The last connection to `peer` closed."""
 
 
 class Stack:
+    """See the module. Methods are called on the trio thread that `run` runs on."""
+
     def __init__(
         self,
         identity: Identity,
         listen: Sequence[str],
         *,
-        kad_protocol: str = "/formation/kad/1.0.0",
-        work_protocol: str = "/formation/work/1.0.0",
+        kad_protocol: str = KAD_PROTOCOL,
+        work_protocol: str = WORK_PROTOCOL,
         announce: Sequence[str] = (),
     ) -> None:
+        """Raises InvalidInput, and LocalError for a py-libp2p that this was not written for.
+
+        `listen` empty: a client only. `announce`: tell peers these in place of `addresses`.
+        """
+        found = importlib.metadata.version("libp2p")
+        if found != LIBP2P_VERSION:
+            raise LocalError(
+                f"libp2p {found} is installed, but this needs exactly {LIBP2P_VERSION}: "
+                f"pip install libp2p=={LIBP2P_VERSION}"
+            )
+        if "LIBP2P_DEBUG" not in os.environ:
+            # It has its own loggers write to stderr what strangers cause (`libp2p/__init__.py:141`).
+            # What of it matters is logged here.
+            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+        self.addresses: tuple[str, ...] = ()
+        """Where it really listens: never 0.0.0.0, without /p2p/…; set once `run` has started."""
+        self.announced: tuple[str, ...] = ()
+        """What peers are told: `announce` if given, else `addresses`."""
         self._identity = identity
-        self._listen = tuple(listen)
+        self._listen = [Multiaddr(str(a)) for a in _parse("listen", listen)]
+        self._announce = tuple(str(a) for a in _parse("announce", announce))
         self._kad_protocol = kad_protocol
         self._work_protocol = work_protocol
-        self.addresses: tuple[str, ...] = ()
-        self._host: Any = None
+        self._pending: set[trio.CancelScope] = set()
+        self._network: _Network | None = None
         self._closing = trio.Event()
-        self._queues: dict[PeerId, deque[tuple[Contact, bytes]]] = {}
+        self._closed = trio.Event()
 
-    async def run(
-        self, handlers: Handlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Serve until `close`. Raises what breaks the network underneath (restart then)."""
-        import multiaddr
-        from libp2p import new_host
-        from libp2p.crypto.ed25519 import create_new_key_pair
-        from libp2p.custom_types import TProtocol
-        from libp2p.network.config import ConnectionConfig
+    # -- life -----------------------------------------------------------------------------
 
-        self._handlers = handlers
-        self._host = new_host(
-            key_pair=create_new_key_pair(self._identity.seed),
-            connection_config=ConnectionConfig(min_connections=0, low_watermark=0),
-        )
-        network = self._host.get_network()
-        stack = self
-
-        class Watch:
-            async def connected(self, network: Any, conn: Any) -> None: ...
-            async def disconnected(self, network: Any, conn: Any) -> None:
-                if not network.get_connections(conn.muxed_conn.peer_id):
-                    handlers.disconnected(parse_peer_id(str(conn.muxed_conn.peer_id)))
-
-            async def opened_stream(self, network: Any, stream: Any) -> None: ...
-            async def closed_stream(self, network: Any, stream: Any) -> None: ...
-            async def listen(self, network: Any, address: Any) -> None: ...
-            async def listen_close(self, network: Any, address: Any) -> None: ...
-
-        network.register_notifee(Watch())
-        self._host.set_stream_handler(TProtocol(self._kad_protocol), stack._serve_kad)
-        self._host.set_stream_handler(TProtocol(self._work_protocol), stack._serve_work)
-        async with self._host.run([multiaddr.Multiaddr(a) for a in self._listen]):
-            self.addresses = tuple(str(a) for a in self._host.get_transport_addrs())
-            if len(self.addresses) < len(self._listen):
-                raise LocalError(f"cannot listen on {', '.join(self._listen)}")
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                await self._closing.wait()
-                self._nursery.cancel_scope.cancel()
-            await self._host.close()
-
-    def _contact(self, stream: Any) -> Contact:
-        peer = stream.muxed_conn.peer_id
+    async def run(self, handlers: Handlers, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `close`. Raises LocalError where it cannot listen, and whatever breaks the
+        network underneath. Calls that are pending then raise NodeClosed.
+        """
+        refused: LocalError | None = None
         try:
-            addresses = tuple(str(a) for a in self._host.get_peerstore().addrs(peer))
-        except Exception:  # noqa: BLE001
-            addresses = ()
-        return Contact(parse_peer_id(str(peer)), addresses)
+            async with trio.open_nursery() as nursery:
+                network = _Network(
+                    self._identity, handlers, nursery, self._kad_protocol, self._work_protocol
+                )
+                await nursery.start(network.swarm.run)
+                try:
+                    await network.swarm.listen(*self._listen)
+                except LocalError as error:
+                    refused = error
+                else:
+                    bound = network.host.get_transport_addrs()
+                    self.addresses = expand([TcpAddress.parse(str(a)) for a in bound])
+                    self.announced = network.host.addresses = self._announce or self.addresses
+                    self._network = network
+                    task_status.started()
+                    await self._closing.wait()
+                    await network.host.close()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._network = None
+            self._closed.set()
+            for scope in self._pending:
+                scope.cancel()
+        if refused is not None:
+            raise refused
 
-    async def _serve_kad(self, stream: Any) -> None:
-        with trio.move_on_after(1):
-            while not self._contact(stream).addresses:
-                await trio.sleep(0.02)
-        async for frame in _frames(stream, MAX_KAD_FRAME_BYTES):
-            answered = trio.Event()
-            answers: list[bytes | None] = []
+    async def close(self) -> None:
+        """Say goodbye to the peers (a second at most) and stop. The port is free afterwards."""
+        self._closing.set()
+        if self._network is not None:
+            await self._closed.wait()
 
-            def answer(
-                frame: bytes | None, answers: Any = answers, answered: Any = answered
-            ) -> None:
-                answers.append(frame)
-                answered.set()
-
-            self._handlers.asked(self._contact(stream), frame, answer)
-            await answered.wait()
-            if answers[0] is not None:
-                await stream.write(encode_frame(answers[0]))
-
-    async def _serve_work(self, stream: Any) -> None:
-        async for frame in _frames(stream, MAX_WORK_FRAME_BYTES):
-            self._handlers.received(self._contact(stream), frame)
-
-    async def _open(self, to: Contact, protocol: str) -> Any:
-        from libp2p.custom_types import TProtocol
-        from libp2p.peer.id import ID
-        from libp2p.peer.peerinfo import PeerInfo
-        from multiaddr import Multiaddr
-
-        peer = ID.from_base58(to.peer_id)
-        await self._host.connect(PeerInfo(peer, [Multiaddr(a) for a in to.addresses]))
-        return await self._host.new_stream(peer, [TProtocol(protocol)])
+    # -- calls ----------------------------------------------------------------------------
 
     async def ask(
         self, to: Contact, frame: bytes, *, timeout_s: float, expects_answer: bool = True
     ) -> bytes | None:
-        """Send a kad request and wait for its response. Raises Unreachable, ProtocolViolation."""
-        if self._host is None or self._closing.is_set():
-            raise NodeClosed("the network is not running")
+        """One kad request, dialling if need be, and its response.
+
+        None where no answer is expected: the request is written then, no more. A request may
+        reach the peer twice. Raises Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
+        """
+        _check_size(frame, MAX_KAD_FRAME_BYTES)
+        network = self._running
+        scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
+        self._pending.add(scope)
         try:
-            with trio.fail_after(timeout_s):
-                stream = await self._open(to, self._kad_protocol)
-                await stream.write(encode_frame(frame))
-                if not expects_answer:
-                    await stream.close()
-                    return None
-                async for answer in _frames(stream, MAX_KAD_FRAME_BYTES):
-                    await stream.close()
-                    return answer
-        except Exception as error:  # noqa: BLE001
-            raise Unreachable(f"{to.peer_id}: {error!r}") from error
-        raise Unreachable(f"{to.peer_id} closed the stream")
+            with scope:
+                response = await network.kad.ask(to, frame, expects_answer=expects_answer)
+        finally:
+            self._pending.discard(scope)
+        if not scope.cancelled_caught:
+            return response
+        if self._network is None:
+            raise NodeClosed("the network stopped while a peer was asked; ask again once it runs")
+        raise Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
 
     def send(self, to: Contact, frame: bytes) -> None:
-        """Queue one work frame. Never blocks; failure comes as `Handlers.undelivered`."""
-        if to.peer_id in self._queues:
-            self._queues[to.peer_id].append((to, frame))
-            return
-        self._queues[to.peer_id] = deque([(to, frame)])
-        self._nursery.start_soon(self._deliver, to)
+        """Queue one work frame on the session with a peer, which is dialled if need be.
 
-    async def _deliver(self, to: Contact) -> None:
-        queue = self._queues[to.peer_id]
-        try:
-            stream = await self._open(to, self._work_protocol)
-            while queue:
-                await stream.write(encode_frame(queue.popleft()[1]))
-                if not queue:
-                    await trio.sleep(0)
-            await stream.close()
-        except Exception as error:  # noqa: BLE001
-            self._handlers.undelivered(to.peer_id, repr(error))
-        finally:
-            del self._queues[to.peer_id]
+        Never blocks; what is lost is told by `Handlers.undelivered`. Raises InvalidInput,
+        NodeClosed.
+        """
+        _check_size(frame, MAX_WORK_FRAME_BYTES)
+        self._running.work.send(to, frame)
 
     def drop(self, peer: PeerId, reason: str) -> None:
-        """Close every connection to a peer that misbehaved."""
-        from libp2p.peer.id import ID
-
+        """Close all connections to a peer that misbehaves."""
         log.info("dropping %s: %s", peer, reason)
-        self._nursery.start_soon(self._host.disconnect, ID.from_base58(peer))
+        self._running.swarm.abort_peer(peer, reason)
 
-    async def close(self) -> None:
-        self._closing.set()
+    def contact(self, to: Contact) -> Contact:
+        """`to`, with the addresses that identify told of it if it is connected."""
+        network = self._network
+        connection = None if network is None else network.swarm.connection_to(to.peer_id)
+        return connection.contact if connection is not None else to
+
+    @property
+    def _running(self) -> _Network:
+        if self._network is None:
+            raise NodeClosed("the network does not run; start it, or wait until it is restarted")
+        return self._network
 
 
-async def _frames(stream: Any, max_bytes: int) -> Any:
-    deframer = Deframer(max_bytes)
-    while True:
+class _Network:
+    """What exists while a stack runs."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        handlers: Handlers,
+        nursery: trio.Nursery,
+        kad_protocol: str,
+        work_protocol: str,
+    ) -> None:
+        key_pair = create_new_key_pair(identity.seed)
+        peer_id = ID(peer_id_to_bytes(identity.peer_id))
+        peerstore = PeerStore()
+        peerstore.add_key_pair(peer_id, key_pair)
+        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
+        self._handlers = handlers
+        self._nursery = nursery
+        self._shares = Shares()
+        self.swarm = GuardedSwarm(peer_id, peerstore, noise, on_disconnected=self._disconnected)
+        self.host = GuardedHost(self.swarm)
+        self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
+        self.work = WorkSessions(
+            work_protocol,
+            self.swarm.dial,
+            self._shares,
+            self._spawn,
+            handlers.received,
+            self._undelivered,
+        )
+        self.host.set_stream_handler(TProtocol(kad_protocol), self._serve_kad)
+        self.host.set_stream_handler(TProtocol(work_protocol), self._serve_work)
+
+    async def _serve_kad(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        connection = self.swarm.connection_of(stream)
+        share = self._shares.of(connection.peer)
+        await serve_kad(stream, connection, share, self._handlers.asked)
+
+    async def _serve_work(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        await self.work.serve(stream, self.swarm.connection_of(stream))
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(_logged, task)
+
+    def _undelivered(self, to: PeerId, reason: str) -> None:
         try:
-            data = await stream.read(65536)
-        except Exception:  # noqa: BLE001
-            return
-        if not data:
-            return
-        for frame in deframer.feed(data):
-            yield frame
+            self._handlers.undelivered(to, reason)
+        except Exception:
+            # The shell's fault, and nobody above us to tell: the network goes on.
+            log.exception("the handler of undelivered frames failed")
+
+    def _disconnected(self, peer: PeerId) -> None:
+        self._shares.forget(peer)
+        try:
+            self._handlers.disconnected(peer)
+        except Exception:
+            log.exception("the handler of closed connections failed")  # as above
+
+
+async def _logged(task: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await task()
+    except Exception:
+        # One peer's stream must not end the network, whatever goes wrong with it.
+        log.exception("a task of the network failed")
+
+
+def _parse(field: str, addresses: Iterable[str]) -> list[TcpAddress]:
+    """Raises InvalidInput."""
+    parsed = []
+    for text in addresses:
+        try:
+            address = TcpAddress.parse(text)
+        except ValueError as error:
+            raise InvalidInput(field, str(error)) from None
+        if field == "listen" and address.ip is None:
+            raise InvalidInput(field, f"{text} has a name; listen on an IP address")
+        parsed.append(address)
+    return parsed
+
+
+def _check_size(frame: bytes, limit: int) -> None:
+    if len(frame) > limit:
+        raise InvalidInput("frame", f"has {len(frame)} bytes, of at most {limit}")

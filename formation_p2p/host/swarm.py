@@ -43,8 +43,14 @@ from formation_p2p.host.net_yamux import Channel, Muxer
 from formation_p2p.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
 
 if TYPE_CHECKING:
-    from libp2p.abc import IMuxedConn, INetConn, INetStream, IPeerStore, IRawConnection
-    from libp2p.abc import ISecureConn
+    from libp2p.abc import (
+        IMuxedConn,
+        INetConn,
+        INetStream,
+        IPeerStore,
+        IRawConnection,
+        ISecureConn,
+    )
     from libp2p.io.abc import ReadWriteCloser
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -59,7 +65,7 @@ MAX_INBOUND_PER_PEER: Final = 4
 # Addresses of this machine are not counted: whoever is here can do worse.
 MAX_INBOUND_PER_IP: Final = 128
 # A handshake costs 3 ms of CPU and may last HANDSHAKE_S.
-MAX_HANDSHAKES: Final = 64
+MAX_HANDSHAKES: Final = 192
 MAX_HANDSHAKES_PER_IP: Final = 32
 HANDSHAKE_S: Final = 8.0
 # When all slots are taken, the connection idle the longest makes room, if for so long.
@@ -140,7 +146,7 @@ class GuardedSwarm(Swarm):
 
     # -- life -----------------------------------------------------------------------------
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. What a task of the swarm itself raises comes out here."""
         async with trio.open_nursery() as nursery:
             self.background_nursery = nursery
@@ -220,16 +226,11 @@ class GuardedSwarm(Swarm):
         await self._notify("disconnected", connection)
 
     def _forget(self, connection: Connection) -> None:
-        for table, key in (
-            (self._table, connection.peer),
-            (self.connections, connection.muxed_conn.peer_id),
-        ):
-            remaining = [c for c in table[key] if c is not connection]  # type: ignore[index]
-            if remaining:
-                table[key] = remaining  # type: ignore[index]
-            else:
-                del table[key]  # type: ignore[arg-type]
-        if connection.peer not in self._table:
+        siblings, same = self._table[connection.peer], connection.muxed_conn.peer_id
+        siblings.remove(connection)
+        self.connections[same].remove(connection)
+        if not siblings:
+            del self._table[connection.peer], self.connections[same]
             self._on_disconnected(connection.peer)
 
     def _make_room(self, *, inbound: bool) -> bool:
@@ -269,9 +270,14 @@ class GuardedSwarm(Swarm):
             return
         with self._handshaking(ip):
             try:
-                self._adopt(await self._upgrade(RawConnection(stream, False), None, None))
+                connection = await self._upgrade(RawConnection(stream, False), None, None)
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", ip, error)
+                return
+        if self._make_room(inbound=True):  # others may have taken it meanwhile
+            self._adopt(connection)
+        else:
+            await connection.close()
 
     @contextmanager
     def _handshaking(self, ip: str | None) -> Iterator[None]:
@@ -346,14 +352,16 @@ class GuardedSwarm(Swarm):
             async def dial_one(address: TcpAddress, failed: trio.Event) -> None:
                 try:
                     connection = await self._dial_address(address, peer)
-                except SwarmException as error:
+                except Exception as error:  # noqa: BLE001
+                    # Resolvers and multiaddr raise what they like; another address may do.
+                    log.debug("dialling %s at %s: %r", peer, address, error)
                     failures.append(f"{address}: {error}")
                     failed.set()
                     return
                 if dial.connection is None:
                     dial.connection = self._adopt(connection)
                 else:
-                    connection.abort("another address was faster")
+                    await connection.close()
                 nursery.cancel_scope.cancel()
 
             for address in addresses:

@@ -33,9 +33,8 @@ _NOISE: Final = re.compile(
     r"|generation|pcie|sxm\d?|oam|nvl|hbm\d?e?|gddr\d?x?|\d+(?:g|gb|gib|mb)",
     re.ASCII,
 )
-# `rtx4090` and `3080ti`, as people write them.
-_JOINED_LINE: Final = re.compile(r"\b(rtx|gtx|rx)(?=a?\d)", re.ASCII)
-_JOINED_SUFFIX: Final = re.compile(r"(?<=\d{3})(?=(?:ti|super)\b)", re.ASCII)
+# `rtx4090` and `3080ti`, as people write them: where such words come apart.
+_SEAM: Final = re.compile(r"(?<=^rtx|^gtx)(?=a?\d)|(?<=^rx)(?=\d)|(?<=\d{3})(?=(?:ti|super)$)")
 
 
 def parse_compute_capability(text: str) -> int:
@@ -65,12 +64,15 @@ def normalise_model(name: str) -> str:
     """
     if len(name) > _MAX_MODEL:
         raise ValueError(f"{shown(name)} is longer than {_MAX_MODEL} characters")
-    spaced = _JOINED_SUFFIX.sub("-", _JOINED_LINE.sub(r"\1-", name.lower()))
-    words = re.findall(r"[a-z0-9]+", spaced)
-    if not words:
+    words = [
+        part
+        for word in re.findall(r"[a-z0-9]+", name.lower())
+        for part in _SEAM.sub("-", word).split("-")
+    ]
+    model = "-".join([word for word in words if _NOISE.fullmatch(word) is None] or words)
+    if not 0 < len(model) <= _MAX_MODEL:
         raise ValueError(f"{shown(name)} is no model; write it like h100 or rtx-4090")
-    telling = [word for word in words if _NOISE.fullmatch(word) is None]
-    return "-".join(telling or words)
+    return model
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +11,18 @@ from typing import Literal
 
 import trio
 
-from formation_p2p.host.drivers.driver import Driver, Execution
+from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Outcome
 
 _numbers = itertools.count()
+
+
+def bare_machine() -> Machine:
+    """One where no control groups are to be had: everything must work on it."""
+    return Machine(Cores.of_this_process(), None)
 
 
 def within(seconds: float, story: Callable[[], Awaitable[None]]) -> None:
@@ -70,7 +76,7 @@ async def an_execution(
 
 async def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
     with trio.fail_after(seconds):
-        while not true():
+        while not true():  # noqa: ASYNC110 - other processes set no event
             await trio.sleep(0.01)
 
 
@@ -83,9 +89,12 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def pids_in(*files: Path) -> list[int]:
-    """The numbers that processes have written, each into a file of its own."""
-    return [int(file.read_text()) for file in files]
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def holds_nothing(folder: Path) -> bool:
+    return not any(folder.iterdir())
 
 
 # Leaves its group and its session and is nobody's child: what a daemon does. Its pid goes into

@@ -17,6 +17,7 @@ import struct
 import sys
 import traceback
 from collections import OrderedDict
+from contextlib import suppress
 
 import cloudpickle
 
@@ -96,10 +97,8 @@ def pickled(error: BaseException, max_bytes: int) -> bytes:
 
 
 def forget(calls: int) -> None:
-    try:
+    with suppress(OSError):  # a fork of a fork
         os.close(calls)
-    except OSError:
-        pass  # a fork of a fork
 
 
 def read(fd: int, size: int) -> bytearray:

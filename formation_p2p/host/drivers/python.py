@@ -17,7 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import trio
 
@@ -57,17 +57,6 @@ _FAILURES: Final = {
 _LEASE_ENDED: Final = Failed(FailureKind.CANCELLED, "its lease ended")
 
 
-class _Reply(NamedTuple):
-    kind: bytes
-    message: str
-    value: bytes
-
-    def outcome(self) -> Outcome:
-        if self.kind == interpreter.RETURNED:
-            return Succeeded(self.value)
-        return Failed(_FAILURES[self.kind], self.message, self.value)
-
-
 class _Interpreter:
     """A started interpreter, seen from the node. `close` it, whatever happens."""
 
@@ -75,7 +64,7 @@ class _Interpreter:
         self.task = task
         self._calls = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
         self._ready = False
-        self.idle = True
+        self.idle = False
 
     @classmethod
     async def start(cls, machine: Machine, execution: Execution, home: Path) -> Self:
@@ -113,8 +102,9 @@ class _Interpreter:
                 self._ready = await self._read(len(interpreter.READY)) == interpreter.READY
         return self._ready
 
-    async def call(self, call: PythonCall, folder: Path) -> _Reply | None:
-        """None where it ended without a reply, or wrote what is none."""
+    async def call(self, call: PythonCall, folder: Path) -> Outcome | None:
+        """None where it ended without a reply. Leaves it idle where it can take another call."""
+        self.idle = False
         where = str(folder).encode()
         lengths = interpreter.CALL.pack(len(where), len(call.function), len(call.arguments))
         try:
@@ -124,17 +114,23 @@ class _Interpreter:
         header = await self._read(interpreter.REPLY.size)
         if header is None:
             return None
-        # What runs in it can find this socket too: its word is checked like a stranger's.
+        # What it runs can find this socket too, so its word is checked like a stranger's.
         kind, message_bytes, value_bytes = interpreter.REPLY.unpack(header)
         known = kind == interpreter.RETURNED or kind in _FAILURES
-        if not known or message_bytes > interpreter.MAX_MESSAGE_BYTES:
-            return None
-        if value_bytes > MAX_RESULT_BYTES:
-            return None
+        if (
+            not known
+            or message_bytes > interpreter.MAX_MESSAGE_BYTES
+            or value_bytes > MAX_RESULT_BYTES
+        ):
+            return Failed(FailureKind.EXIT, "wrote to the socket that the driver calls it over")
         body = await self._read(message_bytes + value_bytes)
         if body is None:
             return None
-        return _Reply(kind, body[:message_bytes].decode(errors="replace"), body[message_bytes:])
+        self.idle = True
+        message, value = body[:message_bytes], body[message_bytes:]
+        if kind == interpreter.RETURNED:
+            return Succeeded(value)
+        return Failed(_FAILURES[kind], message.decode(errors="replace"), value)
 
     async def _read(self, size: int) -> bytes | None:
         """None where it ended first."""
@@ -187,7 +183,6 @@ class PythonDriver:
                 warm = await self._warm(lease, execution)
             except OSError as problem:
                 return Failed(FailureKind.DRIVER, f"cannot start an interpreter: {problem}")
-            warm.idle = False
             try:
                 outcome = await _run(warm, call, execution, Output(report))
             finally:
@@ -228,16 +223,14 @@ class PythonDriver:
 async def _run(
     warm: _Interpreter, call: PythonCall, execution: Execution, output: Output
 ) -> Outcome:
-    """Leaves `warm` idle where it can take another call."""
     timeout_s = math.inf if execution.timeout_s is None else execution.timeout_s
     async with warm.task.passing_on(output):
         started = await warm.ready()
         if started:
             with trio.move_on_after(timeout_s) as time:
-                reply = await warm.call(call, execution.scratch)
-                if reply is not None:
-                    warm.idle = True
-                    return reply.outcome()
+                outcome = await warm.call(call, execution.scratch)
+                if outcome is not None:
+                    return outcome
             if time.cancelled_caught:
                 await warm.task.stop()
                 return Failed(FailureKind.TIMEOUT, f"ran past its {timeout_s:g} s")

@@ -16,7 +16,7 @@ task started is dead it writes one line saying how the task ended, and exits:
 """
 
 # pathlib and contextlib would take longer to import than all else here.
-# ruff: noqa: PTH208, SIM105
+# ruff: noqa: SIM105
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ import time
 
 TYPE_CHECKING = False  # typing itself takes 5 ms to import
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     Order = dict[str, Any]
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 STOP = b"T"
 # What a task gets between SIGTERM and SIGKILL: enough to write a last line, not to go on.
 GRACE_S = 2.0
+# How long killing goes on without a pause. Whatever still lives then is held by the kernel.
+HASTE_S = 2.0
 # Memory is sampled ten times a second, and less often where sampling would take more than a
 # hundredth of a core, on a machine that runs thousands of processes.
 SAMPLE_S = 0.1
@@ -205,28 +208,29 @@ def kill_all() -> None:
     Only children are killed, since only their numbers cannot have passed to another process
     before they are reaped; theirs become children of this process, and are next.
     """
-    pause_s = 0.0
+    in_haste_until = time.monotonic() + HASTE_S
     while True:
-        for pid in children_by_parent().get(os.getpid(), ()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass  # a zombie, or one that may not be killed; the next round will show
+        # At once when seen: what forks and exits without end is gone a moment later.
+        for pid, parent in processes():
+            if parent == os.getpid():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass  # it may not be killed: the next round will show
         if not reap(0)[0]:
             return
-        time.sleep(pause_s)
-        pause_s = min(pause_s + 0.001, 0.1)
+        if time.monotonic() > in_haste_until:
+            time.sleep(SAMPLE_S)
 
 
-def children_by_parent() -> dict[int, list[int]]:
-    family: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+def processes() -> Iterator[tuple[int, int]]:
+    """Every process of the machine, and its parent."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
             # proc_pid_stat(5): the parent comes second after the name in brackets.
-            stat = read_proc(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            stat = read_proc(f"/proc/{entry.name}/stat").rpartition(b")")[2].split()
             if len(stat) > 1:
-                family.setdefault(int(stat[1]), []).append(int(name))
-    return family
+                yield int(entry.name), int(stat[1])
 
 
 def memory_of_descendants(memory_bytes: int) -> int:
@@ -235,7 +239,9 @@ def memory_of_descendants(memory_bytes: int) -> int:
     Pages that several of them share are counted once for each at first, and only where that is
     more than `memory_bytes` in proportion, as that takes the kernel long.
     """
-    family = children_by_parent()
+    family: dict[int, list[int]] = {}
+    for pid, parent in processes():
+        family.setdefault(parent, []).append(pid)
     found = family.get(os.getpid(), [])
     for pid in found:
         found.extend(family.get(pid, ()))

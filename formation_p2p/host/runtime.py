@@ -1,0 +1,151 @@
+"""The thread that hosts the node: one trio loop, started again when the network stack crashes.
+
+py-libp2p runs on trio alone, and an application's asyncio loop may come and go; so the whole
+node lives in a thread of its own, and callers cross over once for each operation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.effects import Effect
+from formation_p2p.errors import LocalError, NodeClosed
+from formation_p2p.host.shell import LEAVE_S, Shell
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity
+from formation_p2p.trust.network import Network
+
+log = logging.getLogger(__name__)
+
+# Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
+START_S: Final = 30.0
+# A stack that crashed is started again after this long, doubled each time it crashes at once.
+FIRST_RESTART_S: Final = 0.5
+LAST_RESTART_S: Final = 30.0
+
+
+class Runtime:
+    """`tell` gets the effects that are for the person and `crashed` every crash, both on the
+    node's thread; they must hand over and return. `started` is called with each new shell."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        network: Network,
+        listen: tuple[str, ...],
+        scratch_root: Path,
+        *,
+        tell: Callable[[Effect], None],
+        crashed: Callable[[BaseException], None],
+        started: Callable[[Shell], None],
+    ) -> None:
+        self._identity = identity
+        self._network = network
+        self._listen = listen
+        self._scratch_root = scratch_root
+        self._tell = tell
+        self._crashed = crashed
+        self._started = started
+        self._up = threading.Event()
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._shell: Shell | None = None
+        self._stop_asked = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="formation", daemon=True)
+        self.addresses: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Blocks until the network is up. Raises LocalError where it does not come up."""
+        self._thread.start()
+        if not self._up.wait(START_S):
+            self._stop_asked.set()
+            raise LocalError(f"the network did not start within {START_S:.0f} s; see the log")
+        if self._failure is not None:
+            raise self._failure
+
+    def call(self, function: Callable[[Shell], None]) -> None:
+        """Have the node's thread do something soon. From any thread; does not wait.
+
+        Raises NodeClosed while the stack is down.
+        """
+        with self._lock:
+            token, shell = self._token, self._shell
+        if token is None or shell is None:
+            raise NodeClosed("the node is not running; join again, or wait for its restart")
+        try:
+            token.run_sync_soon(function, shell)
+        except trio.RunFinishedError:
+            raise NodeClosed("the node has stopped; join again") from None
+
+    def stop(self) -> None:
+        """Leave in good order, and wait for the thread to end. Safe to call twice."""
+        self._stop_asked.set()
+        try:
+            self.call(_leave)
+        except NodeClosed:
+            log.debug("stopped while the stack was down")
+        # The withdrawal has its own bound; then the drivers kill, and sockets close.
+        self._thread.join(LEAVE_S + 10.0)
+        if self._thread.is_alive():
+            log.error("the node's thread did not end; its sockets close with the process")
+
+    def _main(self) -> None:
+        wait_s = FIRST_RESTART_S
+        while not self._stop_asked.is_set():
+            began_s = time.monotonic()
+            try:
+                trio.run(self._host)
+            except BaseException as error:
+                # Whatever ended the loop: the caller of `start` is told if it still waits, and
+                # those whose calls are pending if it does not.
+                if not self._up.is_set():
+                    self._failure = _as_local(error)
+                    self._up.set()
+                    return
+                if time.monotonic() - began_s > LAST_RESTART_S:
+                    wait_s = FIRST_RESTART_S
+                log.exception("the network stack crashed; it starts again in %.1f s", wait_s)
+                self._crashed(error)
+                self._stop_asked.wait(wait_s)
+                wait_s = min(wait_s * 2, LAST_RESTART_S)
+            else:
+                return
+            finally:
+                with self._lock:
+                    self._token = self._shell = None
+
+    async def _host(self) -> None:
+        # After a crash, at the port that others know.
+        stack = Stack(self._identity, self.addresses or self._listen)
+        shell = Shell(self._identity, self._network, stack, self._scratch_root, self._tell)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(shell.run)
+            if self._listen:
+                self.addresses = stack.addresses
+            with self._lock:
+                self._token, self._shell = trio.lowlevel.current_trio_token(), shell
+            self._started(shell)
+            self._up.set()
+
+
+def _leave(shell: Shell) -> None:
+    trio.lowlevel.spawn_system_task(shell.leave)
+
+
+def _as_local(error: BaseException) -> BaseException:
+    """The one error that a person can act on, out of the groups that nurseries wrap it in."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, LocalError):
+        return error
+    local = LocalError(f"the network did not start: {error!r}")
+    local.__cause__ = error
+    return local

@@ -1,0 +1,275 @@
+"""What drives the peer in production: it performs effects, and brings back what happens.
+
+Runs inside one trio thread. The peer decides everything; here is only how it is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+from trio import TaskStatus
+
+from formation_p2p.dht import messages as kad
+from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.errors import FormationError, ProtocolViolation
+from formation_p2p.execution.effects import (
+    Execute,
+    ExecutionEnded,
+    ExecutionOutput,
+    ExecutionStarted,
+    Kill,
+)
+from formation_p2p.host.drivers.driver import Driver, Execution, Stream
+from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.negotiation import messages as work
+from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.peer.events import Event, Joined, Leave, Left, Serve, Tick
+from formation_p2p.peer.peer import Peer
+from formation_p2p.trust.network import Network
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+
+log = logging.getLogger(__name__)
+
+# Requests of peers that wait for the peer's answer. It answers at once; this many would mean
+# that it does not answer at all.
+MAX_UNANSWERED: Final = 4096
+# After an event that the peer failed on, its timer waits this long, so that a failure that
+# repeats itself does not spin.
+AFTER_FAULT_S: Final = 1.0
+# A node that leaves waits this long for its withdrawal to arrive.
+LEAVE_S: Final = 2.0
+
+
+def moment() -> Moment:
+    """Both clocks. The first goes on while the machine sleeps, so that a lease which ran out
+    meanwhile has run out (CLOCK_BOOTTIME, where the system has it)."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return Moment(time.clock_gettime(clock), time.time())
+
+
+class Shell:
+    """`tell` gets every effect that is for the person. Call `feed` on the trio thread only."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        network: Network,
+        stack: Stack,
+        scratch_root: Path,
+        tell: Callable[[Effect], None],
+    ) -> None:
+        self._peer = Peer(identity, network, random.Random(random.SystemRandom().getrandbits(128)))
+        self._network = network
+        self._stack = stack
+        self._scratch_root = scratch_root
+        self._tell = tell
+        self._drivers: Mapping[str, Driver] = {}
+        self._ask_ids = itertools.count(1)
+        self._answers: dict[int, Callable[[bytes | None], None]] = {}
+        self._executions: dict[tuple[str, str], trio.CancelScope] = {}
+        self._idle = trio.Condition()
+        self._left = trio.Event()
+        self._timer = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until `leave`. Raises what breaks the network underneath."""
+        self._scratch_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await clear_scratch(self._scratch_root)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self._stack.run, self)
+            self.feed(Joined(self._stack.addresses, self._network.contacts()))
+            nursery.start_soon(self._keep_time)
+            task_status.started()
+            await self._left.wait()
+            await self._stack.close()
+            nursery.cancel_scope.cancel()
+
+    def serve(self, serve: Serve, drivers: Mapping[str, Driver]) -> None:
+        """Become a worker with these drivers."""
+        self._drivers = drivers
+        self.feed(serve)
+
+    async def leave(self) -> None:
+        """Withdraw, end what runs, and let `run` return."""
+        with trio.move_on_after(LEAVE_S):
+            self.feed(Leave())
+            await self._left.wait()
+        self._left.set()
+
+    def feed(self, event: Event) -> None:
+        """Hand the peer an event and perform what it decides. Never raises."""
+        try:
+            now = moment()
+            for effect in self._peer.handle(event, now):
+                self._perform(effect)
+            wait_s = self._peer.next_timeout() - now.mono_s
+        except Exception:
+            # A fault of ours must not take the node down with it, least of all one that a peer
+            # found: it costs the event, and the peer that sent it its connection.
+            log.exception("the peer failed on %s; please report this", type(event).__name__)
+            if isinstance(event, Asked | Received):
+                self._stack.drop(event.sender.peer_id, "its message could not be handled")
+            wait_s = AFTER_FAULT_S
+        self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
+
+    # -- what comes from the network ------------------------------------------------------------
+
+    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        try:
+            message = kad.parse_request(frame)
+        except ProtocolViolation as violation:
+            answer(None)
+            self._stack.drop(sender.peer_id, str(violation))
+            return
+        if len(self._answers) >= MAX_UNANSWERED:
+            answer(None)
+            return
+        ask_id = next(self._ask_ids)
+        self._answers[ask_id] = answer
+        self.feed(Asked(ask_id, sender, message))
+
+    def received(self, sender: Contact, frame: bytes) -> None:
+        try:
+            message = work.parse(frame)
+        except ProtocolViolation as violation:
+            self._stack.drop(sender.peer_id, str(violation))
+            return
+        self.feed(Received(sender, message))
+
+    def undelivered(self, to: PeerId, reason: str) -> None:
+        self.feed(Undelivered(to, reason))
+
+    def disconnected(self, peer: PeerId) -> None:
+        self.feed(Disconnected(peer))
+
+    # -- what the peer wants done -----------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Ask():
+                self._start(self._ask, effect)
+            case Answer(ask_id, message):
+                answer = self._answers.pop(ask_id)
+                answer(None if message is None else kad.encode(message))
+            case Send(to, message):
+                self._stack.send(to, work.pack(message))
+            case Execute():
+                # In force at once: a Kill or Fence may follow before its task has started.
+                self._executions[effect.lease_id, effect.attempt_id] = trio.CancelScope()
+                self._start(self._execute, effect)
+            case Kill(lease_id, attempt_id):
+                scope = self._executions.get((lease_id, attempt_id))
+                if scope is not None:
+                    scope.cancel()
+            case Fence(lease_id):
+                self._start(self._fence, lease_id)
+            case Left():
+                self._left.set()
+            case _:
+                self._tell(effect)
+
+    def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        assert self._nursery is not None, "the shell is not running"
+        self._nursery.start_soon(function, *arguments)
+
+    async def _ask(self, ask: Ask) -> None:
+        expects_answer = not isinstance(ask.message, kad.AddProvider)
+        try:
+            raw = await self._stack.ask(
+                ask.to,
+                kad.encode(ask.message),
+                timeout_s=ask.timeout_s,
+                expects_answer=expects_answer,
+            )
+            reply = None if raw is None else kad.parse_reply(raw, ask.message)
+        except ProtocolViolation as violation:
+            self._stack.drop(ask.to.peer_id, str(violation))
+            self.feed(AskFailed(ask.ask_id, str(violation)))
+        except FormationError as error:
+            self.feed(AskFailed(ask.ask_id, str(error)))
+        else:
+            self.feed(Answered(ask.ask_id, ask.to, reply))
+
+    async def _execute(self, execute: Execute) -> None:
+        key = (execute.lease_id, execute.attempt_id)
+        scope = self._executions[key]
+        outcome: Outcome = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
+        started_s = moment().mono_s
+        with scope:
+            self.feed(ExecutionStarted(*key))
+            outcome = await self._drive(execute)
+        del self._executions[key]
+        ran_ms = round((moment().mono_s - started_s) * 1000)
+        self.feed(ExecutionEnded(*key, outcome, ran_ms))
+        async with self._idle:
+            self._idle.notify_all()
+
+    async def _drive(self, execute: Execute) -> Outcome:
+        driver = self._drivers.get(execute.driver)
+        if driver is None:
+            return Failed(FailureKind.DRIVER, f"this worker has no driver {execute.driver}")
+        try:
+            async with scratch_folder(self._scratch_root) as scratch:
+                execution = Execution(
+                    execute.attempt_id,
+                    execute.lease_id,
+                    execute.payload,
+                    execute.cpu_milli,
+                    execute.memory_bytes,
+                    execute.device_ids,
+                    execute.timeout_s,
+                    scratch,
+                )
+                return await driver.run(execution, _Report(self, execute))
+        except Exception as error:
+            # Drivers may be anybody's. What one of them raises ends its task, not the node.
+            log.exception("the driver %s failed", execute.driver)
+            return Failed(FailureKind.DRIVER, f"the driver {execute.driver} failed: {error!r}")
+
+    async def _fence(self, lease_id: str) -> None:
+        for (under, _), scope in self._executions.items():
+            if under == lease_id:
+                scope.cancel()
+        async with self._idle:
+            while any(under == lease_id for under, _ in self._executions):
+                await self._idle.wait()
+        for name, driver in self._drivers.items():
+            try:
+                await driver.end_lease(lease_id)
+            except Exception:
+                # As above: a driver that cannot tidy up must not keep the capacity for ever.
+                log.exception("the driver %s failed to end lease %s", name, lease_id)
+        self.feed(Fenced(lease_id))
+
+    async def _keep_time(self) -> None:
+        while True:
+            with trio.CancelScope() as self._timer:
+                wait_s = self._peer.next_timeout() - moment().mono_s
+                self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
+                await trio.sleep(float("inf"))
+            self.feed(Tick())
+
+
+class _Report:
+    """Where a driver's output goes: to the peer, which sends it on."""
+
+    def __init__(self, shell: Shell, execute: Execute) -> None:
+        self._shell = shell
+        self._execute = execute
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        lease_id, attempt_id = self._execute.lease_id, self._execute.attempt_id
+        self._shell.feed(ExecutionOutput(lease_id, attempt_id, stream == "stderr", data))

@@ -1,0 +1,206 @@
+"""A job under way, as its submitter sees it. Lives on the caller's asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.errors import FormationError, InvalidInput, TaskFailed, Unauthorized, Unplaceable
+from formation_p2p.identity import PeerId
+from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.task import Job
+
+# Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
+# the oldest are dropped. Everything else that a job tells is kept until it is read.
+MAX_UNREAD_OUTPUT: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
+
+    `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
+    of those that brought nothing; `refusals` is per worker why nobody took it. `nearest` is
+    whether the worker that did it was the nearest by XOR.
+    """
+
+    task_id: str
+    label: str
+    status: str
+    worker: PeerId | None = None
+    result: bytes = b""
+    ran_ms: int = 0
+    attempts: int = 0
+    nearest: bool = False
+    reasons: tuple[Attempt, ...] = ()
+    refusals: tuple[tuple[PeerId, Refusal], ...] = ()
+    kind: FailureKind | None = None
+
+    def error(self) -> FormationError | None:
+        """What to raise for a task that brought no result, None for one that did."""
+        who = f"task {self.task_id}" + (f" ({self.label})" if self.label else "")
+        match self.status:
+            case "succeeded":
+                return None
+            case "failed":
+                last = self.reasons[-1]
+                return TaskFailed(f"{who} failed on {last.worker}: {last.why}")
+            case "cancelled":
+                return TaskFailed(f"{who} was cancelled")
+            case _:
+                return self._unplaceable(who)
+
+    def _unplaceable(self, who: str) -> Unplaceable:
+        reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
+        told = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
+        if not reasons:
+            return Unplaceable(f"{who}: no worker was found; is one running in this network?")
+        if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
+            return Unauthorized(f"{who}: every worker refused the grant. {told}", reasons)
+        return Unplaceable(f"{who}: no worker can run it. {told}", reasons)
+
+
+@dataclass(slots=True)
+class _Progress:
+    attempts: int = 0
+    nearest: dict[PeerId, bool] = field(default_factory=dict)
+
+
+class JobHandle:
+    """`await job` for the results, or `async for event in job.events()` to watch; both work.
+
+    Made by `Node.submit` alone.
+    """
+
+    def __init__(self, job: Job, cancel: Callable[[], None]) -> None:
+        self.job_id = job.job_id
+        self.name = job.name
+        self.tasks = job.tasks
+        self._labels = {task.task_id: task.label for task in job.tasks}
+        self._cancel = cancel
+        self._progress: dict[str, _Progress] = {}
+        self._results: dict[str, TaskResult] = {}
+        self._unread: deque[JobEvent] = deque()
+        self._unread_output = 0
+        self._news = asyncio.Event()
+        self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
+        self._reading = False
+
+    def __await__(self) -> Generator[None, None, tuple[TaskResult, ...]]:
+        return self.results().__await__()
+
+    async def results(self) -> tuple[TaskResult, ...]:
+        """One for each task, in their order, once all have ended. Raises NodeClosed."""
+        await asyncio.shield(self._ended)
+        return tuple(self._results[task.task_id] for task in self.tasks)
+
+    def result(self, task_id: str) -> TaskResult | None:
+        """The result of one task, None while it has not ended."""
+        return self._results.get(task_id)
+
+    async def events(self) -> AsyncIterator[JobEvent]:
+        """All that happens, from the submission to JobEnded. One reader only.
+
+        Raises NodeClosed where the node is left, or crashes, before the job ends.
+        """
+        if self._reading:
+            raise InvalidInput("events", "somebody reads them already; keep what you need")
+        self._reading = True
+        while True:
+            while self._unread:
+                event = self._unread.popleft()
+                self._unread_output -= isinstance(event, TaskPrinted)
+                yield event
+            if self._ended.done():
+                self._ended.result()
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def cancel(self) -> None:
+        """Take back what waits and stop what runs. The job then ends, its events with it."""
+        self._cancel()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.done()
+
+    # -- for the node -----------------------------------------------------------------------------
+
+    def tell(self, event: JobEvent) -> None:
+        self._note(event)
+        if isinstance(event, TaskPrinted):
+            self._unread_output += 1
+            if self._unread_output > MAX_UNREAD_OUTPUT:
+                self._drop_oldest_output()
+        self._unread.append(event)
+        if isinstance(event, JobEnded) and not self._ended.done():
+            self._ended.set_result(event)
+        self._news.set()
+
+    def fail(self, error: FormationError) -> None:
+        """The node cannot go on with the job."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
+            self._ended.exception()  # seen: nobody may be waiting
+        self._news.set()
+
+    def _note(self, event: JobEvent) -> None:
+        match event:
+            case TaskPlaced(task_id, _, worker, nearest):
+                progress = self._progress.setdefault(task_id, _Progress())
+                progress.attempts += 1
+                progress.nearest[worker] = nearest
+            case TaskSucceeded(task_id, worker, result, ran_ms):
+                progress = self._progress.pop(task_id, _Progress())
+                self._results[task_id] = TaskResult(
+                    task_id,
+                    self._labels[task_id],
+                    "succeeded",
+                    worker,
+                    result,
+                    ran_ms,
+                    progress.attempts,
+                    progress.nearest.get(worker, False),
+                )
+            case TaskGaveUp(task_id, attempts, kind, result):
+                self._results[task_id] = TaskResult(
+                    task_id,
+                    self._labels[task_id],
+                    "failed",
+                    attempts[-1].worker,
+                    result,
+                    attempts=self._progress.pop(task_id, _Progress()).attempts,
+                    reasons=attempts,
+                    kind=kind,
+                )
+            case TaskUnplaceable(task_id, reasons):
+                self._results[task_id] = TaskResult(
+                    task_id, self._labels[task_id], "unplaceable", refusals=reasons
+                )
+            case TaskCancelled(task_id):
+                self._results[task_id] = TaskResult(task_id, self._labels[task_id], "cancelled")
+            case _:
+                pass
+
+    def _drop_oldest_output(self) -> None:
+        for index, event in enumerate(self._unread):
+            if isinstance(event, TaskPrinted):
+                del self._unread[index]
+                self._unread_output -= 1
+                return

@@ -1,0 +1,406 @@
+"""The one door: a machine's presence in a network, for asyncio applications.
+
+async with Node.join() as node:
+    print(await node.map(abs, [-1, -2, -3]))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import cloudpickle
+
+from formation_p2p.dispatch.job_events import TaskGaveUp, TaskUnplaceable, Tell
+from formation_p2p.effects import Effect
+from formation_p2p.errors import FormationError, InvalidInput, NodeClosed, Unreachable
+from formation_p2p.host.claim import Claim, claim
+from formation_p2p.host.drivers.builtin import builtin_drivers
+from formation_p2p.host.drivers.driver import Driver
+from formation_p2p.host.hardware import Hardware, probe
+from formation_p2p.host.home import Home
+from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.shell import Shell
+from formation_p2p.identity import PeerId
+from formation_p2p.job import JobHandle, TaskResult
+from formation_p2p.peer.events import CancelJob, Explain, Explained, Refuse, Serve, Submit
+from formation_p2p.placement.decision import Decision
+from formation_p2p.records.profile import Profile
+from formation_p2p.resources.limits import Limits
+from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.plain_pickle import NotPlain, load_result
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.task import Job, Task, task_id
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Every interface, a port that is free. `()` is for a node that only asks others.
+LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
+# Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
+EXPLAIN_S: Final = 15.0
+
+Needs = Requirements | str
+Work = ProcessSpec | PythonCall
+
+
+class Node:
+    """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`.
+
+    All methods are for the asyncio loop that entered it.
+    """
+
+    def __init__(self, home: Home, network: Network | None, listen: tuple[str, ...]) -> None:
+        self._home = home
+        self._joining = network
+        self._listen = listen
+        self._claim: Claim | None = None
+        self._runtime: Runtime | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inbox: deque[Effect] = deque()
+        self._jobs: dict[str, JobHandle] = {}
+        self._queries: dict[int, asyncio.Future[Explained]] = {}
+        self._query_ids = itertools.count(1)
+        self._serving: tuple[Serve, Mapping[str, Callable[[], Driver]]] | None = None
+
+    @classmethod
+    def join(
+        cls,
+        join: str | None = None,
+        *,
+        home: Path | str | None = None,
+        listen: Sequence[str] = LISTEN_ANYWHERE,
+    ) -> Self:
+        """Take part in the network of a join string, or in that of the home folder.
+
+        `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
+        `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
+        Raises InvalidInput for a join string that is none; entering raises LocalError where the
+        node is in no network, or the network does not come up.
+        """
+        network = None if join is None else parse_join_string(join)
+        return cls(Home(None if home is None else Path(home)), network, tuple(listen))
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        closed = NodeClosed("the node was left while this was pending")
+        self._fail_all(closed)
+        if self._runtime is not None:
+            await asyncio.to_thread(self._runtime.stop)
+        if self._claim is not None:
+            self._claim.release()
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._entered()[1].identity.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs where others reach this node, with its peer id; empty for a mere client."""
+        runtime, claim = self._entered()
+        return tuple(f"{a}/p2p/{claim.identity.peer_id}" for a in runtime.addresses)
+
+    # -- working for others -----------------------------------------------------------------------
+
+    async def worker(
+        self,
+        *,
+        drivers: Iterable[str] | Mapping[str, Callable[[], Driver]] = ("process", "python"),
+        limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Hardware:
+        """Lease this machine to the network, with these drivers and no others.
+
+        `drivers` are names of those built in, or a mapping from names to what makes them. Can be
+        called once. Raises InvalidInput.
+        """
+        _, claim = self._entered()
+        if self._serving is not None:
+            raise InvalidInput("worker", "this node works already; leave and join to change that")
+        makers = drivers if isinstance(drivers, Mapping) else await _built_in(drivers)
+        claim.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        hardware = await asyncio.to_thread(probe, claim.scratch, limits)
+        serve = Serve(
+            hardware.capability, tuple(sorted(makers)), tuple(sorted((labels or {}).items()))
+        )
+        self._serving = (serve, makers)
+        self._call(self._serve)
+        return hardware
+
+    # -- having others work -----------------------------------------------------------------------
+
+    async def submit(
+        self,
+        work: Work | Iterable[Work],
+        *,
+        needs: Needs = Requirements(),  # noqa: B008 (frozen)
+        name: str = "",
+        labels: Sequence[str] = (),
+        priority: int = 0,
+        attempts: int = 3,
+        timeout_s: float | None = None,
+    ) -> JobHandle:
+        """Have each piece of work run once, wherever the needs are met.
+
+        `labels` name the tasks for people. A task that fails is tried `attempts` times in all.
+        Raises InvalidInput.
+        """
+        pieces = [work] if isinstance(work, ProcessSpec | PythonCall) else list(work)
+        job_id = secrets.token_hex(8)
+        parsed = _needs(needs)
+        tasks = tuple(
+            Task(
+                task_id(job_id, index),
+                _with_driver(parsed, piece),
+                piece.encode(),
+                labels[index] if index < len(labels) else "",
+                timeout_s,
+                attempts,
+            )
+            for index, piece in enumerate(pieces)
+        )
+        job = Job(job_id, tasks, name, priority)
+        handle = JobHandle(job, lambda: self._cancel(job_id))
+        self._jobs[job_id] = handle
+        try:
+            self._call(lambda shell: shell.feed(Submit(job)))
+        except NodeClosed:
+            del self._jobs[job_id]
+            raise
+        return handle
+
+    async def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        needs: Needs = Requirements(),  # noqa: B008 (frozen)
+        attempts: int = 3,
+        timeout_s: float | None = None,
+        trust_results: bool = False,
+    ) -> list[R]:
+        """`[function(item) for item in items]`, each on whichever machine can.
+
+        Results are plain data unless `trust_results` (see workload/plain_pickle.py). Raises
+        TaskFailed with the first failure, in the order of the items, and Unplaceable where nobody
+        can; the rest is cancelled then.
+        """
+        calls = python_calls(function, items)
+        if not calls:
+            return []
+        job = await self.submit(
+            calls, needs=needs, name=_name(function), attempts=attempts, timeout_s=timeout_s
+        )
+        try:
+            async for event in job.events():
+                if isinstance(event, TaskGaveUp | TaskUnplaceable):
+                    job.cancel()
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        results = await job
+        for each in results:
+            if each.status in ("failed", "unplaceable"):
+                raise _raised(each, trust_results)
+        return [value_of(each, trust_results=trust_results) for each in results]
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        needs: Needs = Requirements(),
+        timeout_s: float | None = None,  # noqa: B008
+    ) -> ProcessResult:
+        """Run one command somewhere, and wait for it. Raises TaskFailed, Unplaceable."""
+        job = await self.submit(
+            ProcessSpec(tuple(argv)), needs=needs, name=argv[0], timeout_s=timeout_s
+        )
+        (result,) = await job
+        error = result.error()
+        if error is not None:
+            raise error
+        return ProcessResult.decode(result.result)
+
+    async def workers(self) -> tuple[Profile, ...]:
+        """The workers that the network knows of, at most 32 of them."""
+        explained = await self._explain(None, "any worker")
+        return tuple(ranked.profile for ranked in explained.decision.ranked)
+
+    async def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
+        """Who could run a task with these needs, nearest to `name` first, and why not others."""
+        return (await self._explain(_needs(needs), name)).decision
+
+    async def _explain(self, needs: Requirements | None, name: str) -> Explained:
+        query = next(self._query_ids)
+        future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
+        self._queries[query] = future
+        self._call(lambda shell: shell.feed(Explain(query, needs, name)))
+        try:
+            return await asyncio.wait_for(future, EXPLAIN_S)
+        except TimeoutError:
+            raise Unreachable("the network did not answer; are its gates running?") from None
+        finally:
+            self._queries.pop(query, None)
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._claim = claimed = claim(self._home, self._joining)
+        try:
+            self._runtime = Runtime(
+                claimed.identity,
+                claimed.network,
+                self._listen,
+                claimed.scratch,
+                tell=self._tell,
+                crashed=self._crashed,
+                started=self._serve,
+            )
+            self._runtime.start()
+        except BaseException:
+            claimed.release()
+            raise
+
+    def _entered(self) -> tuple[Runtime, Claim]:
+        if self._runtime is None or self._claim is None:
+            raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
+        return self._runtime, self._claim
+
+    def _call(self, function: Callable[[Shell], None]) -> None:
+        self._entered()[0].call(function)
+
+    def _cancel(self, job_id: str) -> None:
+        if job_id in self._jobs:
+            self._call(lambda shell: shell.feed(CancelJob(job_id)))
+
+    def _serve(self, shell: Shell) -> None:
+        """On the node's thread, with each new shell: after a crash it works again."""
+        if self._serving is not None:
+            serve, makers = self._serving
+            shell.serve(serve, {name: make() for name, make in makers.items()})
+
+    def _tell(self, effect: Effect) -> None:
+        """On the node's thread: hand over, waking the loop once for a batch."""
+        self._inbox.append(effect)
+        if len(self._inbox) == 1:
+            self._on_loop(self._drain)
+
+    def _crashed(self, error: BaseException) -> None:
+        """On the node's thread."""
+        closed = NodeClosed(f"the network stack crashed and is starting again: {error!r}")
+        self._on_loop(lambda: self._fail_all(closed))
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            # The application closed its loop without leaving: nobody is there to be told.
+            self._inbox.clear()
+
+    def _drain(self) -> None:
+        while self._inbox:
+            # The last one stays until it is handled, so that `_tell` wakes the loop again only
+            # after this has ended.
+            try:
+                self._handle(self._inbox[0])
+            finally:
+                self._inbox.popleft()
+
+    def _handle(self, effect: Effect) -> None:
+        match effect:
+            case Tell(job_id, event):
+                handle = self._jobs.get(job_id)
+                if handle is not None:
+                    handle.tell(event)
+                    if handle.is_over:
+                        del self._jobs[job_id]
+            case Explained(query):
+                future = self._queries.get(query)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case Refuse(job_id, why):
+                refused = self._jobs.pop(job_id, None)
+                if refused is not None:
+                    refused.fail(InvalidInput("job", why))
+            case _:
+                raise AssertionError(f"an effect that nobody performs: {effect}")
+
+    def _fail_all(self, error: FormationError) -> None:
+        for handle in self._jobs.values():
+            handle.fail(error)
+        self._jobs.clear()
+        for future in self._queries.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
+    """One call of `function` for each item; the function is pickled once."""
+    pickled = cloudpickle.dumps(function)
+    return [PythonCall(pickled, cloudpickle.dumps(((item,), {}))) for item in items]
+
+
+def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
+    """What a python task returned. Raises TaskFailed, from what it raised; Unplaceable."""
+    if result.status != "succeeded":
+        raise _raised(result, trust_results)
+    return load_result(result.result, trust=trust_results)
+
+
+def _raised(result: TaskResult, trust_results: bool) -> FormationError:
+    """The error of a task without a result; its cause is what the function itself raised."""
+    error = result.error()
+    assert error is not None, "the task succeeded"
+    if result.kind is FailureKind.EXCEPTION and result.result:
+        # An exception of the caller's own may not be plain; its traceback is in the message.
+        with suppress(NotPlain):
+            error.__cause__ = load_result(result.result, trust=trust_results)
+    return error
+
+
+async def _built_in(names: Iterable[str]) -> Mapping[str, Callable[[], Driver]]:
+    known = await asyncio.to_thread(builtin_drivers)
+    wanted = tuple(names)
+    for name in wanted:
+        if name not in known:
+            raise InvalidInput("driver", f"{name!r} is not built in; there are {', '.join(known)}")
+    return {name: known[name] for name in wanted}
+
+
+def _needs(needs: Needs) -> Requirements:
+    return parse_requirements(needs) if isinstance(needs, str) else needs
+
+
+def _with_driver(needs: Requirements, work: Work) -> Requirements:
+    driver = "process" if isinstance(work, ProcessSpec) else "python"
+    if needs.driver not in ("", driver):
+        raise InvalidInput("driver", f"{needs.driver} does not run a {type(work).__name__}")
+    return replace(needs, driver=driver)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,101 @@
+"""Small worlds of stacks on the loopback interface, for the tests of the network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from formation_p2p.effects import Contact
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity, PeerId
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+Answer = Callable[[bytes | None], None]
+
+
+@dataclass
+class Recorder:
+    """Handlers that write down what they are told. Requests are answered with `re:…`."""
+
+    requests: list[tuple[Contact, bytes]] = field(default_factory=list)
+    frames: list[tuple[Contact, bytes]] = field(default_factory=list)
+    lost: list[tuple[PeerId, str]] = field(default_factory=list)
+    gone: list[PeerId] = field(default_factory=list)
+    respond: Callable[[bytes, Answer], None] = lambda frame, answer: answer(b"re:" + frame)
+    take: Callable[[bytes], None] = lambda frame: None
+
+    def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
+        self.requests.append((sender, frame))
+        self.respond(frame, answer)
+
+    def received(self, sender: Contact, frame: bytes) -> None:
+        self.frames.append((sender, frame))
+        self.take(frame)
+
+    def undelivered(self, to: PeerId, reason: str) -> None:
+        self.lost.append((to, reason))
+
+    def disconnected(self, peer: PeerId) -> None:
+        self.gone.append(peer)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [frame for _, frame in self.frames]
+
+
+class Node(Recorder):
+    """A stack and what it was told."""
+
+    def __init__(self, listen: tuple[str, ...] = (LOOPBACK,), seed: bytes | None = None) -> None:
+        super().__init__()
+        self.identity = Identity.from_seed(seed if seed is not None else os.urandom(32))
+        self.stack = Stack(self.identity, listen)
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self.peer_id, self.stack.addresses)
+
+    @property
+    def port(self) -> int:
+        return int(self.stack.addresses[0].rsplit("/", 1)[1])
+
+    async def ask(self, to: Node | Contact, frame: bytes, timeout_s: float = 5) -> bytes | None:
+        contact = to if isinstance(to, Contact) else to.contact
+        return await self.stack.ask(contact, frame, timeout_s=timeout_s)
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    """Stacks that run for the length of a block and are closed after it."""
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            await nursery.start(node.stack.run, node)
+        yield
+        for node in nodes:
+            await node.stack.close()
+
+
+async def until(condition: Callable[[], object], within_s: float = 5) -> None:
+    """Wait for something that other tasks bring about."""
+    with trio.fail_after(within_s):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+def run(story: Callable[[], Awaitable[None]], within_s: float = 15) -> None:
+    """A test's story, under trio and a deadline."""
+
+    async def bounded() -> None:
+        with trio.fail_after(within_s):
+            await story()
+
+    trio.run(bounded)

@@ -1,0 +1,372 @@
+"""What holds a task: memory, cores, control groups, and the death of the node or of its
+supervisor. Where both kinds of machine can do it, it is tried on both."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.driver import Driver
+from formation_p2p.host.drivers.groups import Group, Groups, _place
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
+from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from tests.host.drivers_world import (
+    DAEMON,
+    Recorder,
+    alive,
+    an_execution,
+    bare_machine,
+    eventually,
+    holds_nothing,
+    open_descriptors,
+    within,
+)
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+@pytest.fixture(params=["bare", "as found"])
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return bare_machine() if request.param == "bare" else Machine.found()
+
+
+def run(machine: Machine, root: Path, *argv: str, memory_bytes: int = 256 * MIB) -> Outcome:
+    outcomes: list[Outcome] = []
+
+    async def story() -> None:
+        payload = ProcessSpec(argv).encode()
+        async with an_execution(root, payload, memory_bytes=memory_bytes) as execution:
+            outcomes.append(await ProcessDriver(machine).run(execution, Recorder()))
+
+    within(20, story)
+    return outcomes[0]
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+def test_a_task_that_uses_more_memory_than_it_leased_is_stopped(
+    machine: Machine, tmp_path: Path
+) -> None:
+    program = "import time; held = [b'x' * 2**20 for _ in range(200)]; time.sleep(60)"
+    outcome = run(machine, tmp_path, *PYTHON, program, memory_bytes=128 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.MEMORY
+    assert outcome.message == "stopped at its memory limit of 128MiB; ask for more memory"
+
+
+def test_memory_counts_over_all_that_a_task_started(machine: Machine, tmp_path: Path) -> None:
+    # Each holds 60 MiB, orphans all, in sessions of their own.
+    child = "import os, time; os.setsid(); held = b'x' * (60 * 2**20); time.sleep(60)"
+    program = f"import os\nfor _ in range(4):\n if os.fork() == 0:\n  {child}\nos.wait()"
+    outcome = run(machine, tmp_path, *PYTHON, program, memory_bytes=160 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.MEMORY
+
+
+def test_memory_that_processes_share_counts_once(machine: Machine, tmp_path: Path) -> None:
+    program = (
+        "import os, time\nheld = b'x' * (80 * 2**20)\n"
+        "for _ in range(4):\n if os.fork() == 0:\n  time.sleep(1); os._exit(0)\n"
+        "for _ in range(4): os.wait()"
+    )
+    outcome = run(machine, tmp_path, *PYTHON, program, memory_bytes=160 * MIB)
+    assert isinstance(outcome, Succeeded), outcome
+
+
+def test_one_allocation_far_past_the_limit_is_refused_at_once(
+    machine: Machine, tmp_path: Path
+) -> None:
+    outcome = run(machine, tmp_path, *PYTHON, "b'x' * 2**33", memory_bytes=64 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.message.endswith("MemoryError")
+
+
+# -- cores ----------------------------------------------------------------------------------
+
+
+def test_tasks_share_a_core_only_when_all_are_taken() -> None:
+    cores = Cores([0, 1, 2, 3])
+    assert cores.take(2) == (0, 1)
+    assert cores.take(1) == (2,)
+    assert cores.take(2) == (0, 3)
+    cores.give_back((0, 1))
+    assert cores.take(1) == (1,)
+    assert cores.take(99) == (0, 1, 2, 3)
+
+
+def test_a_task_runs_on_as_many_cores_as_it_leased_and_gives_them_back(
+    machine: Machine, tmp_path: Path
+) -> None:
+    program = "import os; print(len(os.sched_getaffinity(0)), os.nice(0) > 0)"
+    for _ in range(3):
+        outcome = run(machine, tmp_path, *PYTHON, program)
+        assert isinstance(outcome, Succeeded)
+        assert ProcessResult.decode(outcome.result).stdout_tail == b"1 True\n"
+    assert set(machine.cores._tasks.values()) == {0}
+
+
+# -- whoever dies ---------------------------------------------------------------------------
+
+NODE = """
+import multiprocessing, sys, time, trio
+from pathlib import Path
+import cloudpickle
+from tests.host.drivers_world import DAEMON, Recorder, an_execution, bare_machine
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
+
+root = Path(sys.argv[1])
+
+def call(daemon, program):
+    import os, subprocess, sys, time
+    subprocess.run([sys.executable, "-c", program, daemon])
+    open(os.path.join(os.path.dirname(daemon), "python"), "w").write(str(os.getpid()))
+    time.sleep(600)
+
+async def main():
+    script = f"echo $$ > {root}/process; {sys.executable} -c '{DAEMON}' {root}/daemon; sleep 600"
+    spec = ProcessSpec(("sh", "-c", script)).encode()
+    call_ = PythonCall(
+        cloudpickle.dumps(call), cloudpickle.dumps(((f"{root}/python-daemon", DAEMON), {}))
+    ).encode()
+    async with (
+        an_execution(root, spec, timeout_s=None) as one,
+        an_execution(root, call_, timeout_s=None) as two,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(ProcessDriver(bare_machine()).run, one, Recorder())
+        nursery.start_soon(PythonDriver(bare_machine()).run, two, Recorder())
+        while len(list(root.glob("*daemon"))) < 2 or not (root / "python").exists():
+            await trio.sleep(0.01)
+        # A copy of the node with all of its sockets, as multiprocessing makes them.
+        copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        copy.start()
+        print(copy.pid, flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def test_a_killed_node_takes_its_tasks_and_their_daemons_with_it(tmp_path: Path) -> None:
+    node = subprocess.Popen(
+        [sys.executable, "-c", NODE, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+    )
+    assert node.stdout is not None
+    copy = int(node.stdout.readline())
+    try:
+        names = ("process", "daemon", "python", "python-daemon")
+        pids = {name: int((tmp_path / name).read_text()) for name in names}
+        assert all(alive(pid) for pid in pids.values())
+        node.kill()
+        node.wait()
+
+        async def story() -> None:
+            for pid in pids.values():
+                await eventually(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+
+        within(10, story)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+        node.kill()
+        node.stdout.close()
+
+
+def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = f"echo $$ > {pid}; kill -9 $PPID; sleep 600"
+    outcome = run(bare_machine(), tmp_path, "sh", "-c", script)
+    assert outcome == Failed(
+        FailureKind.DRIVER,
+        "its supervisor ended without a word",
+        ProcessResult(-signal.SIGKILL).encode(),
+    )
+
+    async def story() -> None:
+        await eventually(lambda: not alive(int(pid.read_text())))
+
+    within(5, story)
+
+
+def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:
+    # Each lives for the time it takes to fork, and is an orphan from then on.
+    hopper = (
+        "import os, sys\n"
+        "while True:\n"
+        " if os.fork(): os._exit(0)\n"
+        f" open({str(tmp_path / 'hops')!r}, 'a').write('.')\n"
+    )
+    script = f'{sys.executable} -I -S -c "$HOP"; sleep 0.3'
+    payload = ProcessSpec(("sh", "-c", script), env={"HOP": hopper}).encode()
+
+    async def story() -> None:
+        async with an_execution(tmp_path, payload) as execution:
+            outcome = await ProcessDriver(bare_machine()).run(execution, Recorder())
+            assert isinstance(outcome, Succeeded)
+
+    within(15, story)
+    hops = (tmp_path / "hops").stat().st_size
+    assert hops > 10
+    time.sleep(0.1)
+    assert (tmp_path / "hops").stat().st_size == hops
+
+
+def test_a_failed_start_gives_back_all_that_it_took(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_descriptors()
+    monkeypatch.setattr(sys, "executable", "/no/interpreter")
+    drivers: tuple[Driver, ...] = (ProcessDriver(machine), PythonDriver(machine))
+    payloads = (ProcessSpec(("true",)).encode(), b"\x82\x40\x40")
+
+    async def story() -> None:
+        for driver, payload in zip(drivers, payloads, strict=True):
+            async with an_execution(tmp_path, payload) as execution:
+                outcome = await driver.run(execution, Recorder())
+                assert isinstance(outcome, Failed)
+                assert outcome.kind is FailureKind.DRIVER
+                await driver.end_lease(execution.lease_id)
+
+    within(10, story)
+    assert open_descriptors() == before
+    assert set(machine.cores._tasks.values()) == {0}
+    assert holds_nothing(tmp_path)
+
+
+def test_a_hundred_tasks_leave_no_descriptor_and_no_zombie(
+    machine: Machine, tmp_path: Path
+) -> None:
+    before = open_descriptors()
+    driver = ProcessDriver(machine)
+    payload = ProcessSpec(("true",)).encode()
+
+    async def story() -> None:
+        async def some() -> None:
+            for _ in range(5):
+                async with an_execution(tmp_path, payload) as execution:
+                    assert isinstance(await driver.run(execution, Recorder()), Succeeded)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(some)
+
+    within(20, story)
+    assert open_descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert holds_nothing(tmp_path)
+
+
+# -- control groups -------------------------------------------------------------------------
+
+HOST = "25 1 0:24 / /sys rw - sysfs sysfs rw\n30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "own", "place"),
+    [
+        pytest.param(HOST, "0::/", "/sys/fs/cgroup", id="alone in a container"),
+        pytest.param(HOST, "0::/node", "/sys/fs/cgroup", id="one below the root"),
+        pytest.param(HOST, "0::/user.slice/session.scope", None, id="not delegated"),
+        pytest.param(HOST, "3:cpu:/", None, id="no v2 hierarchy for this process"),
+        pytest.param(HOST.split("\n")[0], "0::/", None, id="no v2 hierarchy mounted"),
+        pytest.param(HOST.replace("26 / /", "26 /a /"), "0::/b", None, id="mounted elsewhere"),
+    ],
+)
+def test_groups_go_where_nobody_else_keeps_theirs(mounts: str, own: str, place: str | None) -> None:
+    assert _place(mounts, own) == (None if place is None else Path(place))
+
+
+def test_a_group_below_a_delegated_one_is_found_and_cleared_of_the_dead(tmp_path: Path) -> None:
+    """On a machine that lets us; on any other there must be no groups at all."""
+    found = Groups.found()
+    if found is None:
+        root = re.search(r" (\S+) \S+ - cgroup2", Path("/proc/self/mountinfo").read_text())
+        assert root is None or not os.access(root[1], os.W_OK)
+        return
+    unit = found.parent / f"test-{os.getpid()}.service"
+    (unit / "node").mkdir(parents=True)
+    try:
+        own = f"/{unit.relative_to(found.parent)}/node"
+        mount = f"30 25 0:26 / {found.parent} rw - cgroup2 cgroup2 rw"
+        assert _place(mount, f"0::{own}") is None
+        os.setxattr(unit, "user.delegate", b"1")
+        assert _place(mount, f"0::{own}") == unit
+
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        for owner in (dead.pid, os.getpid()):
+            (unit / f"formation-{owner}-0").mkdir()
+        Groups(unit).sweep()
+        assert [path.name for path in unit.glob("formation-*")] == [f"formation-{os.getpid()}-0"]
+        (unit / f"formation-{os.getpid()}-0").rmdir()
+    finally:
+        (unit / "node").rmdir()
+        unit.rmdir()
+
+
+def test_what_left_its_supervisor_dies_with_its_group(tmp_path: Path) -> None:
+    """Where there are groups; without them such a process may live on, which is documented."""
+    machine = Machine.found()
+    if machine.groups is None or not (machine.groups.parent / "cgroup.procs").exists():
+        return
+    daemon = tmp_path / "daemon"
+    script = f"{' '.join(PYTHON)} '{DAEMON}' {daemon}; kill -9 $PPID; sleep 600"
+    outcome = run(machine, tmp_path, "sh", "-c", script)
+    assert isinstance(outcome, Failed)
+    assert not alive(int(daemon.read_text()))
+    assert list(machine.groups.parent.glob(f"formation-{os.getpid()}-*")) == []
+
+
+def test_a_group_tells_whether_the_kernel_killed_in_it(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    assert not group.holds_memory
+    assert not group.ran_out_of_memory()
+    (tmp_path / "memory.max").touch()
+    assert group.holds_memory
+    for kills in (0, 1):
+        (tmp_path / "memory.events").write_text(f"low 0\nmax 3\noom 1\noom_kill {kills}\n")
+        assert group.ran_out_of_memory() is (kills > 0)
+
+
+# -- scratch folders ------------------------------------------------------------------------
+
+
+def test_a_scratch_folder_is_private_and_goes_whatever_is_left_in_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with scratch_folder(tmp_path) as folder:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            (folder / "locked" / "inner").mkdir(parents=True)
+            (folder / "locked" / "inner" / "file").touch()
+            (folder / "link").symlink_to(tmp_path)
+            (folder / "locked" / "inner").chmod(0)
+            (folder / "locked").chmod(0)
+            folder.chmod(0o500)
+        assert holds_nothing(tmp_path)
+
+    within(5, story)
+
+
+def test_what_a_killed_node_left_is_cleared_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "task-1" / "a").mkdir(parents=True)
+    (tmp_path / "lease-2").mkdir()
+    within(5, lambda: clear_scratch(tmp_path))
+    assert holds_nothing(tmp_path)

@@ -1,0 +1,326 @@
+"""The `process` driver, on real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.host.drivers.builtin import builtin_drivers
+from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
+from tests.host.drivers_world import (
+    DAEMON,
+    Recorder,
+    alive,
+    an_execution,
+    bare_machine,
+    eventually,
+    within,
+)
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+def run(
+    root: Path,
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    files_in: Mapping[str, bytes] | None = None,
+    files_out: tuple[str, ...] = (),
+    report: Recorder | None = None,
+    machine: Machine | None = None,
+    **held: Any,
+) -> Outcome:
+    """The outcome of one process on one machine."""
+    spec = ProcessSpec(argv, env or {}, stdin, files_in or {}, files_out)
+    outcomes: list[Outcome] = []
+
+    async def story() -> None:
+        async with an_execution(root, spec.encode(), **held) as execution:
+            driver = ProcessDriver(machine or bare_machine())
+            outcomes.append(await driver.run(execution, report or Recorder()))
+
+    within(20, story)
+    return outcomes[0]
+
+
+def succeeded(outcome: Outcome) -> ProcessResult:
+    assert isinstance(outcome, Succeeded), outcome
+    return ProcessResult.decode(outcome.result)
+
+
+def failed(outcome: Outcome, kind: FailureKind) -> Failed:
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.kind is kind, outcome
+    return outcome
+
+
+# -- what a process gets, and gives back ----------------------------------------------------
+
+
+def test_a_program_reads_its_input_and_files_and_leaves_files(tmp_path: Path) -> None:
+    script = b'#!/bin/sh\nmkdir out\ncat "$1" - > out/both\necho "$GREETING from $PWD"\n'
+    outcome = run(
+        tmp_path,
+        "./join.sh",
+        "data/first",
+        env={"GREETING": "hello"},
+        stdin=b"second\n" * 100_000,  # more than a pipe holds
+        files_in={"join.sh": script, "data/first": b"first\n"},
+        files_out=("out/both", "data/first"),
+    )
+    result = succeeded(outcome)
+    assert result.exit_code == 0
+    assert result.files["out/both"] == b"first\n" + b"second\n" * 100_000
+    assert result.files["data/first"] == b"first\n"
+    assert result.stdout_tail.startswith(b"hello from " + str(tmp_path).encode())
+
+
+def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORMATION_SECRET", "the key to everything")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    result = succeeded(run(tmp_path, "env", env={"MINE": "1"}))
+    pairs = dict(line.split("=", 1) for line in result.stdout_tail.decode().splitlines())
+    home = pairs["HOME"]
+    assert Path(home).parent == tmp_path
+    assert pairs == {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": home,
+        "TMPDIR": home,
+        "LANG": "C.UTF-8",
+        "MINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def test_a_task_sees_the_gpus_of_its_lease_whatever_it_asks_for(tmp_path: Path) -> None:
+    result = succeeded(
+        run(
+            tmp_path,
+            *("sh", "-c", "echo $CUDA_VISIBLE_DEVICES"),
+            env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+            device_ids=("GPU-aaaa", "GPU-bbbb"),
+        )
+    )
+    assert result.stdout_tail == b"GPU-aaaa,GPU-bbbb\n"
+
+
+def test_a_task_inherits_no_descriptor_of_the_node(tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as secret:
+        os.set_inheritable(secret.fileno(), True)
+        program = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+        result = succeeded(run(tmp_path, *PYTHON, program))
+    # 3 is the folder being listed.
+    assert result.stdout_tail == b"[0, 1, 2, 3]\n"
+
+
+def test_a_task_runs_in_a_session_of_its_own_with_its_limits_and_no_new_privileges(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import os, resource as r\n"
+        "print(os.getsid(0) == os.getpid(), r.getrlimit(r.RLIMIT_NOFILE),"
+        " r.getrlimit(r.RLIMIT_CORE), 'NoNewPrivs:\\t1' in open('/proc/self/status').read(),"
+        " open('/proc/self/oom_score_adj').read().strip())"
+    )
+    result = succeeded(run(tmp_path, *PYTHON, program))
+    assert result.stdout_tail == b"True (4096, 4096) (0, 0) True 500\n"
+
+
+def test_the_usual_signals_work_in_a_task_as_in_a_shell(tmp_path: Path) -> None:
+    # Python ignores SIGPIPE, and what is ignored is inherited: `yes` would complain, not end.
+    result = succeeded(run(tmp_path, "sh", "-c", "yes | head -n 1"))
+    assert (result.stdout_tail, result.stderr_tail) == (b"y\n", b"")
+
+
+# -- while it runs --------------------------------------------------------------------------
+
+
+def test_output_arrives_while_the_task_still_runs(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    report = Recorder(react=lambda _: go.touch())
+    script = f"echo started; until [ -e {go} ]; do sleep 0.01; done; echo done >&2"
+    succeeded(run(tmp_path, "sh", "-c", script, report=report, timeout_s=5))
+    assert report.pieces == [("stdout", b"started\n"), ("stderr", b"done\n")]
+
+
+def test_a_flood_of_output_is_cut_at_its_bound_and_says_so_once(tmp_path: Path) -> None:
+    report = Recorder()
+    size = MAX_OUTPUT_BYTES + 3 * MIB
+    program = f"import sys; sys.stdout.write('x' * {size} + 'the end'); sys.stderr.write('last')"
+    result = succeeded(run(tmp_path, *PYTHON, program, report=report))
+    pieces = [data for _, data in report.pieces]
+    assert max(map(len, pieces)) <= CHUNK_BYTES
+    notices = [data for data in pieces if b"is not passed on" in data]
+    assert notices == [b"\n[output past 16MiB is not passed on; write to a file instead]\n"]
+    assert sum(map(len, pieces)) == MAX_OUTPUT_BYTES + len(notices[0])
+    assert len(result.stdout_tail) == MAX_TAIL_BYTES
+    assert result.stdout_tail.endswith(b"xthe end")
+    assert result.stderr_tail == b"last"
+
+
+def test_the_end_of_a_life_long_output_is_kept_without_keeping_the_rest(tmp_path: Path) -> None:
+    report = Recorder()
+    result = succeeded(run(tmp_path, "seq", "100000", report=report))
+    whole = "".join(f"{number}\n" for number in range(1, 100_001))
+    assert report.text() == whole
+    assert result.stdout_tail.decode() == whole[-MAX_TAIL_BYTES:]
+
+
+# -- how it ends ----------------------------------------------------------------------------
+
+
+def test_an_exit_code_fails_with_the_last_words_and_what_there_was(tmp_path: Path) -> None:
+    script = "echo half > part; echo out; echo 'no more paper' >&2; exit 3"
+    outcome = failed(run(tmp_path, "sh", "-c", script, files_out=("part",)), FailureKind.EXIT)
+    assert outcome.message == "ended with exit code 3: no more paper"
+    assert ProcessResult.decode(outcome.result) == ProcessResult(
+        3, {"part": b"half\n"}, b"out\n", b"no more paper\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "number"), [("SEGV", 11), ("KILL", 9), ("40", 40)])
+def test_a_signal_is_named(tmp_path: Path, name: str, number: int) -> None:
+    outcome = failed(run(tmp_path, "sh", "-c", f"kill -{name} $$"), FailureKind.EXIT)
+    assert outcome.message == f"ended by {'signal 40' if number == 40 else 'SIG' + name}"
+    assert ProcessResult.decode(outcome.result).exit_code == -number
+
+
+def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> None:
+    outcome = failed(run(tmp_path, "no-such-program"), FailureKind.DRIVER)
+    assert outcome.message == "could not start: no-such-program: No such file or directory"
+    outcome = failed(
+        run(tmp_path, "./data", files_in={"data": b"\x7fELF no program"}), FailureKind.DRIVER
+    )
+    assert outcome.message == "could not start: ./data: Exec format error"
+    # More than execve takes together, though each is short enough.
+    outcome = failed(run(tmp_path, "true", *["x" * 100_000] * 30), FailureKind.DRIVER)
+    assert outcome.message == "could not start: true: Argument list too long"
+
+
+def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_path: Path) -> None:
+    async def story() -> None:
+        payload = ProcessSpec(("true",), files_in={"a": b""}).encode()
+        async with an_execution(tmp_path, payload) as execution:
+            scratch = trio.Path(execution.scratch)
+            await scratch.rmdir()
+            await scratch.touch()
+            failed(
+                await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER
+            )
+            await scratch.unlink()
+
+    within(10, story)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(payload=st.binary(max_size=64))
+def test_a_malformed_payload_is_refused_before_anything_runs(
+    tmp_path: Path, payload: bytes
+) -> None:
+    async def story() -> None:
+        async with an_execution(tmp_path, payload) as execution:
+            failed(
+                await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.INVALID
+            )
+
+    within(10, story)
+
+
+def test_running_past_its_time_kills_the_task_and_all_that_it_started(tmp_path: Path) -> None:
+    child, daemon = tmp_path / "child", tmp_path / "daemon"
+    script = f"sleep 600 & echo $! > {child}; {' '.join(PYTHON)} '{DAEMON}' {daemon}; wait"
+    outcome = failed(run(tmp_path, "sh", "-c", script, timeout_s=1), FailureKind.TIMEOUT)
+    assert outcome.message == "ran past its 1 s"
+    assert not alive(int(child.read_text()))
+    assert not alive(int(daemon.read_text()))
+
+
+def test_a_task_may_say_its_last_words_when_its_time_is_up(tmp_path: Path) -> None:
+    script = "trap 'echo saved; exit 0' TERM; sleep 600 & wait"
+    outcome = failed(run(tmp_path, "sh", "-c", script, timeout_s=0.5), FailureKind.TIMEOUT)
+    assert ProcessResult.decode(outcome.result).stdout_tail == b"saved\n"
+
+
+def test_a_task_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.05; done"
+    failed(run(tmp_path, "sh", "-c", script, timeout_s=0.5), FailureKind.TIMEOUT)
+    assert not alive(int(pid.read_text()))
+
+
+def test_what_a_task_leaves_running_ends_with_it(tmp_path: Path) -> None:
+    daemon = tmp_path / "daemon"
+    succeeded(run(tmp_path, *PYTHON, DAEMON, str(daemon)))
+    assert not alive(int(daemon.read_text()))
+
+
+def test_cancelling_returns_when_all_is_dead(tmp_path: Path) -> None:
+    task, daemon = tmp_path / "task", tmp_path / "daemon"
+    script = f"echo $$ > {task}; {' '.join(PYTHON)} '{DAEMON}' {daemon}; sleep 600"
+    payload = ProcessSpec(("sh", "-c", script)).encode()
+
+    async def story() -> None:
+        async with an_execution(tmp_path, payload) as execution, trio.open_nursery() as nursery:
+            nursery.start_soon(ProcessDriver(bare_machine()).run, execution, Recorder())
+            await eventually(daemon.exists)
+            nursery.cancel_scope.cancel()
+        assert not alive(int(task.read_text()))
+        assert not alive(int(daemon.read_text()))
+
+    within(10, story)
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def test_a_promised_file_that_is_not_there_fails_a_task_that_ended_well(tmp_path: Path) -> None:
+    outcome = failed(run(tmp_path, "true", files_out=("a", "b/c")), FailureKind.EXIT)
+    assert outcome.message == (
+        "ended well, but these files cannot be read:"
+        " a (No such file or directory), b/c (No such file or directory)"
+    )
+
+
+def test_links_and_pipes_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    script = f"ln -s {tmp_path}/key link; ln -s {tmp_path} folder; mkfifo pipe; mkdir plain"
+    names = ("link", "folder/key", "pipe", "plain")
+    outcome = failed(run(tmp_path, "sh", "-c", script, files_out=names), FailureKind.EXIT)
+    assert ProcessResult.decode(outcome.result).files == {}
+    assert all(name in outcome.message for name in names)
+
+
+def test_files_larger_than_a_result_are_not_sent(tmp_path: Path) -> None:
+    half = MAX_RESULT_BYTES // 2
+    script = f"head -c {half} /dev/zero > a; head -c {half} /dev/zero > b"
+    outcome = failed(run(tmp_path, "sh", "-c", script, files_out=("a", "b")), FailureKind.OUTPUT)
+    assert "at most 8MiB" in outcome.message
+    outcome = failed(
+        run(tmp_path, "sh", "-c", f"{script}; exit 1", files_out=("a", "b")), FailureKind.EXIT
+    )
+    assert ProcessResult.decode(outcome.result) == ProcessResult(1)
+    # A hole of 60 GiB costs the node no more to refuse.
+    sparse = run(tmp_path, "truncate", "-s", "60G", "a", files_out=("a",))
+    failed(sparse, FailureKind.OUTPUT)
+
+
+def test_the_builtin_drivers_go_by_their_names(tmp_path: Path) -> None:
+    made = {name: make().name for name, make in builtin_drivers().items()}
+    assert made == {"process": "process", "python": "python"}

@@ -1,0 +1,591 @@
+"""The `python` driver, on real interpreters."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.host.drivers import interpreter, python
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.workload.python_call import PythonCall
+from tests.host.drivers_world import (
+    Recorder,
+    alive,
+    an_execution,
+    bare_machine,
+    eventually,
+    within,
+)
+
+
+class World:
+    """One driver on one machine, and calls made through it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.driver = PythonDriver(bare_machine())
+        self.leases: set[str] = set()
+
+    async def outcome(self, function: Callable[..., Any], *args: Any, **how: Any) -> Outcome:
+        call = PythonCall(cloudpickle.dumps(function), cloudpickle.dumps((args, {})))
+        return await self.outcome_of(call.encode(), **how)
+
+    async def outcome_of(
+        self, payload: bytes, *, report: Recorder | None = None, **held: Any
+    ) -> Outcome:
+        self.leases.add(held.get("lease_id", "lease"))
+        async with an_execution(self.root, payload, **held) as execution:
+            return await self.driver.run(execution, report or Recorder())
+
+    async def value(self, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        outcome = await self.outcome(function, *args, **how)
+        assert isinstance(outcome, Succeeded), outcome
+        return pickle.loads(outcome.result)
+
+    async def failure(
+        self, kind: FailureKind, function: Callable[..., Any], *args: Any, **how: Any
+    ) -> Failed:
+        outcome = await self.outcome(function, *args, **how)
+        assert isinstance(outcome, Failed), outcome
+        assert outcome.kind is kind, outcome
+        return outcome
+
+
+def story(root: Path, tell: Callable[[World], Awaitable[None]]) -> None:
+    """Tells a story in a new world, and checks that ending its leases leaves nothing."""
+
+    async def bounded() -> None:
+        world = World(root)
+        try:
+            await tell(world)
+        finally:
+            for lease in sorted(world.leases):
+                await world.driver.end_lease(lease)
+        left = [path.name for path in sorted(root.iterdir()) if path.is_dir()]  # noqa: ASYNC240
+        assert left == []
+
+    within(20, bounded)
+
+
+def open_sockets() -> list[int]:
+    """Of the process that calls it."""
+    links = [Path(f"/dev/fd/{fd}") for fd in range(3, 100)]
+    return [int(link.name) for link in links if link.is_symlink() and link.is_socket()]
+
+
+# -- calls ----------------------------------------------------------------------------------
+
+
+def test_a_call_returns_its_value_and_reads_no_pickle_in_the_node(tmp_path: Path) -> None:
+    marker = tmp_path / "read-in"
+
+    class Telltale:
+        """Unpickling it writes down the process that did."""
+
+        def __reduce__(self) -> Any:
+            return eval, (f"open({str(marker)!r}, 'a').write(f'{{__import__(\"os\").getpid()}} ')",)
+
+    async def tell(world: World) -> None:
+        def returns(_: object, write: Any) -> Any:
+            return write()
+
+        outcome = await world.outcome(returns, Telltale(), Telltale)
+        assert isinstance(outcome, Succeeded)
+        readers = marker.read_text().split()
+        assert len(readers) == 1
+        assert readers[0] != str(os.getpid())
+        pickle.loads(outcome.result)
+        assert marker.read_text().split()[1:] == [str(os.getpid())]
+
+    story(tmp_path, tell)
+
+
+def test_arguments_travel_and_what_the_callers_main_defines_travels_with_them(
+    tmp_path: Path,
+) -> None:
+    main: dict[str, Any] = {"__name__": "__main__"}
+    exec(  # as a script would define it
+        "import math\nclass Point:\n  def __init__(self, x, y): self.x, self.y = x, y\n"
+        "def helper(p): return math.hypot(p.x, p.y)\n"
+        "def task(p, *, scale): return scale * helper(p)\n",
+        main,
+    )
+
+    async def tell(world: World) -> None:
+        payload = PythonCall(
+            cloudpickle.dumps(main["task"]),
+            cloudpickle.dumps(((main["Point"](3, 4),), {"scale": 2})),
+        ).encode()
+        outcome = await world.outcome_of(payload)
+        assert isinstance(outcome, Succeeded), outcome
+        assert pickle.loads(outcome.result) == 10.0
+
+    story(tmp_path, tell)
+
+
+def test_modules_of_the_nodes_environment_are_found_and_no_file_beside_the_driver(
+    tmp_path: Path,
+) -> None:
+    def where() -> tuple[str, bool]:
+        import importlib.util
+
+        import trio
+
+        return trio.__file__, importlib.util.find_spec("supervisor") is not None
+
+    async def tell(world: World) -> None:
+        assert await world.value(where) == (trio.__file__, False)
+
+    story(tmp_path, tell)
+
+
+def test_a_call_runs_in_its_own_folder_with_an_environment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORMATION_SECRET", "the key to everything")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+
+    def look() -> tuple[str, dict[str, str], list[str]]:
+        descriptors = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+        return str(Path.cwd()), dict(os.environ), descriptors
+
+    async def tell(world: World) -> None:
+        folder, environment, descriptors = await world.value(look, device_ids=("GPU-a",))
+        other, *_ = await world.value(look)
+        assert folder != other
+        assert {Path(folder).parent, Path(other).parent} == {tmp_path}
+        home = environment["HOME"]
+        assert Path(home).parent == tmp_path
+        assert environment == {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": home,
+            "TMPDIR": home,
+            "LANG": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": "GPU-a",
+        }
+        # The call's socket, and the folder being listed.
+        assert len(descriptors) == 5
+
+    story(tmp_path, tell)
+
+
+def test_what_a_call_starts_or_forks_does_not_get_the_calls(tmp_path: Path) -> None:
+    def start() -> tuple[str, int]:
+        import subprocess
+
+        started = subprocess.run(
+            ["ls", "/proc/self/fd"], capture_output=True, text=True, close_fds=False, check=True
+        ).stdout.split()
+        fork = os.fork()
+        if fork == 0:
+            if os.fork() == 0:
+                os._exit(len(open_sockets()))
+            os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+        return " ".join(started), os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+
+    async def tell(world: World) -> None:
+        report = Recorder()
+        assert await world.value(start, report=report) == ("0 1 2 3", 0)
+        assert report.pieces == []
+
+    story(tmp_path, tell)
+
+
+# -- warmth ---------------------------------------------------------------------------------
+
+
+def test_calls_of_one_lease_share_a_process_and_leases_do_not(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        ann = [await world.value(os.getpid, lease_id="ann") for _ in range(3)]
+        bob = await world.value(os.getpid, lease_id="bob")
+        assert len(set(ann)) == 1
+        assert bob not in (ann[0], os.getpid())
+        await world.driver.end_lease("ann")
+        assert not alive(ann[0])
+        assert alive(bob)
+        assert await world.value(os.getpid, lease_id="bob") == bob
+
+    story(tmp_path, tell)
+
+
+class CountsReads:
+    """A function that tells how often this process has read its pickle."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        reads = "__import__('builtins').__dict__.setdefault('reads', {})"
+        name = repr(self.name)
+        return eval, (
+            f"{reads}.__setitem__({name}, {reads}.get({name}, 0) + 1)"
+            f" or (lambda: __import__('builtins').reads[{name}])",
+        )
+
+    def __call__(self) -> int:
+        raise AssertionError("it is called where it was read")
+
+
+def test_a_function_is_read_once_and_a_bounded_number_is_kept(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        assert [await world.value(CountsReads("a")) for _ in range(3)] == [1, 1, 1]
+        for number in range(interpreter.MAX_FUNCTIONS - 1):
+            assert await world.value(CountsReads(str(number))) == 1
+        assert await world.value(CountsReads("a")) == 1
+        for number in range(interpreter.MAX_FUNCTIONS):
+            assert await world.value(CountsReads(f"another {number}")) == 1
+        assert await world.value(CountsReads("a")) == 2
+
+    story(tmp_path, tell)
+
+
+def test_calls_of_one_lease_run_one_after_the_other(tmp_path: Path) -> None:
+    def step(log: str, name: str) -> None:
+        with Path(log).open("a") as file:
+            file.write(f"+{name}")
+            file.flush()
+            time.sleep(0.02)
+            file.write(f"-{name}")
+
+    async def tell(world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in "abcd":
+                nursery.start_soon(world.value, step, str(tmp_path / "log"), name)
+        text = (tmp_path / "log").read_text()
+        steps = [text[index : index + 4] for index in range(0, len(text), 4)]
+        assert sorted(steps) == ["+a-a", "+b-b", "+c-c", "+d-d"]
+
+    story(tmp_path, tell)
+
+
+def test_a_warm_call_costs_little_and_a_cold_one_not_much(tmp_path: Path) -> None:
+    """Measured on two busy cores: 0.25 ms and 65 ms. The bounds are ten times that."""
+
+    async def tell(world: World) -> None:
+        payload = PythonCall(
+            cloudpickle.dumps(lambda item: item), cloudpickle.dumps(((1,), {}))
+        ).encode()
+        async with an_execution(tmp_path, payload) as execution:
+            took: list[float] = []
+            for _ in range(201):
+                began = time.perf_counter()
+                await world.driver.run(execution, Recorder())
+                took.append(time.perf_counter() - began)
+        await world.driver.end_lease("lease")
+        assert took[0] < 0.65
+        assert statistics.median(took) < 0.0025
+
+    story(tmp_path, tell)
+
+
+# -- output ---------------------------------------------------------------------------------
+
+
+def test_output_arrives_while_the_call_runs_and_all_of_it_before_its_end(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def speak(go: str) -> None:
+        print("started")
+        while not Path(go).exists():
+            time.sleep(0.005)
+        os.write(1, b"raw\n")
+        print("an error", file=sys.stderr)
+        print("x" * 50_000)
+
+    async def tell(world: World) -> None:
+        report = Recorder(react=lambda _: go.touch())
+        await world.value(speak, str(go), report=report, timeout_s=5)
+        assert report.text() == "started\nraw\n" + "x" * 50_000 + "\n"
+        assert report.text("stderr") == "an error\n"
+        quiet = Recorder()
+        await world.value(lambda: None, report=quiet)
+        assert quiet.pieces == []
+
+    story(tmp_path, tell)
+
+
+# -- failures -------------------------------------------------------------------------------
+
+
+def test_an_exception_comes_back_with_its_traceback(tmp_path: Path) -> None:
+    def divide(by: int) -> float:
+        return 1 / by
+
+    async def tell(world: World) -> None:
+        failed = await world.failure(FailureKind.EXCEPTION, divide, 0)
+        assert failed.message.endswith("ZeroDivisionError: division by zero\n")
+        assert "in divide" in failed.message
+        assert "interpreter.py" not in failed.message
+        assert isinstance(pickle.loads(failed.result), ZeroDivisionError)
+        assert await world.value(divide, 2) == 0.5
+
+    story(tmp_path, tell)
+
+
+def test_only_the_end_of_a_long_traceback_is_kept(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("start " + "x" * 100_000 + " end")
+
+    async def tell(world: World) -> None:
+        failed = await world.failure(FailureKind.EXCEPTION, fail)
+        assert len(failed.message) == interpreter.MAX_MESSAGE_BYTES
+        assert failed.message.endswith(" end\n")
+
+    story(tmp_path, tell)
+
+
+def test_an_exception_that_does_not_pickle_keeps_its_message(tmp_path: Path) -> None:
+    def fail(size: int) -> None:
+        import threading
+
+        error = ValueError("no way to pickle this", "x" * size)
+        if not size:
+            error.lock = threading.Lock()  # type: ignore[attr-defined]
+        raise error
+
+    async def tell(world: World) -> None:
+        for size in (0, MAX_RESULT_BYTES + 1):
+            failed = await world.failure(FailureKind.EXCEPTION, fail, size)
+            assert failed.result == b""
+        assert "no way" in (await world.failure(FailureKind.EXCEPTION, fail, 0)).message
+
+    story(tmp_path, tell)
+
+
+def test_leaving_with_sys_exit_is_an_exception_of_the_call(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        pid = await world.value(os.getpid)
+        failed = await world.failure(FailureKind.EXCEPTION, sys.exit, 3)
+        assert failed.message == "SystemExit: 3\n"
+        assert await world.value(os.getpid) == pid
+
+    story(tmp_path, tell)
+
+
+def test_a_result_that_does_not_pickle_is_an_exception_that_says_so(tmp_path: Path) -> None:
+    def lock() -> object:
+        import threading
+
+        return threading.Lock()
+
+    async def tell(world: World) -> None:
+        failed = await world.failure(FailureKind.EXCEPTION, lock)
+        assert "cannot pickle '_thread.lock' object" in failed.message
+
+    story(tmp_path, tell)
+
+
+def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path: Path) -> None:
+    def result(size: int) -> bytes:
+        return b"x" * size
+
+    async def tell(world: World) -> None:
+        pid = await world.value(os.getpid)
+        overhead = len(pickle.dumps(b"x" * MAX_RESULT_BYTES, protocol=5)) - MAX_RESULT_BYTES
+        assert len(await world.value(result, MAX_RESULT_BYTES - overhead)) > 8_000_000
+        failed = await world.failure(FailureKind.OUTPUT, result, MAX_RESULT_BYTES)
+        assert "of at most 8388608" in failed.message
+        assert await world.value(os.getpid) == pid
+
+    story(tmp_path, tell)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(payload=st.binary(max_size=64))
+def test_a_malformed_payload_is_refused_before_anything_runs(
+    tmp_path: Path, payload: bytes
+) -> None:
+    async def tell(world: World) -> None:
+        outcome = await world.outcome_of(payload)
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.INVALID
+
+    story(tmp_path, tell)
+
+
+def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        missing = b"cno_such_module\nfunction\n."
+        for function, arguments, expected in (
+            (missing, cloudpickle.dumps(((), {})), "ModuleNotFoundError"),
+            (b"", b"", "EOFError"),
+            (b"garbage", b"garbage", "UnpicklingError"),
+            (cloudpickle.dumps(len), cloudpickle.dumps(7), "TypeError"),
+        ):
+            outcome = await world.outcome_of(PythonCall(function, arguments).encode())
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.EXCEPTION
+            assert expected in outcome.message
+
+    story(tmp_path, tell)
+
+
+def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path: Path) -> None:
+    def leave() -> None:
+        print("so long", file=sys.stderr)
+        os._exit(7)
+
+    def crash() -> None:
+        import ctypes
+
+        ctypes.string_at(0)
+
+    async def tell(world: World) -> None:
+        pids = [await world.value(os.getpid)]
+        failed = await world.failure(FailureKind.EXIT, leave)
+        assert failed.message == "ended with exit code 7: so long"
+        pids.append(await world.value(os.getpid))
+        assert (await world.failure(FailureKind.EXIT, crash)).message == "ended by SIGSEGV"
+        pids.append(await world.value(os.getpid))
+        # Between two calls, so that the next one finds it dead and none fails.
+        os.kill(pids[-1], signal.SIGKILL)
+        await eventually(lambda: not alive(pids[-1]))
+        await trio.sleep(0.05)
+        pids.append(await world.value(os.getpid))
+        assert len(set(pids)) == 4
+
+    story(tmp_path, tell)
+
+
+def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None:
+    def meddle(how: str) -> None:
+        import socket
+
+        (fd,) = open_sockets()
+        if how == "junk":
+            os.write(fd, b"junk" * 100)
+        elif how == "huge":
+            os.write(fd, b"R\0\0\0\0\xff\xff\xff\xff")
+        elif how == "long":
+            os.write(fd, b"E\xff\xff\xff\xff\0\0\0\0")
+        elif how == "half":
+            os.write(fd, b"R\0\0")
+            os._exit(0)
+        elif how == "body":
+            os.write(fd, b"R\0\0\0\0\0\0\0\x09")
+            os._exit(0)
+        else:
+            socket.socket(fileno=fd).shutdown(socket.SHUT_RDWR)
+        time.sleep(60)
+
+    async def tell(world: World) -> None:
+        for how in ("junk", "huge", "long", "half", "body", "shut"):
+            await world.failure(FailureKind.EXIT, meddle, how)
+            assert await world.value(lambda: "well") == "well"
+
+    story(tmp_path, tell)
+
+
+def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
+    def sleep(pid: str) -> None:
+        Path(pid).write_text(str(os.getpid()))
+        time.sleep(600)
+
+    async def tell(world: World) -> None:
+        pid = tmp_path / "pid"
+        failed = await world.failure(FailureKind.TIMEOUT, sleep, str(pid), timeout_s=0.2)
+        assert failed.message == "ran past its 0.2 s"
+        assert not alive(int(pid.read_text()))
+        assert await world.value(os.getpid) != int(pid.read_text())
+
+    story(tmp_path, tell)
+
+
+def test_cancelling_a_call_returns_when_its_interpreter_is_dead(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        pid = await world.value(os.getpid)
+        with trio.move_on_after(0.1) as time_up:
+            await world.value(time.sleep, 600)
+        assert time_up.cancelled_caught
+        assert not alive(pid)
+        assert await world.value(os.getpid) != pid
+
+    story(tmp_path, tell)
+
+
+def test_ending_a_lease_ends_its_call_and_those_that_wait(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        pid = await world.value(os.getpid)
+        ended: list[Outcome] = []
+
+        async def call(seconds: float) -> None:
+            ended.append(await world.outcome(time.sleep, seconds))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, 600)
+            await trio.sleep(0.1)
+            nursery.start_soon(call, 0)
+            await trio.sleep(0.1)
+            await world.driver.end_lease("lease")
+            assert not alive(pid)
+        assert ended == 2 * [Failed(FailureKind.CANCELLED, "its lease ended")]
+        await world.driver.end_lease("lease")
+        await world.driver.end_lease("a lease it never heard of")
+
+    story(tmp_path, tell)
+
+
+def test_ending_a_lease_while_its_interpreter_starts_ends_the_call(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        ended: list[Outcome] = []
+
+        async def call() -> None:
+            ended.append(await world.outcome(time.sleep, 600))
+
+        for delay_s in (0, 0.005, 0.02, 0.04):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await trio.sleep(delay_s)
+                await eventually(lambda: bool(world.driver._leases))
+                await world.driver.end_lease("lease")
+        assert ended == 4 * [Failed(FailureKind.CANCELLED, "its lease ended")]
+
+    story(tmp_path, tell)
+
+
+def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
+    def at_once() -> int:
+        return len(b"x" * 2**33)
+
+    def bit_by_bit() -> None:
+        held = [b"x" * 2**20 for _ in range(200)]
+        time.sleep(len(held))
+
+    async def tell(world: World) -> None:
+        failed = await world.failure(FailureKind.MEMORY, at_once, memory_bytes=128 * MIB)
+        assert failed.message.endswith("MemoryError\n")
+        failed = await world.failure(FailureKind.MEMORY, bit_by_bit)
+        assert failed.message == "stopped at its memory limit of 256MiB; ask for more memory"
+
+    story(tmp_path, tell)
+
+
+def test_an_interpreter_that_cannot_start_is_the_machines_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import no_such_module_anywhere")
+    monkeypatch.setattr(python, "_INTERPRETER", broken)
+
+    async def tell(world: World) -> None:
+        failed = await world.failure(FailureKind.DRIVER, len, "abc")
+        assert failed.message.startswith("the interpreter did not start: ended with exit code 1")
+        assert "no_such_module_anywhere" in failed.message
+
+    story(tmp_path, tell)

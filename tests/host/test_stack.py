@@ -1,0 +1,567 @@
+"""Two or three nodes talk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import trio
+from stacks import LOOPBACK, Answer, Node, run, running, until
+
+from formation_p2p.effects import Contact
+from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, ProtocolViolation, Unreachable
+from formation_p2p.host import net_work
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity
+
+
+# -- kad ----------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_and_the_asker_is_known_with_its_address() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            assert await alice.ask(bob, b"who is near?") == b"re:who is near?"
+            assert bob.requests == [(alice.contact, b"who is near?")]
+
+    run(story)
+
+
+def test_requests_share_one_stream_and_may_be_pipelined() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            answers: dict[int, bytes | None] = {}
+
+            async def ask(i: int) -> None:
+                answers[i] = await alice.ask(bob, b"%d" % i)
+
+            await alice.ask(bob, b"first")
+            async with trio.open_nursery() as nursery:
+                for i in range(50):
+                    nursery.start_soon(ask, i)
+            assert answers == {i: b"re:%d" % i for i in range(50)}
+            # identify's are closed by then, or about to be
+            (connection,) = bob.stack._running.swarm._all()
+            assert len([c for c in connection.muxed_conn.channels if not c._finished_there]) == 1
+
+    run(story)
+
+
+def test_a_request_without_an_answer_ends_once_it_is_written() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        bob.respond = lambda frame, answer: answer(None if frame == b"tell" else frame)
+        async with running(alice, bob):
+            for _ in range(3):
+                answer = await alice.stack.ask(
+                    bob.contact, b"tell", timeout_s=5, expects_answer=False
+                )
+                assert answer is None
+            assert await alice.ask(bob, b"ask") == b"ask"
+            assert [frame for _, frame in bob.requests] == [b"tell"] * 3 + [b"ask"]
+
+    run(story)
+
+
+def test_an_answer_may_come_later() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        answers: list[Answer] = []
+        bob.respond = lambda frame, answer: answers.append(answer)
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            nursery.start_soon(alice.ask, bob, b"slow")
+            await until(lambda: answers)
+            answers[0](b"at last")
+
+    run(story)
+
+
+def test_the_largest_frames_pass_and_larger_ones_are_refused_here() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        bob.respond = lambda frame, answer: answer(frame)
+        async with running(alice, bob):
+            largest = os.urandom(MAX_KAD_FRAME_BYTES)
+            assert await alice.ask(bob, largest) == largest
+            with pytest.raises(InvalidInput):
+                await alice.ask(bob, largest + b"x")
+            with pytest.raises(InvalidInput):
+                alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES + 1))
+
+    run(story)
+
+
+def test_a_request_that_nobody_answers_ends_in_time_and_the_next_one_works() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        bob.respond = lambda frame, answer: None if frame == b"hang" else answer(frame)
+        async with running(alice, bob):
+            with pytest.raises(Unreachable, match="within"):
+                await alice.ask(bob, b"hang", timeout_s=0.3)
+            assert await alice.ask(bob, b"again") == b"again"
+
+    run(story)
+
+
+def test_a_request_survives_that_another_one_on_its_stream_is_given_up() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        bob.respond = lambda frame, answer: None if frame == b"hang" else answer(frame)
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            await alice.ask(bob, b"warm")
+
+            async def hang() -> None:
+                with pytest.raises(Unreachable):
+                    await alice.ask(bob, b"hang", timeout_s=0.3)
+
+            nursery.start_soon(hang)
+            await until(lambda: bob.requests[-1][1] == b"hang")
+            assert await alice.ask(bob, b"behind it") == b"behind it"
+
+    run(story)
+
+
+def test_a_response_that_is_no_frame_is_a_violation() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            import formation_p2p.host.net_kad as net_kad
+
+            original = net_kad.encode_frame
+            net_kad.encode_frame = lambda frame: (  # type: ignore[attr-defined]
+                b"\xff\xff\xff\xff\xff" if frame.startswith(b"re:") else original(frame)
+            )
+            try:
+                with pytest.raises(ProtocolViolation):
+                    await alice.ask(bob, b"hello")
+            finally:
+                net_kad.encode_frame = original  # type: ignore[attr-defined]
+
+    run(story)
+
+
+def test_a_handler_that_fails_costs_its_stream_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+
+        def respond(frame: bytes, answer: Answer) -> None:
+            if frame == b"bad":
+                raise RuntimeError("a bug of the shell")
+            answer(frame)
+
+        bob.respond = respond
+        async with running(alice, bob):
+            with pytest.raises(Unreachable):
+                await alice.ask(bob, b"bad")
+            assert await alice.ask(bob, b"good") == b"good"
+            assert bob.gone == []
+
+    run(story)
+    assert "a bug of the shell" in caplog.text
+
+
+# -- work ---------------------------------------------------------------------------------------
+
+
+def test_frames_go_both_ways_on_one_stream_and_in_order() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            for i in range(200):
+                alice.stack.send(bob.contact, b"a%d" % i)
+            await until(lambda: len(bob.frames) == 200)
+            for i in range(200):
+                bob.stack.send(bob.frames[0][0], b"b%d" % i)
+            await until(lambda: len(alice.frames) == 200)
+            assert bob.payloads == [b"a%d" % i for i in range(200)]
+            assert alice.payloads == [b"b%d" % i for i in range(200)]
+            assert bob.frames[0][0] == alice.contact
+            (session,) = bob.stack._running.work.sessions.values()
+            assert len(session._channels) == 1
+
+    run(story)
+
+
+def test_both_may_open_at_once() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            for i in range(100):
+                alice.stack.send(bob.contact, b"%d" % i)
+                bob.stack.send(alice.contact, b"%d" % i)
+            await until(lambda: len(alice.frames) == len(bob.frames) == 100)
+            assert alice.payloads == bob.payloads == [b"%d" % i for i in range(100)]
+            assert alice.lost == bob.lost == []
+
+    run(story)
+
+
+def test_the_largest_work_frame_arrives_whole() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            largest = os.urandom(MAX_WORK_FRAME_BYTES)
+            alice.stack.send(bob.contact, largest)
+            alice.stack.send(bob.contact, b"after it")
+            await until(lambda: len(bob.frames) == 2)
+            assert bob.payloads == [largest, b"after it"]
+
+    run(story)
+
+
+def test_a_small_request_is_not_held_back_by_large_frames() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"warm")
+            alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES))
+            await trio.sleep(0.02)
+            await alice.ask(bob, b"small")
+            assert bob.frames == []
+
+    run(story)
+
+
+def test_frames_to_an_unreachable_peer_are_undelivered_not_lost_silently() -> None:
+    async def story() -> None:
+        alice = Node()
+        nobody = Contact(Identity.from_seed(os.urandom(32)).peer_id, ("/ip4/127.0.0.1/tcp/1",))
+        async with running(alice):
+            alice.stack.send(nobody, b"one")
+            alice.stack.send(nobody, b"two")
+            assert alice.lost == []  # never from inside `send`
+            await until(lambda: alice.lost)
+            ((to, reason),) = alice.lost
+            assert to == nobody.peer_id
+            assert "refused" in reason
+
+    run(story)
+
+
+def test_a_queue_that_overflows_is_given_up_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_work, "MAX_QUEUED_FRAMES", 10)
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            for i in range(20):
+                alice.stack.send(bob.contact, b"%d" % i)
+            await until(lambda: alice.lost)
+            assert "queued" in alice.lost[0][1]
+            alice.stack.send(bob.contact, b"afterwards")
+            await until(lambda: bob.frames)
+            assert bob.payloads == [b"afterwards"]
+            assert len(alice.lost) == 1
+
+    run(story)
+
+
+def test_a_failing_receiver_resets_the_stream_and_the_sender_is_told() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+
+        def take(frame: bytes) -> None:
+            if frame == b"bad":
+                raise RuntimeError("a bug of the shell")
+
+        bob.take = take
+        async with running(alice, bob):
+            alice.stack.send(bob.contact, b"bad")
+            await until(lambda: alice.lost)
+            alice.stack.send(bob.contact, b"good")
+            await until(lambda: bob.payloads == [b"bad", b"good"])
+            assert alice.gone == []
+
+    run(story)
+
+
+# -- who is there -------------------------------------------------------------------------------
+
+
+def test_a_node_that_does_not_listen_can_ask_and_be_sent_to() -> None:
+    async def story() -> None:
+        alice, bob = Node(listen=()), Node()
+        async with running(alice, bob):
+            assert alice.stack.addresses == ()
+            start = time.monotonic()
+            await alice.ask(bob, b"hello")
+            assert time.monotonic() - start < 1
+            assert bob.requests[0][0] == Contact(alice.peer_id)
+            bob.stack.send(Contact(alice.peer_id), b"over your connection")
+            await until(lambda: alice.frames)
+
+    run(story)
+
+
+def test_identify_tells_the_dialler_where_else_the_peer_listens() -> None:
+    async def story() -> None:
+        alice = Node()
+        bob = Node(listen=(LOOPBACK, LOOPBACK.replace("127.0.0.1", "127.0.0.2")))
+        async with running(alice, bob):
+            one = Contact(bob.peer_id, bob.stack.addresses[:1])
+            await alice.ask(one, b"hello")
+            await until(lambda: alice.stack.contact(one).addresses == bob.stack.addresses)
+
+    run(story)
+
+
+def test_announced_addresses_are_told_in_place_of_those_listened_on() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        public = "/ip4/192.0.2.7/tcp/4001"
+        bob.stack = Stack(bob.identity, [LOOPBACK], announce=[public])
+        async with running(alice, bob):
+            assert bob.stack.announced == (public,)
+            await alice.ask(bob, b"hello")
+            await until(lambda: alice.stack.contact(bob.contact).addresses == (public,))
+
+    run(story)
+
+
+def test_another_peer_at_the_address_is_not_taken_for_the_one_wanted() -> None:
+    async def story() -> None:
+        alice, mallory = Node(), Node()
+        bob = Identity.from_seed(os.urandom(32)).peer_id
+        async with running(alice, mallory):
+            with pytest.raises(Unreachable, match=r"PeerID|in place of"):
+                await alice.ask(Contact(bob, mallory.stack.addresses), b"for bob")
+            assert mallory.requests == []
+
+    run(story)
+
+
+def test_a_node_does_not_dial_itself() -> None:
+    async def story() -> None:
+        alice = Node()
+        async with running(alice):
+            with pytest.raises(Unreachable, match="itself"):
+                await alice.ask(alice, b"hello?")
+
+    run(story)
+
+
+@pytest.mark.parametrize("addresses", [(), ("/ip4/127.0.0.1/udp/4001/quic-v1", "nonsense")])
+def test_a_peer_without_a_usable_address_is_unreachable(addresses: tuple[str, ...]) -> None:
+    async def story() -> None:
+        alice = Node()
+        bob = Contact(Identity.from_seed(os.urandom(32)).peer_id, addresses)
+        async with running(alice):
+            with pytest.raises(Unreachable, match="no address"):
+                await alice.ask(bob, b"hello?")
+
+    run(story)
+
+
+def test_many_who_want_a_peer_dial_it_once() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(alice.ask, bob, b"hello")
+            assert len(list(bob.stack._running.swarm._all())) == 1
+
+    run(story)
+
+
+# -- ends ---------------------------------------------------------------------------------------
+
+
+def test_both_hear_of_the_end_of_a_connection_once() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            alice.stack.drop(bob.peer_id, "misbehaves")
+            await until(lambda: alice.gone and bob.gone)
+            assert alice.gone == [bob.peer_id]
+            assert bob.gone == [alice.peer_id]
+            await alice.ask(bob, b"again")
+
+    run(story)
+
+
+def test_a_node_says_goodbye_when_it_closes() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice):
+            async with running(bob):
+                await alice.ask(bob, b"hello")
+                start = time.monotonic()
+            assert time.monotonic() - start < 1
+            await until(lambda: alice.gone, within_s=1)
+
+    run(story)
+
+
+CHILD = textwrap.dedent(
+    """
+    import sys, trio
+    sys.path[:0] = sys.argv[1:]
+    from stacks import Node
+
+    async def main():
+        node = Node(seed=bytes(range(32)))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.stack.run, node)
+            print(node.stack.addresses[0], flush=True)
+
+    trio.run(main)
+    """
+)
+
+
+def test_a_killed_peer_is_missed_within_a_second() -> None:
+    paths = [p for p in sys.path if p]
+    child = subprocess.Popen([sys.executable, "-c", CHILD, *paths], stdout=subprocess.PIPE)
+    try:
+
+        async def story() -> None:
+            assert child.stdout is not None
+            address = (await trio.to_thread.run_sync(child.stdout.readline)).decode().strip()
+            bob = Contact(Identity.from_seed(bytes(range(32))).peer_id, (address,))
+            alice = Node()
+            async with running(alice):
+                await alice.ask(bob, b"hello")
+                alice.stack.send(bob, b"frame")
+                child.send_signal(signal.SIGKILL)
+                await until(lambda: alice.gone == [bob.peer_id], within_s=1)
+                await until(lambda: [to for to, _ in alice.lost] == [bob.peer_id], within_s=1)
+                with pytest.raises(Unreachable):
+                    await alice.ask(bob, b"still there?")
+
+        run(story)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_peer_that_comes_back_is_reached_at_once() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node(seed=bytes(32))
+        async with running(alice):
+            async with running(bob):
+                await alice.ask(bob, b"hello")
+                contact = bob.contact
+            with pytest.raises(Unreachable):
+                await alice.ask(contact, b"gone?")
+            again = Node(listen=contact.addresses, seed=bytes(32))
+            async with running(again):
+                assert again.stack.addresses == contact.addresses
+                assert await alice.ask(again, b"hello", timeout_s=2) == b"re:hello"
+
+    run(story)
+
+
+def test_a_stack_that_breaks_raises_and_what_is_pending_ends() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        bob.respond = lambda frame, answer: None
+        ends: list[str] = []
+
+        async def ask() -> None:
+            try:
+                await alice.ask(bob, b"hang", timeout_s=60)
+            except NodeClosed:
+                ends.append("ask")
+
+        async def serve() -> None:
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(RuntimeError, match="broke"), flatten_subgroups=True
+            ):
+                await alice.stack.run(alice)
+            ends.append("run")
+
+        async def broken() -> None:
+            raise RuntimeError("libp2p broke")
+
+        async with running(bob), trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            await until(lambda: alice.stack.addresses)
+            nursery.start_soon(ask)
+            await until(lambda: bob.requests)
+            address = alice.stack.addresses
+            alice.stack._running.swarm._nursery.start_soon(broken)
+            await until(lambda: len(ends) == 2, within_s=2)
+            with pytest.raises(NodeClosed):
+                await alice.ask(bob, b"more")
+            with pytest.raises(NodeClosed):
+                alice.stack.send(bob.contact, b"more")
+            again = Node(listen=address, seed=alice.identity.seed)
+            bob.respond = lambda frame, answer: answer(frame)
+            async with running(again):
+                assert await again.ask(bob, b"restarted") == b"restarted"
+
+    run(story)
+
+
+# -- listening ----------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_an_error_that_says_so() -> None:
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            alice = Node(listen=(f"/ip4/127.0.0.1/tcp/{port}",))
+            with pytest.raises(LocalError, match=f"{port}.*in use.*another"):
+                await alice.stack.run(alice)
+
+    run(story)
+
+
+def test_listening_on_all_interfaces_tells_the_real_ones() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node(listen=("/ip4/0.0.0.0/tcp/0",))
+        async with running(alice, bob):
+            assert bob.stack.addresses
+            assert all("/0.0.0.0/" not in address for address in bob.stack.addresses)
+            assert await alice.ask(bob, b"hello") == b"re:hello"
+
+    run(story)
+
+
+@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/udp/1/quic-v1", "/dns4/a.example/tcp/1", "x"])
+def test_what_cannot_be_listened_on_is_refused_at_once(listen: str) -> None:
+    with pytest.raises(InvalidInput):
+        Stack(Identity.from_seed(bytes(32)), [listen])
+
+
+def test_another_libp2p_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.0")
+    with pytest.raises(LocalError, match="pip install libp2p==0"):
+        Stack(Identity.from_seed(bytes(32)), [])
+
+
+def test_the_program_that_embeds_it_keeps_its_own_logging() -> None:
+    script = textwrap.dedent(
+        """
+        import logging, sys, trio
+        sys.path[:0] = sys.argv[1:]
+        from stacks import Node, running
+
+        async def main():
+            alice, bob = Node(), Node()
+            async with running(alice, bob):
+                await alice.ask(bob, b"hello")
+                alice.stack.send(bob.contact, b"frame")
+
+        trio.run(main)
+        assert logging.getLogger().handlers == []
+        """
+    )
+    paths = [p for p in sys.path if p]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *paths], capture_output=True, timeout=20, check=True
+    )
+    assert done.stderr == b""
+    assert logging.getLogger("libp2p").level == logging.CRITICAL

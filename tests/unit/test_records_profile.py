@@ -1,0 +1,286 @@
+"""The signed profile: what alice says of herself, and all the ways in which it is refused."""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import (
+    BadRecord,
+    ExpiredRecord,
+    ForgedRecord,
+    InvalidInput,
+    MalformedRecord,
+    OversizedRecord,
+)
+from formation_p2p.identity import Identity, peer_id_to_bytes
+from formation_p2p.records.codec import decode, encode
+from formation_p2p.records.envelope import open_envelope, seal
+from formation_p2p.records.profile import (
+    MAX_CLOCK_SKEW_S,
+    MAX_PROFILE_BYTES,
+    MAX_TTL_S,
+    Profile,
+    open_profile,
+    seal_profile,
+)
+from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.units import GIB
+
+ALICE = Identity.from_seed(b"a" * 32)
+BOB = Identity.from_seed(b"b" * 32)
+NOW = 1_700_000_000
+
+DOMAIN, TYPE = "formation-profile", b"/formation/profile/1"
+
+PROFILE = Profile(
+    peer_id=ALICE.peer_id,
+    sequence=NOW * 1000,
+    issued_unix_s=NOW,
+    expires_unix_s=NOW + 120,
+    capability=Capability(
+        8000, 32 * GIB, 500 * GIB, 1000, gpus=(Gpu("GPU-0", "nvidia", "h100", 80 * GIB, 90),)
+    ),
+    capacity=Capacity(4000, 16 * GIB, gpus=(GpuFree("GPU-0", 500, 40 * GIB),)),
+    labels=(("rack", "7"), ("zone", "cellar")),
+    drivers=("process", "python"),
+    services=("llama",),
+    price_micro=1500,
+    addresses=("/ip4/192.0.2.1/tcp/4001",),
+    grant=b"a grant",
+)
+
+
+def machine(gpus: int) -> Capability:
+    """With device ids as long as NVML's."""
+    return Capability(
+        128_000,
+        1024 * GIB,
+        gpus=tuple(
+            Gpu(f"GPU-{n:036d}", "nvidia", "rtx-6000-ada", 48 * GIB, 89) for n in range(gpus)
+        ),
+    )
+
+
+def altered(**fields: Any) -> bytes:
+    """Alice's profile with fields on the wire replaced by place, signed by her all the same."""
+    _, payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)
+    wire: Any = decode(payload, MAX_PROFILE_BYTES)
+    for place, value in fields.items():
+        wire[int(place.removeprefix("f"))] = value
+    return seal(ALICE, DOMAIN, TYPE, encode(wire))
+
+
+def test_what_alice_seals_opens_as_she_wrote_it() -> None:
+    raw = seal_profile(ALICE, PROFILE)
+    signed = open_profile(raw, NOW)
+    assert signed.profile == PROFILE
+    assert signed.raw == raw
+    assert len(raw) < 400
+
+
+small = st.integers(0, 2**63 - 1)
+names = st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), max_size=8, unique=True).map(tuple)
+
+
+@given(
+    small, st.integers(1, MAX_TTL_S), names, names, small, st.binary(max_size=700), st.booleans()
+)
+def test_any_profile_survives_the_wire(
+    sequence: int,
+    ttl_s: int,
+    drivers: tuple[str, ...],
+    services: tuple[str, ...],
+    price: int,
+    grant: bytes,
+    withdrawn: bool,
+) -> None:
+    profile = replace(
+        PROFILE,
+        sequence=sequence,
+        expires_unix_s=NOW + ttl_s,
+        drivers=drivers,
+        services=services,
+        price_micro=price,
+        grant=grant,
+        withdrawn=withdrawn,
+    )
+    assert open_profile(seal_profile(ALICE, profile), NOW).profile == profile
+
+
+def test_the_farewell_is_a_record_like_any_other() -> None:
+    farewell = replace(PROFILE, sequence=PROFILE.sequence + 1, withdrawn=True)
+    assert open_profile(seal_profile(ALICE, farewell), NOW).profile.withdrawn
+
+
+# -- forged -----------------------------------------------------------------------------------
+
+
+def test_bob_cannot_write_alices_profile() -> None:
+    payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)[1]
+    with pytest.raises(ForgedRecord, match=f"of {ALICE.peer_id}, signed by {BOB.peer_id}"):
+        open_profile(seal(BOB, DOMAIN, TYPE, payload), NOW)
+
+
+def test_a_changed_byte_breaks_the_signature() -> None:
+    raw = bytearray(seal_profile(ALICE, PROFILE))
+    raw[raw.index(b"cellar")] ^= 1
+    with pytest.raises(ForgedRecord, match="signature"):
+        open_profile(bytes(raw), NOW)
+
+
+# -- expired ----------------------------------------------------------------------------------
+
+
+def test_a_profile_is_good_until_its_very_expiry() -> None:
+    raw = seal_profile(ALICE, PROFILE)
+    open_profile(raw, NOW + 119.999)
+    with pytest.raises(ExpiredRecord, match="expired 0 s ago"):
+        open_profile(raw, NOW + 120)
+
+
+def test_a_life_longer_than_allowed_is_refused() -> None:
+    with pytest.raises(ExpiredRecord, match="live longer than 600 s"):
+        open_profile(altered(f3=NOW + MAX_TTL_S + 1), NOW)
+    open_profile(altered(f3=NOW + MAX_TTL_S), NOW)
+
+
+def test_a_clock_may_run_a_little_ahead_but_not_more() -> None:
+    raw = seal_profile(ALICE, PROFILE)
+    open_profile(raw, NOW - MAX_CLOCK_SKEW_S)
+    with pytest.raises(ExpiredRecord, match="from 61 s ahead; see that the clocks agree"):
+        open_profile(raw, NOW - MAX_CLOCK_SKEW_S - 1)
+
+
+# -- oversized --------------------------------------------------------------------------------
+
+
+def test_sixteen_gpus_fit_and_a_profile_too_large_names_what_takes_the_most() -> None:
+    def profile(gpus: int) -> Profile:
+        capability = machine(gpus)
+        return replace(PROFILE, capability=capability, capacity=idle(capability), grant=bytes(600))
+
+    raw = seal_profile(ALICE, profile(16))
+    assert open_profile(raw, NOW).profile == profile(16)
+    assert len(raw) < MAX_PROFILE_BYTES * 2 // 3
+    with pytest.raises(InvalidInput, match="bytes of 4096") as caught:
+        seal_profile(ALICE, profile(64))
+    assert caught.value.field == "gpu"
+
+
+def test_a_stranger_s_profile_too_large_is_not_read() -> None:
+    raw = seal(ALICE, DOMAIN, TYPE, bytes(MAX_PROFILE_BYTES))
+    with pytest.raises(OversizedRecord):
+        open_profile(raw, NOW)
+
+
+# -- malformed --------------------------------------------------------------------------------
+
+BAD_FIELDS = {
+    "author is no peer id": {"f0": b"alice"},
+    "author is text": {"f0": ALICE.peer_id},
+    "sequence below zero": {"f1": -1},
+    "sequence past 63 bits": {"f1": 2**63},
+    "issued is text": {"f2": "now"},
+    "expires is a float": {"f3": NOW + 1.5},
+    "capability": {"f4": [1, 2]},
+    "capacity": {"f5": None},
+    "labels": {"f6": [["zone", "\x1b[2J"]]},
+    "a label twice": {"f6": [["zone", "a"], ["zone", "b"]]},
+    "drivers": {"f7": ["Process"]},
+    "a driver twice": {"f7": ["process", "process"]},
+    "nine drivers": {"f7": [f"d{n}" for n in range(9)]},
+    "driver is a list": {"f7": [["process"]]},
+    "services": {"f8": "llama"},
+    "a service with a newline": {"f8": ["a\n"]},
+    "price": {"f9": -5},
+    "address is text": {"f10": ["/ip4/192.0.2.1/tcp/1"]},
+    "nine addresses": {"f10": [b"\x04\x01\x02\x03\x04"] * 9},
+    "grant": {"f11": bytes(2049)},
+    "withdrawn": {"f12": 2},
+}
+
+
+@pytest.mark.parametrize("fields", BAD_FIELDS.values(), ids=BAD_FIELDS.keys())
+def test_a_bad_field_makes_a_malformed_record(fields: dict[str, Any]) -> None:
+    with pytest.raises(MalformedRecord, match=f"a profile by {ALICE.peer_id}"):
+        open_profile(altered(**fields), NOW)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", encode([]), encode({1: 2}), encode([1] * 14)])
+def test_a_payload_of_another_shape_is_malformed(payload: bytes) -> None:
+    with pytest.raises(MalformedRecord):
+        open_profile(seal(ALICE, DOMAIN, TYPE, payload), NOW)
+
+
+def test_an_address_that_we_cannot_read_leaves_the_profile_good() -> None:
+    raw = altered(f10=[b"\xff\x7f\x01", b"\x04\xc0\x00\x02\x01\x06\x0f\xa1"])
+    assert open_profile(raw, NOW).profile.addresses == ("/ip4/192.0.2.1/tcp/4001",)
+
+
+@given(st.integers(0, 12), st.data())
+def test_no_field_breaks_it(place: int, data: st.DataObject) -> None:
+    value = data.draw(
+        st.none()
+        | st.integers(-(2**64), 2**64 - 1)
+        | st.text(max_size=9)
+        | st.binary(max_size=9)
+        | st.lists(
+            st.none() | st.integers(0, 9) | st.text(max_size=3) | st.lists(st.integers(0, 3))
+        )
+    )
+    with contextlib.suppress(BadRecord):
+        open_profile(altered(**{f"f{place}": value}), NOW)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_it(raw: bytes) -> None:
+    with pytest.raises(BadRecord):
+        open_profile(raw, NOW)
+
+
+# -- our own mistakes -------------------------------------------------------------------------
+
+
+def test_alice_signs_only_her_own_profile_and_for_a_while_only() -> None:
+    with pytest.raises(InvalidInput, match="peer_id"):
+        seal_profile(BOB, PROFILE)
+    for ttl_s in (0, -1, MAX_TTL_S + 1):
+        with pytest.raises(InvalidInput, match="1 to 600 s after it is issued"):
+            seal_profile(ALICE, replace(PROFILE, expires_unix_s=NOW + ttl_s))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"sequence": -1}, "sequence"),
+        ({"price_micro": 2**63}, "price"),
+        ({"labels": (("zone", "a b"),)}, "label.zone"),
+        ({"drivers": ("Python",)}, "driver"),
+        ({"services": ("a", "a")}, "service"),
+        ({"services": tuple("abcdefghi")}, "service"),
+        ({"addresses": ("alice",)}, "address"),
+        ({"addresses": ("/ip4/192.0.2.1/tcp/1",) * 9}, "address"),
+        ({"grant": bytes(2049)}, "grant"),
+    ],
+)
+def test_a_profile_checks_itself(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        replace(PROFILE, **fields)
+    assert caught.value.field == named
+
+
+def test_a_profile_prints_without_its_bytes() -> None:
+    signed = open_profile(seal_profile(ALICE, PROFILE), NOW)
+    assert "a grant" not in repr(signed)
+    assert "raw=" not in repr(signed)
+    assert str(ALICE.peer_id) in repr(signed)
+
+
+def test_the_author_on_the_wire_is_the_binary_peer_id() -> None:
+    payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)[1]
+    assert peer_id_to_bytes(ALICE.peer_id) in payload

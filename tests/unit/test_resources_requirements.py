@@ -1,0 +1,286 @@
+"""What a task needs: as a noun, as a text, as a mapping."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.bounds import MAX_GPUS, MAX_LABELS
+from formation_p2p.resources.parse import (
+    MAX_TEXT,
+    format_requirements,
+    parse_requirements,
+    requirements_from_mapping,
+)
+from formation_p2p.resources.requirements import MAX_MODELS_ASKED, Requirements
+from formation_p2p.units import GIB, MAX_BYTES, MAX_MILLI, MIB
+
+_names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
+_labels = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
+anything = st.builds(
+    Requirements,
+    cpu_milli=st.integers(1, MAX_MILLI),
+    memory_bytes=st.integers(1, MAX_BYTES),
+    storage_bytes=st.integers(0, MAX_BYTES),
+    network_mbps=st.integers(0, 1_000_000),
+    gpu_count=st.integers(1, MAX_GPUS),
+    gpu_memory_bytes=st.integers(0, MAX_BYTES),
+    gpu_compute_capability=st.just(0) | st.integers(10, 499),
+    gpu_models=st.lists(_names, max_size=MAX_MODELS_ASKED).map(tuple),
+    gpu_share_milli=st.integers(1, 1000),
+    labels=st.dictionaries(_labels, _labels, max_size=MAX_LABELS).map(
+        lambda held: tuple(held.items())
+    ),
+    driver=st.just("") | _names,
+)
+
+
+def refused_field(text: str) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        parse_requirements(text)
+    return refused.value.field
+
+
+def test_every_field_is_read() -> None:
+    text = (
+        "cpu=1.5, memory>=8GiB, gpu=2, gpu.memory=24GiB, gpu.cc>=8.0, gpu.model=H100|a100,"
+        "gpu.share=0.5, storage=1GiB, network=100, label.region=eu, driver=process"
+    )
+    assert parse_requirements(text) == Requirements(
+        cpu_milli=1500,
+        memory_bytes=8 * GIB,
+        storage_bytes=GIB,
+        network_mbps=100,
+        gpu_count=2,
+        gpu_memory_bytes=24 * GIB,
+        gpu_compute_capability=80,
+        gpu_models=("a100", "h100"),
+        gpu_share_milli=500,
+        labels=(("region", "eu"),),
+        driver="process",
+    )
+
+
+def test_nothing_asked_is_one_core_and_half_a_gigabyte() -> None:
+    assert parse_requirements("  ") == requirements_from_mapping({}) == Requirements()
+    assert (Requirements().cpu_milli, Requirements().memory_bytes) == (1000, 512 * MIB)
+
+
+def test_a_gpu_field_alone_asks_for_one_device() -> None:
+    assert parse_requirements("gpu.memory=24GB").gpu_count == 1
+    assert parse_requirements("gpu.model=h100,gpu=4").gpu_count == 4
+
+
+def test_equal_needs_are_equal_and_hash_alike_in_whatever_order_they_are_given() -> None:
+    one = parse_requirements("label.a=1,label.b=2,gpu.model=NVIDIA H100 PCIe|a100")
+    other = parse_requirements("gpu.model=A100|h100|H100,label.b=2,label.a=1")
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+@given(anything)
+def test_what_is_written_is_read_back(needs: Requirements) -> None:
+    text = format_requirements(needs)
+    assert len(text) <= MAX_TEXT
+    assert parse_requirements(text) == needs
+
+
+@given(anything)
+def test_needs_without_a_gpu_are_read_back_too(needs: Requirements) -> None:
+    bare = replace(
+        needs,
+        gpu_count=0,
+        gpu_memory_bytes=0,
+        gpu_compute_capability=0,
+        gpu_models=(),
+        gpu_share_milli=1000,
+    )
+    assert "gpu" not in format_requirements(replace(bare, labels=(), driver=""))
+    assert parse_requirements(format_requirements(bare)) == bare
+
+
+def test_the_longest_needs_fit_into_a_text() -> None:
+    needs = Requirements(
+        gpu_count=1,
+        gpu_models=tuple(f"{place:02}" + "x" * 94 for place in range(MAX_MODELS_ASKED)),
+        labels=tuple((f"{place}" + "k" * 62, "v" * 63) for place in range(MAX_LABELS)),
+        driver="d" * 32,
+    )
+    assert parse_requirements(format_requirements(needs)) == needs
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("cpu=-5", "cpu"),
+        ("cpu=0", "cpu"),
+        ("cpu=nan", "cpu"),
+        ("cpu=inf", "cpu"),
+        ("cpu=abc", "cpu"),
+        ("cpu=1000001", "cpu"),
+        ("memory=-1024", "memory"),
+        ("memory=0", "memory"),
+        ("memory=2000000TiB", "memory"),
+        ("storage=-10", "storage"),
+        ("network=1.5", "network"),
+        ("network=1000001", "network"),
+        ("network=9999999999", "network"),
+        ("gpu=-1", "gpu"),
+        ("gpu=1025", "gpu"),
+        ("gpu=0.5", "gpu"),
+        ("gpu=0,gpu.memory=1GiB", "gpu.memory"),
+        ("gpu=0,gpu.cc=8", "gpu.cc"),
+        ("gpu=0,gpu.model=h100", "gpu.model"),
+        ("gpu=0,gpu.share=0.5", "gpu.share"),
+        ("gpu.memory=many", "gpu.memory"),
+        ("gpu.cc=80", "gpu.cc"),
+        ("gpu.model=", "gpu.model"),
+        ("gpu.model=h100|", "gpu.model"),
+        ("gpu.model=" + "|".join(f"m{place}" for place in range(17)), "gpu.model"),
+        ("gpu.model>=h100", "gpu.model"),
+        ("gpu.share=0", "gpu.share"),
+        ("gpu.share=1.001", "gpu.share"),
+        ("gpu.share>=0.5", "gpu.share"),
+        ("label.region=", "label.region"),
+        ("label.region=eu/west", "label.region"),
+        ("label.region=eu,label.region=us", "label.region"),
+        ("label.region>=eu", "label.region"),
+        ("label.=eu", "label"),
+        ("label._a=eu", "label"),
+        (",".join(f"label.k{place}=v" for place in range(9)), "label"),
+        ("driver=", "driver"),
+        ("driver=Process!", "driver"),
+        ("cpu=1,cpu=2", "cpu"),
+        ("gpu=1,gpu.count=1", "gpu.count"),
+        ("disk=1", "disk"),
+        ("cpu", "requirements"),
+        ("cpu=1,", "requirements"),
+        ("cpu<2", "requirements"),
+        (" " * (MAX_TEXT + 1), "requirements"),
+    ],
+)
+def test_a_refusal_names_the_field_as_it_was_written(text: str, field: str) -> None:
+    assert refused_field(text) == field
+
+
+_fragments = st.sampled_from(
+    [
+        "cpu",
+        "memory",
+        "gpu",
+        "gpu.cc",
+        "gpu.model",
+        "label.",
+        "driver",
+        "=",
+        ">=",
+        ",",
+        "|",
+        "1",
+        "-",
+    ]
+    + ["0.5", "m", "GiB", "e9", "h100", " ", "\n", "sm_90", "٣", "é"]
+)
+
+
+@given(st.text() | st.lists(_fragments, max_size=30).map("".join))
+def test_a_text_is_requirements_or_invalid_input(text: str) -> None:
+    try:
+        needs = parse_requirements(text)
+    except InvalidInput:
+        return
+    assert parse_requirements(format_requirements(needs)) == needs
+
+
+def test_a_job_file_says_the_same_flat_or_in_tables() -> None:
+    expected = parse_requirements("cpu=1.5,memory=8GiB,gpu=2,gpu.cc=8.6,gpu.share=0.25,label.a.b=1")
+    flat = {
+        "cpu": 1.5,
+        "memory": 8 * GIB,
+        "gpu": 2,
+        "gpu.cc": 8.6,
+        "gpu.share": 0.25,
+        "label.a.b": "1",
+    }
+    tables = {
+        "cpu": "1.5",
+        "memory": "8GiB",
+        "gpu": {"count": 2, "cc": "sm_86", "share": "250m"},
+        "label": {"a.b": 1},
+    }
+    assert requirements_from_mapping(flat) == expected
+    assert requirements_from_mapping(tables) == expected
+    assert requirements_from_mapping({"gpu": {"model": ["H100", "A100"]}}).gpu_models == (
+        "a100",
+        "h100",
+    )
+
+
+@pytest.mark.parametrize(
+    ("mapping", "field"),
+    [
+        ({"cpu": -5}, "cpu"),
+        ({"cpu": True}, "cpu"),
+        ({"cpu": float("nan")}, "cpu"),
+        ({"cpu": float("-inf")}, "cpu"),
+        ({"cpu": 10**5000}, "cpu"),
+        ({"cpu": None}, "cpu"),
+        ({"cpu": "1" * 5000}, "cpu"),
+        ({"memory": 1e9}, "memory"),
+        ({"memory": [1]}, "memory"),
+        ({"gpu": 2.0}, "gpu"),
+        ({"gpu": {"memory": -1}}, "gpu.memory"),
+        ({"gpu": {"cc": 80}}, "gpu.cc"),
+        ({"gpu": {1: 2}}, "gpu"),
+        ({"gpu": {"model": ["h100", 1]}}, "gpu.model"),
+        ({"gpu": {"model": {"a": 1}}}, "gpu.model"),
+        ({"gpu": {"count": 1}, "gpu.count": 1}, "gpu.count"),
+        ({"label": {"region": True}}, "label.region"),
+        ({"disk": 1}, "disk"),
+        ({1: 1}, "requirements"),
+        ({"x" * (MAX_TEXT + 1): 1}, "requirements"),
+        ({f"label.{place}": "v" for place in range(100)}, "requirements"),
+    ],
+)
+def test_a_mapping_is_checked_like_a_text(mapping: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        requirements_from_mapping(mapping)
+    assert refused.value.field == field
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"cpu_milli": -5}, "cpu"),
+        ({"cpu_milli": 1.5}, "cpu"),
+        ({"cpu_milli": True}, "cpu"),
+        ({"cpu_milli": float("nan")}, "cpu"),
+        ({"cpu_milli": 10**9 + 1}, "cpu"),
+        ({"cpu_milli": 10**5000}, "cpu"),
+        ({"memory_bytes": "8GiB"}, "memory"),
+        ({"memory_bytes": (1 << 60) + 1}, "memory"),
+        ({"storage_bytes": -1}, "storage"),
+        ({"network_mbps": -1}, "network"),
+        ({"gpu_count": -1}, "gpu"),
+        ({"gpu_memory_bytes": 1}, "gpu.memory"),
+        ({"gpu_count": 1, "gpu_models": ["h100"]}, "gpu.model"),
+        ({"gpu_count": 1, "gpu_models": ("h100", None)}, "gpu.model"),
+        ({"gpu_count": 1, "gpu_share_milli": 0}, "gpu.share"),
+        ({"labels": {"a": "b"}}, "label"),
+        ({"labels": (("a", "b", "c"),)}, "label"),
+        ({"labels": ("ab",)}, "label"),
+        ({"labels": ((1, "b"),)}, "label"),
+        ({"labels": (("a", 1),)}, "label.a"),
+        ({"driver": 3}, "driver"),
+        ({"driver": "x" * 33}, "driver"),
+    ],
+)
+def test_the_noun_checks_itself(fields: dict[str, object], field: str) -> None:
+    """It is made of records of other machines as well as of what a person wrote."""
+    with pytest.raises(InvalidInput) as refused:
+        Requirements(**fields)  # type: ignore[arg-type]
+    assert refused.value.field == field
+    assert len(str(refused.value)) < 500

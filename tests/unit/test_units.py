@@ -1,0 +1,105 @@
+"""Quantities: what people write, and the integers that are kept."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from formation_p2p.units import (
+    GIB,
+    MAX_BYTES,
+    MAX_MILLI,
+    MIB,
+    format_bytes,
+    format_milli,
+    parse_bytes,
+    parse_milli,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1024", 1024),
+        ("8GiB", 8 * GIB),
+        (" 8 gib ", 8 * GIB),
+        ("4G", 4 * GIB),
+        ("24GB", 24 * 10**9),
+        ("1.5MiB", 3 * MIB // 2),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1024", "abc", "8 bananas", "1e9", "nan", "0x10", "٣GiB", "2000000TiB"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="size|past"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"), [("2", 2000), ("1.5", 1500), ("1500m", 1500), (" 0.001 ", 1), ("0", 0)]
+)
+def test_cores_are_read_as_people_write_them(text: str, milli: int) -> None:
+    assert parse_milli(text) == milli
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "m", "-5", "-0.001", "nan", "inf", "-inf", "sNaN", "abc", "0.0001", "1.5mm", "1000001"],
+)
+def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="number|past|finer"):
+        parse_milli(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e999999999", "1e-999999999", "1e999999999m", "0.99999999999999999999999999999999"]
+)
+def test_numbers_beyond_decimals_own_range_are_refused_like_any_other(text: str) -> None:
+    """Decimal overflows with an error of its own, underflows to 0, and rounds at 28 digits."""
+    with pytest.raises(ValueError, match="number|past|finer"):
+        parse_milli(text)
+
+
+@given(st.text() | st.from_regex(r"\A-?\d{0,3}\.?\d{0,5}(e-?\d{1,12})?m?\Z"))
+@example("1e999999999")
+def test_a_text_is_a_number_or_a_value_error(text: str) -> None:
+    for parse, most in ((parse_milli, MAX_MILLI), (parse_bytes, MAX_BYTES)):
+        try:
+            value = parse(text)
+        except ValueError:
+            continue
+        assert type(value) is int
+        assert 0 <= value <= most
+
+
+@given(st.integers(0, MAX_MILLI))
+def test_cores_survive_being_written_and_read(milli: int) -> None:
+    assert parse_milli(format_milli(milli)) == milli
+    assert Decimal(format_milli(milli)) * 1000 == milli
+
+
+@given(st.integers(0, 1023), st.sampled_from(["B", "KiB", "MiB", "GiB", "TiB"]))
+def test_whole_sizes_survive_being_written_and_read(count: int, unit: str) -> None:
+    size = parse_bytes(f"{count}{unit}")
+    assert parse_bytes(format_bytes(size)) == size
+
+
+def test_sizes_are_shown_in_their_largest_unit() -> None:
+    assert [format_bytes(size) for size in (0, 1023, 1536, 8 * GIB)] == [
+        "0B",
+        "1023B",
+        "1.5KiB",
+        "8GiB",
+    ]
+
+
+def test_a_third_of_a_core_in_two_parts_is_a_third() -> None:
+    """In floats 0.1 + 0.2 is more than 0.3."""
+    assert parse_milli("0.1") + parse_milli("0.2") == parse_milli("0.3")

@@ -1,0 +1,206 @@
+"""Payloads and results: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.workload.payload import MAX_RESULT_BYTES, decode_cbor
+from formation_p2p.workload.process import (
+    MAX_ARGUMENT_BYTES,
+    MAX_ARGUMENTS,
+    MAX_FILES,
+    MAX_NAME_BYTES,
+    MAX_TAIL_BYTES,
+    MAX_VARIABLES,
+    ProcessResult,
+    ProcessSpec,
+)
+from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+# Letters for folders and digits for files: no name is another's folder.
+NAMES = st.builds(
+    lambda folders, file: "/".join([*folders, file]),
+    st.lists(st.text("abc…", min_size=1, max_size=5), max_size=3),
+    st.text("0123456789", min_size=1, max_size=5),
+)
+FILES = st.dictionaries(NAMES, st.binary(max_size=50), max_size=5)
+SPECS = st.builds(
+    ProcessSpec,
+    argv=st.lists(TEXT.filter(bool), min_size=1, max_size=5).map(tuple),
+    env=st.dictionaries(TEXT.filter(lambda name: name and "=" not in name), TEXT, max_size=5),
+    stdin=st.none() | st.binary(max_size=50),
+    files_in=FILES,
+    files_out=st.lists(NAMES, max_size=5, unique=True).map(tuple),
+)
+RESULTS = st.builds(
+    ProcessResult,
+    exit_code=st.integers(-64, 255),
+    files=FILES,
+    stdout_tail=st.binary(max_size=50),
+    stderr_tail=st.binary(max_size=50),
+)
+ANY_CBOR = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.binary(), inner),
+    max_leaves=10,
+).map(cbor2.dumps)
+
+
+@given(SPECS)
+def test_a_process_spec_survives_the_wire(spec: ProcessSpec) -> None:
+    assert ProcessSpec.decode(spec.encode()) == spec
+
+
+@given(RESULTS)
+def test_a_process_result_survives_the_wire(result: ProcessResult) -> None:
+    assert ProcessResult.decode(result.encode()) == result
+
+
+@given(st.binary(), st.binary())
+def test_a_python_call_survives_the_wire(function: bytes, arguments: bytes) -> None:
+    call = PythonCall(function, arguments)
+    assert PythonCall.decode(call.encode()) == call
+
+
+@given(st.binary() | ANY_CBOR)
+def test_any_bytes_decode_or_are_refused(encoded: bytes) -> None:
+    for noun in (ProcessSpec, ProcessResult, PythonCall):
+        try:
+            noun.decode(encoded)
+        except InvalidInput:
+            continue
+
+
+@given(SPECS, st.data())
+def test_a_spec_with_any_field_put_wrong_decodes_or_is_refused(
+    spec: ProcessSpec, data: st.DataObject
+) -> None:
+    fields = cbor2.loads(spec.encode())
+    fields[data.draw(st.sampled_from(sorted(fields)))] = cbor2.loads(data.draw(ANY_CBOR))
+    try:
+        ProcessSpec.decode(cbor2.dumps(fields))
+    except InvalidInput:
+        return
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("argv", ()),
+        ("argv", ("",)),
+        ("argv", ("x",) * (MAX_ARGUMENTS + 1)),
+        ("argv", ("x" * (MAX_ARGUMENT_BYTES + 1),)),
+        ("argv", ("a\0b",)),
+        ("argv", ("\ud800",)),
+        ("argv", (b"ls",)),
+        ("env", {"": "x"}),
+        ("env", {"A=B": "x"}),
+        ("env", {"A": 1}),
+        ("env", {"A": "x" * MAX_ARGUMENT_BYTES}),
+        ("env", {str(number): "" for number in range(MAX_VARIABLES + 1)}),
+        ("stdin", "text"),
+        ("files_in", {"a": "text"}),
+        ("files_in", {"": b""}),
+        ("files_in", {"/etc/passwd": b""}),
+        ("files_in", {"../up": b""}),
+        ("files_in", {"a/../../up": b""}),
+        ("files_in", {"a/": b""}),
+        ("files_in", {"a//b": b""}),
+        ("files_in", {"./a": b""}),
+        ("files_in", {".": b""}),
+        ("files_in", {"a\0": b""}),
+        ("files_in", {"a" * (MAX_NAME_BYTES + 1): b""}),
+        ("files_in", {"a": b"", "a/b/c": b""}),
+        ("files_in", {str(number): b"" for number in range(MAX_FILES + 1)}),
+        ("files_out", ("../../root/.ssh/id_ed25519",)),
+        ("files_out", ("a", "a")),
+        ("files_out", tuple(map(str, range(MAX_FILES + 1)))),
+    ],
+)
+def test_a_spec_that_no_machine_should_run_is_refused_by_its_field(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        ProcessSpec(**{"argv": ("true",), field: value})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("exit_code", 256),
+        ("exit_code", -65),
+        ("exit_code", True),
+        ("exit_code", "0"),
+        ("files", {"..": b""}),
+        ("stdout_tail", "text"),
+        ("stderr_tail", b"x" * (MAX_TAIL_BYTES + 1)),
+    ],
+)
+def test_a_result_that_no_driver_gives_is_refused_by_its_field(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        ProcessResult(**{"exit_code": 0, field: value})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"argv": ["true"]},
+        {"argv": ["true"], "env": {}, "stdin": None, "files_in": {}, "files_out": [], "uid": 0},
+        {"argv": {"0": "true"}, "env": {}, "stdin": None, "files_in": {}, "files_out": []},
+        {"argv": ["true"], "env": [], "stdin": None, "files_in": {}, "files_out": []},
+        ["true"],
+    ],
+)
+def test_a_payload_has_exactly_the_fields_of_a_spec(fields: object) -> None:
+    with pytest.raises(InvalidInput):
+        ProcessSpec.decode(cbor2.dumps(fields))
+
+
+def test_what_no_message_carries_is_refused_on_either_side() -> None:
+    large = b"x" * MAX_PAYLOAD_BYTES
+    for encode in (
+        ProcessSpec(("cat",), stdin=large).encode,
+        ProcessResult(0, {"a": b"x" * MAX_RESULT_BYTES}).encode,
+        PythonCall(large, b"").encode,
+        lambda: PythonCall.decode(cbor2.dumps([large, b""])),
+    ):
+        with pytest.raises(InvalidInput, match="at most 8MiB; put large data on storage"):
+            encode()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "why"),
+    [
+        (b"\x00\x00", "more after its end"),
+        (b"\x5f\x41a\xff", "indefinite"),
+        (b"\xa2\x61a\x00\x61a\x01", "Duplicate"),
+        (b"\xa1\x01\x02", "map key"),
+        (b"\x81" * 5 + b"\x00", "depth"),
+        (b"\x9b" + b"\xff" * 8, "premature end"),
+        (b"\xc1\x00", "tag"),
+        (b"\xd9\xd9\xf7\x00", "tag"),
+        (b"\xda\x12\x34\x56\x78\x00", "tag"),
+    ],
+)
+def test_only_plain_cbor_decodes(encoded: bytes, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        decode_cbor("payload", encoded, 100)
+
+
+def test_a_payload_cannot_make_the_node_compile_a_regular_expression() -> None:
+    # Tag 35 around 200 kB: cbor2 left to itself takes most of a second over it.
+    bomb = cbor2.dumps(cbor2.CBORTag(35, "(a|b)?" * 33_333))
+    began = time.perf_counter()
+    with pytest.raises(InvalidInput):
+        PythonCall.decode(bomb)
+    assert time.perf_counter() - began < 0.1
