@@ -1,1 +1,108 @@
-"""Machines that find each other on a Kademlia DHT and run each other's work."""
+"""Machines that find each other on a libp2p Kademlia DHT and run each other's work.
+
+    async with Node.join() as node:            # or: with SyncNode.join() as node
+        squares = await node.map(square, range(100), needs="cpu=1,memory=1GiB")
+
+All that is public is listed in `__all__`; everything else may change in any release.
+"""
+
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    WorkerLost,
+)
+from formation_p2p.errors import (
+    FormationError,
+    InvalidInput,
+    LocalError,
+    NodeClosed,
+    RemoteError,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+    Unreachable,
+)
+from formation_p2p.host.drivers.driver import Driver, Execution, Report
+from formation_p2p.host.hardware import Hardware
+from formation_p2p.job import JobHandle, TaskResult
+from formation_p2p.node import Node, python_calls, value_of
+from formation_p2p.placement.decision import Decision
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.resources.capability import Capability, Capacity
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.limits import Limits
+from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sync import SyncJob, SyncNode
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attempt",
+    "Busy",
+    "Capability",
+    "Capacity",
+    "Decision",
+    "Denied",
+    "Driver",
+    "Execution",
+    "Failed",
+    "FailureKind",
+    "FormationError",
+    "Gone",
+    "Gpu",
+    "Hardware",
+    "Infeasible",
+    "InvalidInput",
+    "JobEnded",
+    "JobEvent",
+    "JobHandle",
+    "Leaving",
+    "Limits",
+    "LocalError",
+    "Node",
+    "NodeClosed",
+    "Outcome",
+    "ProcessResult",
+    "ProcessSpec",
+    "Profile",
+    "PythonCall",
+    "Refusal",
+    "RemoteError",
+    "Report",
+    "Requirements",
+    "Succeeded",
+    "SyncJob",
+    "SyncNode",
+    "TaskBegan",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskGaveUp",
+    "TaskPlaced",
+    "TaskPrinted",
+    "TaskResult",
+    "TaskRetried",
+    "TaskSucceeded",
+    "TaskUnplaceable",
+    "Unauthorized",
+    "Unplaceable",
+    "Unreachable",
+    "WorkerLost",
+    "__version__",
+    "parse_requirements",
+    "python_calls",
+    "value_of",
+]

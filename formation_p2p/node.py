@@ -52,6 +52,9 @@ LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
 
+# One core and the default memory (resources/requirements.py).
+DEFAULT_NEEDS: Final = Requirements()
+
 Needs = Requirements | str
 Work = ProcessSpec | PythonCall
 
@@ -156,7 +159,7 @@ class Node:
         self,
         work: Work | Iterable[Work],
         *,
-        needs: Needs = Requirements(),  # noqa: B008 (frozen)
+        needs: Needs = DEFAULT_NEEDS,
         name: str = "",
         labels: Sequence[str] = (),
         priority: int = 0,
@@ -197,7 +200,7 @@ class Node:
         function: Callable[[T], R],
         items: Iterable[T],
         *,
-        needs: Needs = Requirements(),  # noqa: B008 (frozen)
+        needs: Needs = DEFAULT_NEEDS,
         attempts: int = 3,
         timeout_s: float | None = None,
         trust_results: bool = False,
@@ -231,8 +234,8 @@ class Node:
         self,
         argv: Sequence[str],
         *,
-        needs: Needs = Requirements(),
-        timeout_s: float | None = None,  # noqa: B008
+        needs: Needs = DEFAULT_NEEDS,
+        timeout_s: float | None = None,
     ) -> ProcessResult:
         """Run one command somewhere, and wait for it. Raises TaskFailed, Unplaceable."""
         job = await self.submit(

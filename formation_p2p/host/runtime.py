@@ -18,7 +18,6 @@ import trio
 from formation_p2p.effects import Effect
 from formation_p2p.errors import LocalError, NodeClosed
 from formation_p2p.host.shell import LEAVE_S, Shell
-from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity
 from formation_p2p.trust.network import Network
 
@@ -123,6 +122,10 @@ class Runtime:
                     self._token = self._shell = None
 
     async def _host(self) -> None:
+        # Here, since importing py-libp2p takes a second and 70 MB, and much that imports this
+        # package starts no node.
+        from formation_p2p.host.stack import Stack
+
         # After a crash, at the port that others know.
         stack = Stack(self._identity, self.addresses or self._listen)
         shell = Shell(self._identity, self._network, stack, self._scratch_root, self._tell)

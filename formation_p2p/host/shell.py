@@ -11,10 +11,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
-from trio import TaskStatus
 
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
@@ -29,7 +28,6 @@ from formation_p2p.execution.effects import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, Stream
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
-from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.fencing import Fence, Fenced
@@ -38,6 +36,9 @@ from formation_p2p.peer.events import Event, Joined, Leave, Left, Serve, Tick
 from formation_p2p.peer.peer import Peer
 from formation_p2p.trust.network import Network
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+
+if TYPE_CHECKING:
+    from formation_p2p.host.stack import Stack
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Shell:
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
-    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `leave`. Raises what breaks the network underneath."""
         self._scratch_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         await clear_scratch(self._scratch_root)

@@ -337,14 +337,15 @@ def test_what_left_its_supervisor_dies_with_its_group(tmp_path: Path) -> None:
 
 
 def test_a_group_tells_whether_the_kernel_killed_in_it(tmp_path: Path) -> None:
-    group = Group(tmp_path)
-    assert not group.holds_memory
-    assert not group.ran_out_of_memory()
-    (tmp_path / "memory.max").touch()
-    assert group.holds_memory
+    (tmp_path / "counted").mkdir()
+    (tmp_path / "counted" / "memory.max").touch()
+    bare, counted = Group(tmp_path), Group(tmp_path / "counted")
+    assert [group.holds_memory for group in (bare, counted)] == [False, True]
+    assert bare.ran_out_of_memory() is False
     for kills in (0, 1):
-        (tmp_path / "memory.events").write_text(f"low 0\nmax 3\noom 1\noom_kill {kills}\n")
-        assert group.ran_out_of_memory() is (kills > 0)
+        events = f"low 0\nmax 3\noom 1\noom_kill {kills}\n"
+        (counted.path / "memory.events").write_text(events)
+        assert counted.ran_out_of_memory() is (kills > 0)
 
 
 # -- scratch folders ------------------------------------------------------------------------

@@ -34,6 +34,11 @@ from tests.host.drivers_world import (
 )
 
 
+# What the tests send is theirs, as a script's own functions are; the interpreters need not import
+# this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
 class World:
     """One driver on one machine, and calls made through it."""
 

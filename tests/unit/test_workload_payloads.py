@@ -25,7 +25,7 @@ from formation_p2p.workload.process import (
 from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 # Letters for folders and digits for files: no name is another's folder.
 NAMES = st.builds(
     lambda folders, file: "/".join([*folders, file]),

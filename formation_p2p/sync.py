@@ -1,0 +1,190 @@
+"""The node for scripts: the same methods, without `await`.
+
+with SyncNode.join() as node:
+    print(node.map(abs, [-1, -2, -3]))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from formation_p2p.dispatch.job_events import JobEvent
+from formation_p2p.host.drivers.driver import Driver
+from formation_p2p.host.hardware import Hardware
+from formation_p2p.identity import PeerId
+from formation_p2p.job import JobHandle, TaskResult
+from formation_p2p.node import DEFAULT_NEEDS, LISTEN_ANYWHERE, Needs, Node, Work
+from formation_p2p.placement.decision import Decision
+from formation_p2p.records.profile import Profile
+from formation_p2p.resources.limits import Limits
+from formation_p2p.workload.process import ProcessResult
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class SyncNode:
+    """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
+    Ctrl-C cancels the one under way. See `Node` for what each does and raises."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="formation-sync", daemon=True
+        )
+
+    @classmethod
+    def join(
+        cls,
+        join: str | None = None,
+        *,
+        home: Path | str | None = None,
+        listen: Sequence[str] = LISTEN_ANYWHERE,
+    ) -> Self:
+        return cls(Node.join(join, home=home, listen=listen))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._wait(self._node.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._wait(self._node.__aexit__(kind, error, traceback))
+        finally:
+            self._stop()
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._node.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._node.addresses
+
+    def worker(
+        self,
+        *,
+        drivers: Iterable[str] | Mapping[str, Callable[[], Driver]] = ("process", "python"),
+        limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Hardware:
+        return self._wait(self._node.worker(drivers=drivers, limits=limits, labels=labels))
+
+    def submit(
+        self,
+        work: Work | Iterable[Work],
+        *,
+        needs: Needs = DEFAULT_NEEDS,
+        name: str = "",
+        labels: Sequence[str] = (),
+        priority: int = 0,
+        attempts: int = 3,
+        timeout_s: float | None = None,
+    ) -> SyncJob:
+        handle = self._wait(
+            self._node.submit(
+                work,
+                needs=needs,
+                name=name,
+                labels=labels,
+                priority=priority,
+                attempts=attempts,
+                timeout_s=timeout_s,
+            )
+        )
+        return SyncJob(handle, self._wait, self._loop)
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        needs: Needs = DEFAULT_NEEDS,
+        attempts: int = 3,
+        timeout_s: float | None = None,
+        trust_results: bool = False,
+    ) -> list[R]:
+        return self._wait(
+            self._node.map(
+                function,
+                items,
+                needs=needs,
+                attempts=attempts,
+                timeout_s=timeout_s,
+                trust_results=trust_results,
+            )
+        )
+
+    def run(
+        self, argv: Sequence[str], *, needs: Needs = DEFAULT_NEEDS, timeout_s: float | None = None
+    ) -> ProcessResult:
+        return self._wait(self._node.run(argv, needs=needs, timeout_s=timeout_s))
+
+    def workers(self) -> tuple[Profile, ...]:
+        return self._wait(self._node.workers())
+
+    def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
+        return self._wait(self._node.explain(needs, name=name))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C; nothing, where it has ended by itself
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncJob:
+    """A `JobHandle` whose results and events are waited for."""
+
+    def __init__(
+        self,
+        handle: JobHandle,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._handle = handle
+        self._wait = wait
+        self._loop = loop
+
+    @property
+    def job_id(self) -> str:
+        return self._handle.job_id
+
+    def results(self) -> tuple[TaskResult, ...]:
+        results: tuple[TaskResult, ...] = self._wait(self._handle.results())
+        return results
+
+    def events(self) -> Iterator[JobEvent]:
+        events = self._handle.events()
+
+        async def next_event() -> JobEvent | None:
+            return await anext(events, None)
+
+        while (event := self._wait(next_event())) is not None:
+            yield event
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._handle.cancel)
