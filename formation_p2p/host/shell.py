@@ -38,6 +38,9 @@ from formation_p2p.trust.network import Network
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
+    # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
+    from trio_typing import TaskStatus
+
     from formation_p2p.host.stack import Stack
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,7 @@ class Shell:
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `leave`. Raises what breaks the network underneath."""
         self._scratch_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         await clear_scratch(self._scratch_root)

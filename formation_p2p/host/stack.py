@@ -162,16 +162,17 @@ class Stack:
         network = self._running
         scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
         self._pending.add(scope)
+        error = Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
         try:
             with scope:
-                response = await network.kad.ask(to, frame, expects_answer=expects_answer)
+                return await network.kad.ask(to, frame, expects_answer=expects_answer)
+        except Unreachable as reason:
+            error = reason
         finally:
             self._pending.discard(scope)
-        if not scope.cancelled_caught:
-            return response
-        if self._network is None:
+        if network.swarm.stopping:
             raise NodeClosed("the network stopped while a peer was asked; ask again once it runs")
-        raise Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
+        raise error
 
     def send(self, to: Contact, frame: bytes) -> None:
         """Queue one work frame on the session with a peer, which is dialled if need be.

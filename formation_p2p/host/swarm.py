@@ -165,6 +165,12 @@ class GuardedSwarm(Swarm):
         self.listeners.clear()
 
     @property
+    def stopping(self) -> bool:
+        """Whether it was closed, or broke; whatever fails now fails for that reason."""
+        nursery = self.background_nursery
+        return self._closing or nursery is None or nursery.cancel_scope.cancel_called
+
+    @property
     def _nursery(self) -> trio.Nursery:
         if self.background_nursery is None:
             raise SwarmException("the swarm does not run")
@@ -289,7 +295,7 @@ class GuardedSwarm(Swarm):
             self._handshakes += Counter()  # drops the zeros
 
     def _refusal(self, ip: str | None) -> str | None:
-        if ip is None or self._closing:
+        if ip is None or self.stopping:
             return "closed already"
         if self._handshakes.total() >= MAX_HANDSHAKES:
             return "too many handshakes"
@@ -313,6 +319,8 @@ class GuardedSwarm(Swarm):
         connection = self.connection_to(to.peer_id)
         if connection is not None:
             return connection
+        if self.stopping:
+            raise Unreachable("the network is closing")
         dial = self._dials.get(to.peer_id)
         if dial is None:
             dial = self._dials[to.peer_id] = _Dial()

@@ -38,7 +38,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     "text", ["", "-1024", "abc", "8 bananas", "1e9", "nan", "0x10", "٣GiB", "2000000TiB"]
 )
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="size|past"):
+    with pytest.raises(ValueError, match=r"size|past"):
         parse_bytes(text)
 
 
@@ -54,7 +54,7 @@ def test_cores_are_read_as_people_write_them(text: str, milli: int) -> None:
     ["", "m", "-5", "-0.001", "nan", "inf", "-inf", "sNaN", "abc", "0.0001", "1.5mm", "1000001"],
 )
 def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="number|past|finer"):
+    with pytest.raises(ValueError, match=r"number|past|finer"):
         parse_milli(text)
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
 )
 def test_numbers_beyond_decimals_own_range_are_refused_like_any_other(text: str) -> None:
     """Decimal overflows with an error of its own, underflows to 0, and rounds at 28 digits."""
-    with pytest.raises(ValueError, match="number|past|finer"):
+    with pytest.raises(ValueError, match=r"number|past|finer"):
         parse_milli(text)
 
 

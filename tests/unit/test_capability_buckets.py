@@ -1,0 +1,140 @@
+"""Buckets: whoever fits is in the bucket asked; the rest is thrift."""
+
+import hashlib
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+
+from formation_p2p.capability.buckets import (
+    ANY,
+    MAX_BUCKETS,
+    bucket_for,
+    bucket_key,
+    buckets_of,
+    widening,
+)
+from formation_p2p.resources.bounds import (
+    MAX_CPU_MILLI,
+    MAX_DRIVERS,
+    MAX_GPU_MODELS,
+    MAX_LABELS,
+    MAX_MEMORY_BYTES,
+    MAX_NETWORK_MBPS,
+    MAX_STORAGE_BYTES,
+)
+from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.fits import fits
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB
+from tests.unit import resources_world as world
+from tests.unit.resources_world import h100, machine
+
+
+@settings(max_examples=500)
+@given(world.needs, world.capabilities, world.labels, world.drivers)
+def test_whoever_fits_is_in_every_bucket_that_may_be_asked(
+    needs: Requirements, capability: Capability, labels: Mapping[str, str], drivers: set[str]
+) -> None:
+    if fits(needs, capability, labels, drivers) is None:
+        assert set(widening(needs)) <= set(buckets_of(capability, labels, drivers))
+
+
+@given(world.capabilities, world.labels, world.drivers)
+def test_a_machine_is_in_every_bucket_that_asking_for_all_of_it_implies(
+    capability: Capability, labels: Mapping[str, str], drivers: set[str]
+) -> None:
+    """The law above with needs that surely fit."""
+    gpu = {"gpu_count": len(capability.gpus)} if capability.gpus else {}
+    for driver in drivers or {""}:
+        needs = Requirements(
+            cpu_milli=capability.cpu_milli,
+            memory_bytes=capability.memory_bytes,
+            storage_bytes=capability.storage_bytes,
+            network_mbps=capability.network_mbps,
+            labels=tuple(labels.items()),
+            driver=driver,
+            **gpu,
+        )
+        assert fits(needs, capability, labels, drivers) is None
+        assert set(widening(needs)) <= set(buckets_of(capability, labels, drivers))
+
+
+@given(world.needs)
+def test_widening_starts_with_the_bucket_asked_and_ends_with_any(needs: Requirements) -> None:
+    names = widening(needs)
+    assert names[0] == bucket_for(needs)
+    assert names[-1] == ANY
+    assert len(set(names)) == len(names)
+
+
+@given(world.capabilities, world.labels, world.drivers)
+def test_no_bucket_is_named_twice(
+    capability: Capability, labels: Mapping[str, str], drivers: set[str]
+) -> None:
+    names = buckets_of(capability, labels, drivers)
+    assert len(set(names)) == len(names) <= MAX_BUCKETS
+
+
+def test_a_small_machine_announces_itself_under_few_names() -> None:
+    names = buckets_of(machine(cpu_milli=4000), {"region": "eu"}, {"python", "process"})
+    assert names == (ANY, "driver/process", "driver/python", "label/region/eu")
+
+
+def test_a_large_machine_announces_itself_under_a_couple_of_dozen() -> None:
+    gpus = tuple(Gpu(f"G{place}", "nvidia", "H100", 85_520_809_984, 90) for place in range(8))
+    dgx = Capability(128_000, 1024 * GIB, 20_000 * GIB, 10_000, gpus)
+    names = buckets_of(dgx, {"region": "eu", "rack": "r1"}, {"python", "process"})
+    assert len(names) == 26
+    assert {"gpu/8", "gpu/memory/80GB", "gpu/cc/90", "gpu/model/h100"} <= set(names)
+
+
+def test_no_machine_is_in_more_buckets_than_the_bound() -> None:
+    """The bound is met, so it is not merely large."""
+    gpus = tuple(
+        Gpu(f"G{n}", "nvidia", f"m{n % MAX_GPU_MODELS}", MAX_MEMORY_BYTES, 120) for n in range(16)
+    )
+    largest = Capability(MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES, MAX_NETWORK_MBPS, gpus)
+    labels = {f"k{n}": "v" for n in range(MAX_LABELS)}
+    drivers = [f"d{n}" for n in range(MAX_DRIVERS)]
+    assert len(buckets_of(largest, labels, drivers)) == MAX_BUCKETS
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket"),
+    [
+        ("", ANY),
+        ("cpu=7.999", ANY),
+        ("driver=wasm", "driver/wasm"),
+        ("cpu=8,driver=wasm", "cpu/8"),
+        ("cpu=100,memory=16GiB", "cpu/32"),
+        ("memory=2TiB,cpu=8", "memory/1TiB"),
+        ("storage=1TiB", "storage/1TiB"),
+        ("network=40000", "network/10000"),
+        ("label.region=eu,cpu=64", "label/region/eu"),
+        ("gpu=1,label.region=eu", "gpu/1"),
+        ("gpu=8,gpu.memory=10GB", "gpu/8"),
+        ("gpu=1,gpu.memory=24GB", "gpu/memory/20GB"),
+        ("gpu=1,gpu.cc=10.3", "gpu/cc/100"),
+        ("gpu=1,gpu.cc=7.5,gpu.memory=1GB", "gpu/1"),
+        ("gpu=8,gpu.memory=80GB,gpu.model=H100", "gpu/model/h100"),
+        ("gpu.model=h100|a100,gpu.memory=40GB", "gpu/memory/40GB"),
+    ],
+)
+def test_the_bucket_asked_is_the_most_selective(text: str, bucket: str) -> None:
+    assert bucket_for(parse_requirements(text)) == bucket
+
+
+def test_sm_100_is_in_the_buckets_of_all_before_it() -> None:
+    """As texts `sm_100` comes before `sm_80`."""
+    b200 = machine(Gpu("G0", "nvidia", "B200", 1, 100))
+    assert {"gpu/cc/80", "gpu/cc/90", "gpu/cc/100"} <= set(buckets_of(b200, {}, ()))
+    assert "gpu/cc/100" not in buckets_of(machine(h100("G0")), {}, ())
+
+
+def test_a_bucket_has_a_key_of_its_own_in_each_network() -> None:
+    key = bucket_key(b"alices", "gpu/1")
+    assert key == b"\x12\x20" + hashlib.sha256(b"/formation/alices/gpu/1").digest()
+    assert len({key, bucket_key(b"bobs", "gpu/1"), bucket_key(b"alices", "gpu/2")}) == 3
