@@ -195,8 +195,9 @@ class TcpTransport(TCP):
         try:
             stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
-            # trio's own says that all attempts failed, and its cause says how.
-            raise OpenConnectionError(str(error.__cause__ or error)) from error
+            # trio's own says that all attempts failed; how is in the group that is its cause.
+            attempts = getattr(error.__cause__, "exceptions", (error,))
+            raise OpenConnectionError("; ".join(map(str, attempts))) from error
         return RawConnection(TcpStream(stream), True)
 
     def create_listener(self, handler_function: THandler) -> TcpListener:  # type: ignore[override]

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import pytest
 import trio
 
@@ -25,6 +27,7 @@ from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
 from tests.host.drivers_world import (
     DAEMON,
     Recorder,
@@ -188,6 +191,45 @@ def test_a_killed_node_takes_its_tasks_and_their_daemons_with_it(tmp_path: Path)
         os.kill(copy, signal.SIGKILL)
         node.kill()
         node.stdout.close()
+
+
+def test_a_node_that_forks_at_the_worst_moment_still_sees_its_tasks_end_and_can_kill_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    start = trio.lowlevel.open_process
+
+    async def start_and_fork(*args: Any, **options: Any) -> trio.Process:
+        started = await start(*args, **options)
+        # Now the node holds both ends of everything, and so does the copy.
+        copies.append(os.fork())
+        if copies[-1] == 0:
+            signal.pause()
+            os._exit(0)
+        return started
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", start_and_fork)
+    crash = PythonCall(cloudpickle.dumps(os._exit), cloudpickle.dumps(((7,), {}))).encode()
+    sleep = ProcessSpec(("sleep", "600")).encode()
+
+    async def story() -> None:
+        python = PythonDriver(bare_machine())
+        async with an_execution(tmp_path, crash, timeout_s=None) as execution:
+            outcome = await python.run(execution, Recorder())
+            assert outcome == Failed(FailureKind.EXIT, "ended with exit code 7")
+            await python.end_lease(execution.lease_id)
+        began = trio.current_time()
+        async with an_execution(tmp_path, sleep) as execution:
+            with trio.move_on_after(0.2):
+                await ProcessDriver(bare_machine()).run(execution, Recorder())
+        assert trio.current_time() - began < 2
+
+    try:
+        within(10, story)
+    finally:
+        for copy in copies:
+            os.kill(copy, signal.SIGKILL)
+            os.waitpid(copy, 0)
 
 
 def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:

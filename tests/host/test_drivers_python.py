@@ -33,7 +33,6 @@ from tests.host.drivers_world import (
     within,
 )
 
-
 # What the tests send is theirs, as a script's own functions are; the interpreters need not import
 # this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

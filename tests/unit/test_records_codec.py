@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
@@ -104,7 +105,8 @@ def test_a_trick_is_refused_at_once(raw: bytes) -> None:
 
 @pytest.mark.parametrize("tag", range(300))
 def test_no_tag_is_understood(tag: int) -> None:
-    for content in (0, "a", b"a", [], [1, 2], {}):
+    contents: tuple[object, ...] = (0, "a", b"a", [], [1, 2], {})
+    for content in contents:
         with pytest.raises(Malformed):
             decode(cbor2.dumps(cbor2.CBORTag(tag, content)), 64)
 
@@ -116,12 +118,12 @@ def test_the_size_is_looked_at_first() -> None:
     assert decode(raw, 102) == "x" * 100
 
 
-ODD = (True, 1.0, float("nan"), "1", b"1", [1], {}, {1: 2}, cbor2.undefined)
+ODD: tuple[object, ...] = (True, 1.0, float("nan"), "1", b"1", [1], {}, {1: 2}, cbor2.undefined)
 
 
 @pytest.mark.parametrize("value", ODD)
 def test_each_reader_takes_its_own_kind_only(value: object) -> None:
-    kinds = {
+    kinds: dict[type, Callable[[], object]] = {
         str: lambda: take_text(value, "thing", 5),
         bytes: lambda: take_bytes(value, "thing", 5),
         list: lambda: take_list(value, "thing", 5),

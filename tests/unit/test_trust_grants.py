@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import Identity, PeerId
+from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
 from formation_p2p.trust.grants import (
     MAX_BLOCKS,
     MAX_EXPIRY_UNIX_S,
-    MAX_GRANT_BYTES,
     MAX_PRIORITY,
     Right,
     Rights,
@@ -116,11 +116,19 @@ def test_a_grant_is_good_until_its_very_expiry() -> None:
     assert isinstance(check(grant, KEY, ALICE, SUBMIT, NOW + DAY), Denied)
 
 
-def test_a_grant_by_the_root_without_limits_allows_nothing() -> None:
+def by_root(datalog: str) -> bytes:
     private_key = PrivateKey(f"ed25519-private/{ROOT.seed.hex()}")
-    bare = bytes(BiscuitBuilder('right("submit")').build(private_key).to_bytes())
+    return bytes(BiscuitBuilder(datalog).build(private_key).to_bytes())
+
+
+def test_a_grant_by_the_root_without_limits_allows_nothing() -> None:
+    bare = by_root('right("submit");')
     assert rights_of(bare, KEY) == Rights(0, frozenset({SUBMIT}), None, 0)
     assert "expired" in why(bind(bare, KEY, ALICE))
+
+
+def test_a_rule_is_refused_even_from_the_root() -> None:
+    assert "does not know" in why(by_root('right("submit") <- operation("submit");'))
 
 
 @settings(max_examples=200)
@@ -224,7 +232,8 @@ ATTEMPTS = (
     "time(0);",
     f'peer("{BOB}");',
     "check if true;",
-    'check if peer("{alice}") or true;',
+    f'check if peer("{ALICE}") or true;',
+    'check if operation("work") or driver($driver), {"process"}.contains($driver) or true;',
     'check if operation("work") or true;',
     'check if operation("work") or priority($priority), $priority <= 100 or true;',
     "check if time($time), $time < 99999999999 trusting previous;",

@@ -44,14 +44,12 @@ def main() -> None:
     # The calls are not for what the task starts, nor for what it forks.
     os.set_inheritable(calls, False)
     os.register_at_fork(after_in_child=lambda: forget(calls))
-    home = os.getcwd()  # noqa: PTH109 - pathlib is not imported here
     functions: OrderedDict[bytes, Callable[..., Any]] = OrderedDict()
     write(calls, READY)
     while header := read(calls, CALL.size):
         folder, function, arguments = (read(calls, size) for size in CALL.unpack(header))
         os.chdir(bytes(folder))
         kind, message, value = answer(functions, bytes(function), arguments, max_result_bytes)
-        os.chdir(home)
         write(calls, REPLY.pack(kind, len(message), len(value)) + message + value)
 
 

@@ -15,6 +15,7 @@ import math
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -145,6 +146,11 @@ class _Interpreter:
             data += more
         return bytes(data)
 
+    def hang_up(self) -> None:
+        """Ends the wait for a reply, also where a fork of the node holds the other end."""
+        with suppress(OSError):
+            self._calls.socket.shutdown(socket.SHUT_RDWR)
+
     async def close(self) -> None:
         self._calls.socket.close()
         await self.task.close()
@@ -224,7 +230,7 @@ async def _run(
     warm: _Interpreter, call: PythonCall, execution: Execution, output: Output
 ) -> Outcome:
     timeout_s = math.inf if execution.timeout_s is None else execution.timeout_s
-    async with warm.task.passing_on(output):
+    async with warm.task.passing_on(output, when_over=warm.hang_up):
         started = await warm.ready()
         if started:
             with trio.move_on_after(timeout_s) as time:

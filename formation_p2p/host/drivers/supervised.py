@@ -29,7 +29,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +120,7 @@ class Supervised:
     def __init__(
         self,
         supervisor: trio.Process,
-        control: trio.socket.SocketType,
+        control: socket.socket,
         outputs: Mapping[Stream, int],
         group: Group | None,
     ) -> None:
@@ -128,7 +128,6 @@ class Supervised:
         self._control = control
         self._outputs = outputs
         self._group = group
-        self._ending = bytearray()
         self._held = AsyncExitStack()
 
     @classmethod
@@ -142,6 +141,7 @@ class Supervised:
                 group = await held.enter_async_context(machine.groups.group(launch.limits))
             with ExitStack() as passed:  # the supervisor has its own copies
                 control, its_control = socket.socketpair()
+                control.setblocking(False)
                 held.callback(control.close)
                 passed.callback(its_control.close)
                 outputs: dict[Stream, int] = {}
@@ -171,17 +171,18 @@ class Supervised:
                     start_new_session=True,
                     pass_fds=(its_control.fileno(), *named),
                 )
-            task = cls(supervisor, trio.socket.from_stdlib_socket(control), outputs, group)
+            task = cls(supervisor, control, outputs, group)
             held.push_async_callback(task._bury)
             await task._give(_order(launch, cores, group))
             task._held = held.pop_all()
             return task
 
     async def _give(self, order: bytes) -> None:
-        sent = 0
+        rest = memoryview(order)
         with suppress(OSError):  # the supervisor is dead already: `ended` tells
-            while sent < len(order):
-                sent += await self._control.send(order[sent:])
+            while rest:
+                await trio.lowlevel.wait_writable(self._control.fileno())
+                rest = rest[self._control.send(rest) :]
 
     @property
     def over(self) -> bool:
@@ -189,12 +190,13 @@ class Supervised:
         return self._supervisor.poll() is not None
 
     async def ended(self) -> Ending:
-        """Waits for the task, and all that it started, to be dead."""
+        """Waits for the task, and all that it started, to be dead. Tells how, once."""
+        # Not for the end of the socket: a fork of the node may hold a copy of its other end.
+        await self._supervisor.wait()
+        written = b""
         with suppress(OSError):
-            while more := await self._control.recv(_MAX_ENDING_BYTES):
-                # A task can find this socket and write to it; it can only hurt itself.
-                self._ending += more[: _MAX_ENDING_BYTES - len(self._ending)]
-        ending = _read_ending(bytes(self._ending))
+            written = self._control.recv(_MAX_ENDING_BYTES)
+        ending = _read_ending(written)
         if ending.how == "signal" and self._group and self._group.ran_out_of_memory():
             return Ending("memory")
         return ending
@@ -202,7 +204,7 @@ class Supervised:
     async def stop(self) -> Ending:
         """Asks the task to end, and kills it and all that it started after GRACE_S."""
         with suppress(OSError):
-            await self._control.send(STOP)
+            self._control.send(STOP)
         with trio.move_on_after(GRACE_S + _KILL_WAIT_S) as patience:
             ending = await self.ended()
         return Ending("lost") if patience.cancelled_caught else ending
@@ -230,9 +232,16 @@ class Supervised:
         return ending, time.cancelled_caught
 
     @asynccontextmanager
-    async def passing_on(self, output: Output) -> AsyncIterator[None]:
-        """Passes on what the task prints while the block runs, and then what the pipes hold."""
+    async def passing_on(
+        self, output: Output, when_over: Callable[[], None] | None = None
+    ) -> AsyncIterator[None]:
+        """Passes on what the task prints while the block runs, and then what the pipes hold.
+
+        `when_over` is called should the supervisor end meanwhile.
+        """
         async with trio.open_nursery() as nursery:
+            if when_over is not None:
+                nursery.start_soon(self._tell, when_over)
             for stream, fd in self._outputs.items():
                 nursery.start_soon(_pass_on, fd, stream, output)
             yield
@@ -242,6 +251,10 @@ class Supervised:
                 for _ in range(_MAX_PIPE_READS):
                     if data := os.read(fd, CHUNK_BYTES):
                         output.take(stream, data)
+
+    async def _tell(self, when_over: Callable[[], None]) -> None:
+        await self._supervisor.wait()
+        when_over()
 
     async def close(self) -> None:
         """Kills what still runs, waits for it to be dead, and gives back what it held."""

@@ -75,10 +75,11 @@ def main() -> None:
         become(order, control, supervisor)
     ending = watch(task, control, wake, node, order["memory_bytes"])
     kill_all()
+    os.set_blocking(control, False)
     try:
         os.write(control, ending.encode())
     except OSError:
-        pass  # the node is gone: there is nobody to tell
+        pass  # the node is gone, or the task has filled the socket: there is nobody to tell
 
 
 def prctl(option: int, value: int) -> None:

@@ -1,0 +1,476 @@
+"""The muxer between two ends of a pipe, and a peer who writes its frames by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from stacks import until
+from trio.testing import MockClock, memory_stream_pair
+
+from formation_p2p.host import net_yamux
+from formation_p2p.host.net_yamux import (
+    MAX_INBOUND_STREAMS,
+    MAX_UNREAD_BYTES,
+    SILENT_TICKS,
+    TICK_S,
+    WINDOW_BYTES,
+    WRITE_STALL_S,
+    Channel,
+    Muxer,
+    StreamStalled,
+)
+from formation_p2p.units import KIB, MIB
+
+HEADER = struct.Struct("!BBHII")
+DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
+SYN, ACK, FIN, RST = 1, 2, 4, 8
+
+
+class Pipe:
+    """One end of a pipe in memory, in place of a secured connection."""
+
+    def __init__(self, stream: trio.StapledStream[Any, Any], *, is_initiator: bool) -> None:
+        self._stream = stream
+        self.is_initiator = is_initiator
+        self._buffer = bytearray()
+
+    async def read(self, n: int | None = None) -> bytes:
+        while len(self._buffer) < (n or 1):
+            data = await self._stream.receive_some(64 * KIB)
+            if not data:
+                raise ConnectionClosedError("closed")
+            self._buffer += data
+        taken = bytes(self._buffer[: n or None])
+        del self._buffer[: len(taken)]
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError("closed") from error
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+    def get_remote_address(self) -> None:
+        return None
+
+
+class Hand:
+    """A peer that speaks yamux frame by frame. It is the initiator."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self.pipe = pipe
+
+    async def send(self, kind: int, flags: int, sid: int, value: int, data: bytes = b"") -> None:
+        await self.pipe.write(HEADER.pack(0, kind, flags, sid, value) + data)
+
+    async def frame(self) -> tuple[int, int, int, int]:
+        """Type, flags, stream and length of the next frame; its data is dropped."""
+        _, kind, flags, sid, value = HEADER.unpack(await self.pipe.read(12))
+        if kind == DATA and value:
+            await self.pipe.read(value)
+        return kind, flags, sid, value
+
+    async def until(self, kind: int, flags: int = 0) -> tuple[int, int, int, int]:
+        while True:
+            frame = await self.frame()
+            if frame[0] == kind and frame[1] & flags == flags:
+                return frame
+
+
+PEER = ID(bytes.fromhex("0024080112200000000000000000000000000000000000000000000000000000000000000000"))
+
+
+def pipes() -> tuple[Pipe, Pipe]:
+    here, there = memory_stream_pair()
+    return Pipe(here, is_initiator=True), Pipe(there, is_initiator=False)
+
+
+@asynccontextmanager
+async def muxers() -> AsyncIterator[tuple[Muxer, Muxer]]:
+    here, there = pipes()
+    alice, bob = Muxer(here, PEER), Muxer(there, PEER)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alice.start)
+        nursery.start_soon(bob.start)
+        yield alice, bob
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def by_hand() -> AsyncIterator[tuple[Hand, Muxer]]:
+    here, there = pipes()
+    bob = Muxer(there, PEER)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bob.start)
+        yield Hand(here), bob
+        nursery.cancel_scope.cancel()
+
+
+def run(story: Callable[[], Awaitable[None]], *, within_s: float = 10, mock: bool = False) -> None:
+    """With `mock`, time passes as soon as everyone waits for it."""
+
+    async def bounded() -> None:
+        with trio.fail_after(within_s):
+            await story()
+
+    trio.run(bounded, clock=MockClock(autojump_threshold=0.01) if mock else None)
+
+
+async def read_all(channel: Channel, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        data += await channel.read()
+    return bytes(data)
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_whole_whatever_its_size() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            for size in (1, 16 * KIB, WINDOW_BYTES, 3 * MIB + 1):
+                sent = os.urandom(size)
+                out = alice.open()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(out.write, sent)
+                    into = await bob.accept()
+                    assert await read_all(into, size) == sent
+                await out.close()
+                with pytest.raises(StreamEOF):
+                    await into.read()
+                await into.close()
+            await until(lambda: not alice.channels and not bob.channels)
+
+    run(story)
+
+
+def test_both_ends_write_much_at_once_and_neither_waits_for_the_other_for_ever() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            size = 4 * MIB
+
+            async def shuttle(channel: Channel) -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(channel.write, bytes(size))
+                    nursery.start_soon(read_all, channel, size)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(4):
+                    nursery.start_soon(shuttle, alice.open())
+                    nursery.start_soon(shuttle, await bob.accept())
+
+    run(story)
+
+
+def test_a_finished_stream_still_brings_what_comes_back() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            await out.write(b"request")
+            await out.close()
+            with pytest.raises(StreamClosed):
+                await out.write(b"more")
+            into = await bob.accept()
+            assert await into.read() == b"request"
+            await into.write(b"response")
+            await into.close()
+            assert await out.read() == b"response"
+
+    run(story)
+
+
+def test_a_reset_reaches_whoever_waits() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            into = await bob.accept()
+
+            async def waits() -> None:
+                with pytest.raises(StreamReset, match="by the peer"):
+                    await into.read()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(waits)
+                await trio.testing.wait_all_tasks_blocked()
+                out.abort("enough")
+            with pytest.raises(StreamReset):
+                await into.write(b"x")
+            with pytest.raises(StreamReset, match="enough"):
+                await out.read()
+            assert not alice.channels
+
+    run(story)
+
+
+def test_the_end_of_a_connection_reaches_whoever_waits() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+
+            async def reads() -> None:
+                with pytest.raises(StreamReset):
+                    await out.read()
+
+            async def accepts() -> None:
+                with pytest.raises(MuxedConnUnavailable):
+                    await alice.accept()
+
+            async def writes() -> None:
+                with pytest.raises(StreamReset):
+                    await out.write(bytes(MIB))
+
+            async with trio.open_nursery() as nursery:
+                for task in (reads, accepts, writes):
+                    nursery.start_soon(task)
+                await trio.testing.wait_all_tasks_blocked()
+                await bob.close()
+            with pytest.raises(MuxedConnUnavailable):
+                alice.open()
+
+    run(story)
+
+
+@pytest.mark.parametrize("we_dial", [True, False])
+def test_it_speaks_with_the_muxer_of_libp2p(we_dial: bool) -> None:
+    async def story() -> None:
+        here, there = pipes()
+        ours = Muxer(here if we_dial else there, PEER)  # type: ignore[arg-type]
+        theirs = Yamux(there if we_dial else here, PEER)  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.start)
+            nursery.start_soon(theirs.start)
+            sent = os.urandom(MIB)
+            out = ours.open()
+            nursery.start_soon(out.write, sent)
+            into: Any = await theirs.accept_stream()
+            got = b""
+            while len(got) < len(sent):
+                got += await into.read(64 * KIB)
+            assert got == sent
+            nursery.start_soon(into.write, sent)
+            assert await read_all(out, len(sent)) == sent
+            back: Any = await theirs.open_stream()
+            await back.write(b"hello")
+            assert await (await ours.accept()).read() == b"hello"
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+# -- bounds -------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_overruns_its_window_loses_its_connection() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            await mallory.send(WINDOW_UPDATE, SYN, 1, 0)
+            for _ in range(WINDOW_BYTES // (64 * KIB)):
+                await mallory.send(DATA, 0, 1, 64 * KIB, bytes(64 * KIB))
+            channel = await bob.accept()
+            assert bob.broken is None
+            await mallory.send(DATA, 0, 1, 1, b"x")
+            await until(lambda: bob.broken)
+            assert "window" in str(bob.broken)
+            assert not channel._unread
+            assert (await mallory.until(GO_AWAY))[3] == 1
+
+    run(story)
+
+
+def test_a_long_frame_is_refused_by_its_header_alone() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            await mallory.send(DATA, SYN, 1, 2**32 - 1)
+            await until(lambda: bob.broken)
+
+    run(story)
+
+
+def test_unread_data_stops_the_reading_and_the_peer_waits() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            channels = [alice.open() for _ in range(32)]
+            async with trio.open_nursery() as nursery:
+                for channel in channels:
+                    nursery.start_soon(channel.write, bytes(WINDOW_BYTES))
+                await trio.testing.wait_all_tasks_blocked(0.2)
+                assert bob._unread <= MAX_UNREAD_BYTES + 64 * KIB
+                for _ in channels:
+                    nursery.start_soon(read_all, await bob.accept(), WINDOW_BYTES)
+            assert bob.broken is None
+
+    run(story)
+
+
+def test_streams_past_the_bound_are_reset_and_the_others_live() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            for i in range(MAX_INBOUND_STREAMS + 100):
+                await mallory.send(WINDOW_UPDATE, SYN, 2 * i + 1, 0)
+            resets = 0
+            for _ in range(MAX_INBOUND_STREAMS + 100):
+                resets += bool((await mallory.frame())[1] & RST)
+            assert resets == 100
+            assert len(bob.channels) == MAX_INBOUND_STREAMS
+            await mallory.send(DATA, 0, 1, 5, b"hello")
+            assert await (await bob.accept()).read() == b"hello"
+
+    run(story)
+
+
+def test_data_for_a_stream_that_was_reset_is_dropped() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            await mallory.send(WINDOW_UPDATE, SYN, 1, 0)
+            (await bob.accept()).abort("not wanted")
+            await mallory.send(DATA, 0, 1, 5, b"still")
+            await mallory.send(WINDOW_UPDATE, SYN, 3, 0)
+            await bob.accept()
+            assert bob._unread == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        HEADER.pack(1, DATA, 0, 1, 0),
+        HEADER.pack(0, 9, 0, 1, 0),
+        HEADER.pack(0, DATA, 0, 1, 0),  # never opened
+        HEADER.pack(0, DATA, 0, 0, 0),
+        HEADER.pack(0, DATA, 0, 2, 0),  # one of ours, never opened
+        HEADER.pack(0, DATA, SYN, 2, 0),  # the wrong side's id
+        HEADER.pack(0, DATA, SYN, 1, 0) * 2,  # twice
+        HEADER.pack(0, DATA, SYN | FIN, 1, 0) + HEADER.pack(0, DATA, 0, 1, 1) + b"x",
+    ],
+)
+def test_frames_that_the_specification_forbids_end_the_connection(frame: bytes) -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            await mallory.pipe.write(frame)
+            await until(lambda: bob.broken)
+            assert "violation" in str(bob.broken)
+
+    run(story)
+
+
+def test_whoever_asks_for_answers_and_does_not_read_them_is_cut_off() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            # The pipe takes everything; the bound is on what waits to be written to it.
+            bob.secured_conn.write = lambda data: trio.sleep_forever()  # type: ignore[method-assign, assignment]
+            pings = HEADER.pack(0, PING, SYN, 0, 7) * 4096
+            with trio.move_on_after(5):
+                while bob.broken is None:
+                    await mallory.pipe.write(pings)
+            assert "does not read" in str(bob.broken)
+
+    run(story)
+
+
+# -- time ---------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_falls_silent_is_given_up_after_half_a_minute() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            start = trio.current_time()
+            while bob.broken is None:
+                await trio.sleep(0.5)
+            assert "nothing heard" in bob.broken
+            assert trio.current_time() - start <= (SILENT_TICKS + 1) * TICK_S + 1
+            assert (await mallory.until(PING, SYN))[0] == PING
+
+    run(story, within_s=60, mock=True)
+
+
+def test_an_idle_peer_that_answers_pings_is_kept() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            await trio.sleep(600)
+            assert alice.broken is None
+            assert bob.broken is None
+
+    run(story, within_s=700, mock=True)
+
+
+def test_a_writer_waits_for_the_window_longer_than_five_seconds() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(out.write, bytes(2 * WINDOW_BYTES))
+                into = await bob.accept()
+                await trio.sleep(WRITE_STALL_S - 1)
+                await read_all(into, 2 * WINDOW_BYTES)
+
+    run(story, within_s=60, mock=True)
+
+
+def test_a_writer_gives_up_on_a_reader_that_never_reads() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            into = await bob.accept()
+            with pytest.raises(StreamStalled):
+                await out.write(bytes(2 * WINDOW_BYTES))
+            await until(lambda: into.broken)
+            assert alice.broken is None
+
+    run(story, within_s=60, mock=True)
+
+
+def test_a_socket_that_takes_nothing_ends_the_connection() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            alice.secured_conn.write = lambda data: trio.sleep_forever()  # type: ignore[method-assign, assignment]
+            out = alice.open()
+            with pytest.raises(StreamReset):
+                await out.write(bytes(MIB))
+            assert "took nothing" in str(alice.broken)
+
+    run(story, within_s=60, mock=True)
+
+
+def test_a_stream_that_the_peer_never_finishes_is_forgotten() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            await out.close()
+            await bob.accept()
+            await trio.sleep((net_yamux.LINGER_TICKS + 2) * TICK_S)
+            assert not alice.channels
+            assert not bob.channels
+
+    run(story, within_s=60, mock=True)
+
+
+def test_a_flooded_connection_that_nobody_reads_ends() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            async with trio.open_nursery() as nursery:
+
+                async def flood() -> None:
+                    with pytest.raises(StreamReset):
+                        await alice.open().write(bytes(2 * WINDOW_BYTES))
+
+                for _ in range(32):
+                    nursery.start_soon(flood)
+            assert bob.broken is not None
+
+    run(story, within_s=60, mock=True)
