@@ -10,7 +10,7 @@ Each name that a worker announces costs it a lookup and k messages twice in each
 profile. So levels are geometric and few, start where an ordinary machine ends (below that, `any`
 serves as well), and exist only for what requirements can ask: there is no bucket of a vendor, an
 architecture, a price. A large machine (128 cores, 1 TiB, 8 x H100) with two drivers and two
-labels is in 27; none can be in more than `MAX_BUCKETS`.
+labels is in 26, a laptop in 4; none can be in more than `MAX_BUCKETS`.
 
 GPU memory is in decimal gigabytes, just below the sizes that cards are sold in: one of 24 GB
 reports 25.7e9 bytes or 23.99 GiB, and would miss a level of 24 GiB.

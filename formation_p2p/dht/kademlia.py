@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.dht.lookup import Lookup
 from formation_p2p.dht.messages import (
@@ -18,7 +18,6 @@ from formation_p2p.dht.messages import (
     FindNode,
     GetProviders,
     GetValue,
-    Message,
     Nodes,
     Ping,
     Pong,
@@ -31,7 +30,15 @@ from formation_p2p.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.dht.operations import BETA, Completed, OperationId, Publish, Search
+from formation_p2p.dht.operations import (
+    BETA,
+    Completed,
+    OperationId,
+    Publish,
+    Query,
+    Search,
+    Write,
+)
 from formation_p2p.dht.routing import K, RoutingTable
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
 from formation_p2p.dht.store import RecordStore
@@ -44,7 +51,8 @@ from formation_p2p.records.profile import Profile, SignedProfile
 # A request, dial included. A wide-area dial takes three round trips of at most 0.3 s (the 90th
 # percentile between PlanetLab hosts); three seconds leave room for one lost packet.
 REQUEST_TIMEOUT_S: Final = 3.0
-# The table is refreshed by a lookup of our own key and of a random one.
+# The table is refreshed by a lookup of our own key and of a random one, and the gates are told
+# of us again: one that was restarted knows nobody.
 REFRESH_S: Final = 300.0
 # With an empty table the gates are asked again, ever more rarely.
 FIRST_RETRY_S: Final = 1.0
@@ -59,7 +67,7 @@ MAX_OPERATIONS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """A request of ours under way. Without an operation it is a ping for the table's sake."""
+    """A request of ours under way. Without an operation it is a ping, for the table's sake."""
 
     to: Contact
     request: Request
@@ -81,15 +89,13 @@ class Kademlia:
         rng: random.Random,
         *,
         k: int = K,
-        key_of_peer: Callable[[PeerId], Key] = key_of_peer,
     ) -> None:
         self.store = store
         self._own = own
         self._suits = suits
         self._rng = rng
         self._k = k
-        self._key_of_peer = key_of_peer
-        self.table = RoutingTable(key_of_peer(own), k=k, key_of=key_of_peer)
+        self.table = RoutingTable(key_of_peer(own), k=k)
         self._gates: tuple[Contact, ...] = ()
         self._asking: dict[int, _Asking] = {}
         self._pinging: set[PeerId] = set()
@@ -121,9 +127,8 @@ class Kademlia:
 
     def get_value(self, name: bytes, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, with at most one profile: the newest under `/formation/<peer id>`."""
-        raw = self.store.value(name, now)
-        local = () if raw is None else (self.store.check(raw, now),)
-        return self._search(name, GetValue(name), local, now, cause)
+        local = self.store.value(name, now)
+        return self._search(name, GetValue(name), (local,) if local else (), now, cause)
 
     def find_node(self, peer_id: PeerId, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, whose `closest` are the k peers nearest to `peer_id`."""
@@ -143,12 +148,20 @@ class Kademlia:
     ) -> OperationId:
         """Write to these peers, and to ourselves, without a lookup: withdrawals go where the
         announcements went. Ends as Published."""
-        lookup = Lookup(key_of(write.name), (), own=self._own, key_of=self._key_of_peer)
+        lookup = Lookup(key_of(write.name), (), own=self._own)
         publish = Publish(self._new_operation(), lookup, FindNode(write.name), write, cause)
         self._operations[publish.operation] = publish
-        self._keep_own(write, now)
+        self._keep(write, now)
         self._write_to(publish, peers)
         return publish.operation
+
+    def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
+        """End a publish at once, without Published. Returns who has, or may have, taken it."""
+        match self._operations.pop(operation, None):
+            case Publish(stored_at=stored_at, writing=writing):
+                return (*stored_at, *(writing or {}).values())
+            case _:
+                return ()
 
     # -- inputs and outputs -----------------------------------------------------------------
 
@@ -160,13 +173,12 @@ class Kademlia:
                 self._meet(sender)
             case Answered(ask_id, sender, message):
                 asking = self._asking.pop(ask_id)
-                self._pinging.discard(asking.to.peer_id)
-                self._saw(_merge(asking.to, sender))
+                # Where identify told no addresses, those that it was dialled at are good.
+                self._saw(sender if sender.addresses else asking.to, now)
                 self._settle(asking, True, message, now)
             case AskFailed(ask_id):
                 asking = self._asking.pop(ask_id)
-                self._pinging.discard(asking.to.peer_id)
-                self.table.lost(asking.to.peer_id)
+                self._lost(asking.to.peer_id, now)
                 self._settle(asking, False, None, now)
 
     def tick(self, now: Moment) -> None:
@@ -188,7 +200,7 @@ class Kademlia:
 
     # -- serving ----------------------------------------------------------------------------
 
-    def _reply(self, sender: PeerId, message: Message, now: Moment) -> Reply | None:
+    def _reply(self, sender: PeerId, message: Request, now: Moment) -> Reply | None:
         match message:
             case Ping():
                 return Pong()
@@ -202,54 +214,55 @@ class Kademlia:
                 )
                 return Providers(providers, self._closer(name, sender))
             case GetValue(name):
-                return Value(self.store.value(name, now), self._closer(name, sender))
-            case AddProvider(name, provider):
+                kept = self.store.value(name, now)
+                return Value(None if kept is None else kept.raw, self._closer(name, sender))
+            case AddProvider():
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.
-                self._try(self.store.provide, name, provider.profile, now)
+                self._keep(message, now)
                 return None
             case PutValue(name, value):
                 # A refusal echoes no value; the specification has no other way to say it.
-                stored = self._try(self.store.put, name, value, now)
-                return Stored(name, b"" if stored is None else value)
+                return Stored(name, value if self._keep(message, now) else b"")
             case _:
-                return None  # a reply that nobody asked for
+                assert_never(message)
 
     def _closer(self, name: bytes, sender: PeerId) -> tuple[Contact, ...]:
         nearest = self.table.closest(key_of(name), self._k + 1)
         return tuple(contact for contact in nearest if contact.peer_id != sender)[: self._k]
 
-    @staticmethod
-    def _try(
-        keep: Callable[[bytes, bytes, Moment], SignedProfile], name: bytes, raw: bytes, now: Moment
-    ) -> SignedProfile | None:
+    def _keep(self, write: Write, now: Moment) -> bool:
+        raw = write.value if isinstance(write, PutValue) else write.provider.profile
         try:
-            return keep(name, raw, now)
+            self.store.keep(write.name, raw, now)
         except BadRecord:
-            return None
+            return False
+        return True
 
     def _meet(self, sender: Contact) -> None:
         """A stranger asked us something: ping it, since only who answers enters the table.
 
+        Only while there is room for it: two who have none for each other would ping for ever.
         One that tells no address is a client; nobody could be sent to it.
         """
-        if (
-            sender.addresses
-            and sender.peer_id not in self._pinging
-            and self.table.get(sender.peer_id) is None
-            and len(self._pinging) < MAX_PINGS
-        ):
+        if sender.addresses and self.table.has_room_for(sender.peer_id):
             self._ping(sender, "meet a stranger")
 
     # -- asking -----------------------------------------------------------------------------
 
-    def _saw(self, contact: Contact) -> None:
-        doubtful = self.table.saw(contact)
-        if doubtful is not None and doubtful.peer_id not in self._pinging:
+    def _saw(self, contact: Contact, now: Moment) -> None:
+        doubtful = self.table.saw(contact, now.mono_s)
+        if doubtful is not None:
             self._ping(doubtful, "is the least recently seen still there?")
 
+    def _lost(self, peer_id: PeerId, now: Moment) -> None:
+        known = len(self.table)
+        self.table.lost(peer_id)
+        if known and not len(self.table):  # it was the last one: back to the gates, soon
+            self._refresh_at = min(self._refresh_at, now.mono_s + FIRST_RETRY_S)
+
     def _ping(self, contact: Contact, cause: str) -> None:
-        if len(self._pinging) < MAX_PINGS:
+        if contact.peer_id not in self._pinging and len(self._pinging) < MAX_PINGS:
             self._pinging.add(contact.peer_id)
             self._ask(contact, Ping(), None, cause)
 
@@ -263,7 +276,7 @@ class Kademlia:
     def _search(
         self,
         name: bytes,
-        request: Request,
+        request: Query,
         local: Iterable[SignedProfile],
         now: Moment,
         cause: str,
@@ -276,7 +289,7 @@ class Kademlia:
         self._drive(search, now)
         return search.operation
 
-    def _publish(self, name: bytes, write: Request, now: Moment, cause: str) -> OperationId:
+    def _publish(self, name: bytes, write: Write, now: Moment, cause: str) -> OperationId:
         lookup = self._lookup(name, self._k)
         publish = Publish(self._new_operation(), lookup, FindNode(name), write, cause)
         self._operations[publish.operation] = publish
@@ -287,7 +300,7 @@ class Kademlia:
         target = key_of(name)
         # The gates are asked only by a node that knows nobody else, so that they stay cool.
         seeds = self.table.closest(target, self._k) or self._gates
-        return Lookup(target, seeds, own=self._own, width=width, key_of=self._key_of_peer)
+        return Lookup(target, seeds, own=self._own, width=width)
 
     def _new_operation(self) -> OperationId:
         if len(self._operations) >= MAX_OPERATIONS:
@@ -316,7 +329,7 @@ class Kademlia:
         nearest = publish.lookup.closest()
         if len(nearest) < self._k or self._is_nearer(publish.lookup.target, nearest[-1]):
             nearest = nearest[: self._k - 1]
-            if self._keep_own(publish.write, now):
+            if self._keep(publish.write, now):
                 publish.stored_at.append(Contact(self._own))
         self._write_to(publish, nearest)
 
@@ -328,38 +341,34 @@ class Kademlia:
             self._finish(publish)
 
     def _is_nearer(self, target: Key, than: Contact) -> bool:
-        mine = distance(self._key_of_peer(self._own), target)
-        return mine < distance(self._key_of_peer(than.peer_id), target)
+        mine = distance(key_of_peer(self._own), target)
+        return mine < distance(key_of_peer(than.peer_id), target)
 
-    def _keep_own(self, write: Request, now: Moment) -> bool:
-        match write:
-            case AddProvider(name, provider):
-                return self._try(self.store.provide, name, provider.profile, now) is not None
-            case PutValue(name, value):
-                return self._try(self.store.put, name, value, now) is not None
-            case _:
-                return False
-
-    def _settle(self, asking: _Asking, answered: bool, reply: Message | None, now: Moment) -> None:
+    def _settle(self, asking: _Asking, answered: bool, reply: Reply | None, now: Moment) -> None:
         """Tell the operation that asked how it went."""
-        if asking.operation is None or asking.operation not in self._operations:
-            return  # a ping, or an operation that has ended since
-        running = self._operations[asking.operation]
+        if asking.operation is None:
+            self._pinging.discard(asking.to.peer_id)
+            return
+        running = self._operations.get(asking.operation)
+        if running is None:
+            return  # it has ended since
         peer_id = asking.to.peer_id
         if isinstance(running, Publish) and running.writing is not None:
-            contact = running.writing.pop(peer_id)
+            contact = running.writing.pop(peer_id, None)
+            if contact is None:
+                return  # asked by the lookup, which was done without its answer
             if answered and _accepted(running.write, reply):
                 running.stored_at.append(contact)
         elif answered:
             closer = reply.closer if isinstance(reply, Nodes | Providers | Value) else ()
             running.lookup.answered(peer_id, closer)
             if isinstance(running, Search):
-                running.gather(self._verified(reply, now))
+                running.gather(self._verified(running.request.name, reply, now))
         else:
             running.lookup.failed(peer_id)
         self._drive(running, now)
 
-    def _verified(self, reply: Message | None, now: Moment) -> list[SignedProfile]:
+    def _verified(self, name: bytes, reply: Reply | None, now: Moment) -> list[SignedProfile]:
         """The profiles in a reply that are what they claim to be; the others are left out."""
         match reply:
             case Providers(providers):
@@ -371,7 +380,7 @@ class Kademlia:
         verified = []
         for raw in raws:
             try:
-                verified.append(self.store.check(raw, now))
+                verified.append(self.store.check(name, raw, now))
             except BadRecord:
                 continue  # a storing peer that lies is outvoted by the others asked
         return verified
@@ -384,23 +393,20 @@ class Kademlia:
 
     def _refresh(self, now: Moment, cause: str) -> OperationId:
         """Look up our own key, so that our neighbours know us, and a random one."""
-        if len(self.table) > 0:
-            self._retry_s = FIRST_RETRY_S
-            self._refresh_at = now.mono_s + REFRESH_S
-        else:
+        if len(self.table) == 0:
             self._refresh_at = now.mono_s + self._retry_s
             self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
-        if len(self.table) > 0:
-            name = self._rng.randbytes(32)
-            self._search(name, FindNode(name), (), now, cause, width=self._k)
+            return self.find_node(self._own, now, cause)
+        self._retry_s = FIRST_RETRY_S
+        self._refresh_at = now.mono_s + REFRESH_S
+        for gate in self._gates:
+            if gate.peer_id not in self.table:
+                self._ping(gate, cause)
+        name = self._rng.randbytes(32)
+        self._search(name, FindNode(name), (), now, cause, width=self._k)
         return self.find_node(self._own, now, cause)
 
 
-def _merge(asked: Contact, answered: Contact) -> Contact:
-    """The contact of a peer that answered: what identify says, else where it was dialled."""
-    return answered if answered.addresses else asked
-
-
-def _accepted(write: Request, reply: Message | None) -> bool:
+def _accepted(write: Write, reply: Reply | None) -> bool:
     """Whether a peer took a write: a value is echoed, a provider record has no reply."""
     return not isinstance(write, PutValue) or reply == Stored(write.name, write.value)

@@ -8,9 +8,8 @@ Source: Kademlia, section 2.3; libp2p kad-dht specification, "Peer routing".
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect, insort
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from typing import Final
 
 from formation_p2p.dht.routing import K
@@ -23,13 +22,6 @@ ALPHA: Final = 10
 # A lookup in a network of a million nodes asks about 60 peers; one that is still going at this
 # many is being led along by liars who invent ever nearer peers.
 MAX_ASKED: Final = 200
-
-
-class _State(Enum):
-    HEARD_OF = auto()
-    ASKED = auto()
-    ANSWERED = auto()
-    FAILED = auto()
 
 
 class Lookup:
@@ -53,77 +45,63 @@ class Lookup:
         key_of: Callable[[PeerId], Key] = key_of_peer,
     ) -> None:
         self.target = target
+        self.asked = 0
         self._own = own
         self._width = width
         self._alpha = alpha
         self._key_of = key_of
-        self._states: dict[PeerId, _State] = {}
-        self._contacts: dict[PeerId, Contact] = {}
-        self._nearest: list[tuple[int, PeerId]] = []  # sorted by distance; failed ones leave it
-        self._under_way = 0
-        self._asked = 0
-        self._stopped = False
+        self._contacts: dict[PeerId, Contact] = {}  # of all that were asked, or may be
+        # Both by distance from the target, the nearest first. Who fails leaves the second.
+        self._heard_of: list[tuple[int, PeerId]] = []
+        self._nearest: list[tuple[int, PeerId]] = []
+        self._under_way: set[PeerId] = set()
         self._hear_of(seeds)
 
     def next_peers(self) -> tuple[Contact, ...]:
         """Whom to ask now; empty while all there is to ask is under way, or at the end."""
         peers: list[Contact] = []
-        if self._stopped:
-            return ()
-        for _, peer_id in self._nearest[: self._width]:
-            if self._under_way >= self._alpha or self._asked >= MAX_ASKED:
-                break
-            if self._states[peer_id] is _State.HEARD_OF:
-                self._states[peer_id] = _State.ASKED
-                self._under_way += 1
-                self._asked += 1
-                peers.append(self._contacts[peer_id])
+        while self._knows_better() and len(self._under_way) < self._alpha:
+            place = self._heard_of.pop(0)
+            insort(self._nearest, place)
+            self._under_way.add(place[1])
+            self.asked += 1
+            peers.append(self._contacts[place[1]])
         return tuple(peers)
 
     def answered(self, peer_id: PeerId, closer: Iterable[Contact] = ()) -> None:
         """A peer answered, and named `closer` ones."""
-        self._under_way -= 1
-        self._states[peer_id] = _State.ANSWERED
+        self._under_way.remove(peer_id)
         self._hear_of(closer)
 
     def failed(self, peer_id: PeerId) -> None:
-        self._under_way -= 1
-        self._states[peer_id] = _State.FAILED
+        self._under_way.remove(peer_id)
         self._nearest.remove((distance(self._key_of(peer_id), self.target), peer_id))
-
-    def stop(self) -> None:
-        """Ask nobody else: the caller has what it looked for."""
-        self._stopped = True
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is final. Requests may still be under way after `stop`."""
-        if self._stopped:
-            return True
-        nearest = [self._states[peer_id] for _, peer_id in self._nearest[: self._width]]
-        if all(state is _State.ANSWERED for state in nearest):
-            return True
-        return self._under_way == 0 and self._asked >= MAX_ASKED
+        """Whether the answer is final. Requests to farther peers may still be under way."""
+        nearest = (peer_id for _, peer_id in self._nearest[: self._width])
+        return self._under_way.isdisjoint(nearest) and not self._knows_better()
 
     def closest(self) -> tuple[Contact, ...]:
         """The nearest peers that answered, at most `width`, nearest first."""
-        answered = [
-            self._contacts[peer_id]
-            for _, peer_id in self._nearest
-            if self._states[peer_id] is _State.ANSWERED
-        ]
-        return tuple(answered[: self._width])
+        answered = [peer_id for _, peer_id in self._nearest if peer_id not in self._under_way]
+        return tuple(self._contacts[peer_id] for peer_id in answered[: self._width])
 
-    @property
-    def asked(self) -> int:
-        """How many peers were asked."""
-        return self._asked
+    def _knows_better(self) -> bool:
+        """Whether one of the `width` nearest peers was not asked yet, and still may be."""
+        if not self._heard_of or self.asked >= MAX_ASKED:
+            return False
+        return bisect(self._nearest, self._heard_of[0]) < self._width
 
     def _hear_of(self, contacts: Iterable[Contact]) -> None:
         for contact in contacts:
             peer_id = contact.peer_id
-            if peer_id in self._states or peer_id == self._own:
+            if peer_id in self._contacts or peer_id == self._own or not contact.addresses:
                 continue
-            self._states[peer_id] = _State.HEARD_OF
             self._contacts[peer_id] = contact
-            insort(self._nearest, (distance(self._key_of(peer_id), self.target), peer_id))
+            insort(self._heard_of, (distance(self._key_of(peer_id), self.target), peer_id))
+            if len(self._heard_of) > MAX_ASKED:
+                # Its turn would come after that of `MAX_ASKED` nearer ones: never.
+                _, farthest = self._heard_of.pop()
+                del self._contacts[farthest]

@@ -24,7 +24,8 @@ from formation_p2p.records.addresses import MAX_ADDRESSES, address_bytes, read_a
 MAX_NAME_BYTES: Final = 128
 # k = 20 by the specification; go-libp2p sends at most that many.
 MAX_CLOSER: Final = 20
-# Profiles are at most 4 KiB, so that an answer full of them stays below 128 KiB.
+# Profiles are at most 4 KiB and addresses 2 KiB, so that an answer full of them, and of closer
+# peers, stays below the 256 KiB of a frame.
 MAX_PROVIDERS: Final = 32
 # A signed profile's bound (records/profile.py), and the same for requirements in CBOR.
 MAX_VALUE_BYTES: Final = 4096
@@ -179,7 +180,7 @@ def parse_request(raw: bytes) -> Request:
     if wire.type == _Type.ADD_PROVIDER:
         providers = _read_providers(wire)
         if len(providers) != 1:
-            raise ProtocolViolation(f"ADD_PROVIDER names {len(providers)} providers, not itself")
+            raise ProtocolViolation(f"ADD_PROVIDER names {len(providers)} providers, not one")
         return AddProvider(wire.key, providers[0])
     if wire.type == _Type.GET_VALUE:
         return GetValue(wire.key)

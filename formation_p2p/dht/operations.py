@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NewType
 
 from formation_p2p.dht.lookup import Lookup
-from formation_p2p.dht.messages import Request
+from formation_p2p.dht.messages import AddProvider, FindNode, GetProviders, GetValue, PutValue
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
 from formation_p2p.records.profile import SignedProfile
@@ -46,12 +46,15 @@ class Published:
 
 Completed = Searched | Published
 
+Query = FindNode | GetProviders | GetValue
+Write = AddProvider | PutValue
+
 
 @dataclass(slots=True)
 class Search:
     operation: OperationId
     lookup: Lookup
-    request: Request
+    request: Query
     cause: str
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
 
@@ -72,8 +75,8 @@ class Publish:
 
     operation: OperationId
     lookup: Lookup
-    request: Request
-    write: Request
+    request: FindNode
+    write: Write
     cause: str
     writing: dict[PeerId, Contact] | None = None
     stored_at: list[Contact] = field(default_factory=list)

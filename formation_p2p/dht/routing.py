@@ -1,31 +1,38 @@
 """The routing table: k-buckets of peers that have answered us, by distance from our own key.
 
-Source: Kademlia, sections 2.2 and 2.4 (least-recently-seen eviction); libp2p kad-dht
-specification, "Kademlia routing table" (k = 20).
+Source: Kademlia, sections 2.2 and 2.4 (least-recently-seen eviction) and 4.1 (probe rarely);
+libp2p kad-dht specification, "Kademlia routing table" (k = 20).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import KEY_BITS, Key, common_prefix, distance
+from formation_p2p.keyspace import Key, distance
 
 K: Final = 20
 # Candidates kept for a full bucket. As many as the bucket: one for each that might die.
 MAX_REPLACEMENTS: Final = K
+# Who answered this recently is not doubted. A lookup among 10,000 meets some twenty peers for
+# whom there is no room; a ping for each of them would double its cost.
+DOUBT_AFTER_S: Final = 300.0
+
+
+class _Seen(NamedTuple):
+    contact: Contact
+    at_s: float
 
 
 @dataclass(slots=True)
 class _Bucket:
     """Both dicts are ordered: the least recently seen first."""
 
-    live: dict[PeerId, Contact] = field(default_factory=dict)
-    replacements: dict[PeerId, Contact] = field(default_factory=dict)
+    live: dict[PeerId, _Seen] = field(default_factory=dict)
+    replacements: dict[PeerId, _Seen] = field(default_factory=dict)
 
 
 class RoutingTable:
@@ -36,71 +43,90 @@ class RoutingTable:
     """
 
     def __init__(
-        self,
-        own: Key,
-        *,
-        k: int = K,
-        bits: int = KEY_BITS,
-        key_of: Callable[[PeerId], Key] = key_of_peer,
+        self, own: Key, *, k: int = K, key_of: Callable[[PeerId], Key] = key_of_peer
     ) -> None:
         self._own = own
         self._k = k
-        self._bits = bits
         self._key_of = key_of
+        # By the bit length of the distance from us: the longer, the shorter the common prefix.
         self._buckets: dict[int, _Bucket] = {}
 
-    def saw(self, contact: Contact) -> Contact | None:
+    def saw(self, contact: Contact, now_s: float) -> Contact | None:
         """A peer answered. Returns the one to ping where its bucket is full, else None.
 
         The newcomer then waits as a replacement: if the pinged one is `lost` it moves up, and
         if it is seen instead, it stays (long-lived peers are likelier to stay, section 2.2).
         A contact without addresses keeps those that were known.
         """
-        key = self._key_of(contact.peer_id)
-        if key == self._own:
-            return None
-        bucket = self._buckets.setdefault(common_prefix(self._own, key, self._bits), _Bucket())
+        length = self._length(contact.peer_id)
+        if length == 0:
+            return None  # ourselves
+        bucket = self._buckets.setdefault(length, _Bucket())
         known = bucket.live.pop(contact.peer_id, None)
         if known is not None:
-            bucket.live[contact.peer_id] = contact if contact.addresses else known
+            newest = contact if contact.addresses else known.contact
+            bucket.live[contact.peer_id] = _Seen(newest, now_s)
             return None
         if not contact.addresses:
             return None  # nobody could dial it, so nobody may be sent to it
-        if len(bucket.live) < self._k:
-            bucket.replacements.pop(contact.peer_id, None)
-            bucket.live[contact.peer_id] = contact
-            return None
         bucket.replacements.pop(contact.peer_id, None)
-        bucket.replacements[contact.peer_id] = contact
+        if len(bucket.live) < self._k:
+            bucket.live[contact.peer_id] = _Seen(contact, now_s)
+            return None
+        bucket.replacements[contact.peer_id] = _Seen(contact, now_s)
         if len(bucket.replacements) > MAX_REPLACEMENTS:
             del bucket.replacements[next(iter(bucket.replacements))]
-        return next(iter(bucket.live.values()))
+        oldest = next(iter(bucket.live.values()))
+        return oldest.contact if now_s - oldest.at_s >= DOUBT_AFTER_S else None
 
     def lost(self, peer_id: PeerId) -> None:
         """A peer did not answer: it goes, and the newest replacement takes its place."""
-        prefix = common_prefix(self._own, self._key_of(peer_id), self._bits)
-        bucket = self._buckets.get(prefix)
+        bucket = self._buckets.get(self._length(peer_id))
         if bucket is None:
             return
         bucket.replacements.pop(peer_id, None)
         if bucket.live.pop(peer_id, None) is not None and bucket.replacements:
-            newest, contact = bucket.replacements.popitem()
-            bucket.live[newest] = contact
+            newest, seen = bucket.replacements.popitem()
+            bucket.live[newest] = seen
+
+    def has_room_for(self, peer_id: PeerId) -> bool:
+        """Whether a peer would enter if it answered: it is new, and its bucket is not full."""
+        length = self._length(peer_id)
+        bucket = self._buckets.get(length)
+        if bucket is None:
+            return length > 0
+        return peer_id not in bucket.live and len(bucket.live) < self._k
 
     def closest(self, key: Key, count: int) -> tuple[Contact, ...]:
         """The `count` known peers nearest to a key, nearest first."""
-        return tuple(
-            heapq.nsmallest(count, self, key=lambda c: distance(self._key_of(c.peer_id), key))
+        # Whole buckets lie nearer to the key than others. Where the key differs from ours in a
+        # bucket's first bit, its peers are nearer than those of all that share more with us;
+        # where it does not, they are farther.
+        away = distance(self._own, key)
+        nearest_first = sorted(
+            self._buckets, key=lambda length: -length if away >> (length - 1) & 1 else length
         )
+        found: list[Contact] = []
+        for length in nearest_first:
+            if len(found) >= count:
+                break
+            contacts = [seen.contact for seen in self._buckets[length].live.values()]
+            contacts.sort(key=lambda contact: distance(self._key_of(contact.peer_id), key))
+            found += contacts
+        return tuple(found[:count])
 
-    def get(self, peer_id: PeerId) -> Contact | None:
-        prefix = common_prefix(self._own, self._key_of(peer_id), self._bits)
-        bucket = self._buckets.get(prefix)
-        return None if bucket is None else bucket.live.get(peer_id)
+    def __contains__(self, peer_id: PeerId) -> bool:
+        bucket = self._buckets.get(self._length(peer_id))
+        return bucket is not None and peer_id in bucket.live
 
     def __iter__(self) -> Iterator[Contact]:
+        """The least recently seen of each bucket first."""
         for bucket in self._buckets.values():
-            yield from bucket.live.values()
+            for seen in bucket.live.values():
+                yield seen.contact
 
     def __len__(self) -> int:
         return sum(len(bucket.live) for bucket in self._buckets.values())
+
+    def _length(self, peer_id: PeerId) -> int:
+        return distance(self._own, self._key_of(peer_id)).bit_length()

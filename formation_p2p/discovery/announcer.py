@@ -7,8 +7,9 @@ and withdrawn where it was stored when the worker leaves.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from formation_p2p.capability.buckets import bucket_key, buckets_of
 from formation_p2p.dht.kademlia import Kademlia
@@ -34,6 +35,14 @@ MIN_INTERVAL_S: Final = 5.0
 SETTLE_S: Final = 2.0
 # With nobody to store it (the node is alone, or its gate is down), it is tried again this soon.
 RETRY_S: Final = 2.0
+# Peers remembered to hold a profile of ours that has not expired. With 32 names at 20 peers each
+# there are 640, and those of before the last change; past this the oldest expire unwithdrawn.
+MAX_HOLDERS: Final = 1_024
+
+
+class _Holder(NamedTuple):
+    contact: Contact
+    until_s: float
 
 
 class Announcer:
@@ -61,8 +70,8 @@ class Announcer:
         self._due_s = float("inf")
         self._changed_s = float("inf")
         self._publishing: set[OperationId] = set()
-        self._stored_at: dict[PeerId, Contact] = {}
-        self._stored_before: dict[PeerId, Contact] = {}  # where the last profile still lives
+        self._stored = False  # whether anyone else holds the newest profile
+        self._holders: dict[PeerId, _Holder] = {}  # who was written to longest ago first
         self._withdrawing: OperationId | None = None
 
     def start(self, now: Moment, cause: str) -> None:
@@ -88,9 +97,10 @@ class Announcer:
             return True
         if ended.operation in self._publishing:
             self._publishing.discard(ended.operation)
-            others = {c.peer_id: c for c in ended.stored_at if c.peer_id != self._own.peer_id}
-            self._stored_at.update(others)
-            if not self._publishing and not self._stored_at:  # alone, or everyone is out of reach
+            others = [c for c in ended.stored_at if c.peer_id != self._own.peer_id]
+            self._stored = self._stored or bool(others)
+            self._held_by(others, now)
+            if not self._publishing and not self._stored:  # alone, or everyone is out of reach
                 self._due_s = min(self._due_s, now.mono_s + RETRY_S)
         return False
 
@@ -98,11 +108,14 @@ class Announcer:
         """Tell everyone who stores the profile that it is no more; `published` tells when."""
         self._due_s = self._changed_s = float("inf")
         self._announced = None
+        for operation in sorted(self._publishing):
+            self._held_by(self._dht.abandon(operation), now)
+        self._publishing.clear()
         tombstone = self._issue(now, True)
         name = value_name(self._own.peer_id)
         write = AddProvider(name, Provider(self._own, tombstone.raw))
-        stored_at = self._stored_before | self._stored_at
-        self._withdrawing = self._dht.tell(stored_at.values(), write, now, cause)
+        holders = [h.contact for h in self._holders.values() if h.until_s > now.mono_s]
+        self._withdrawing = self._dht.tell(holders, write, now, cause)
 
     def _publish(self, now: Moment, cause: str) -> None:
         signed = self._issue(now, False)
@@ -113,10 +126,18 @@ class Announcer:
         self._due_s = now.mono_s + REPUBLISH_S * spread
         provider = Provider(self._own, signed.raw)
         own_name = value_name(self._own.peer_id)
-        self._stored_before, self._stored_at = self._stored_at, {}
+        self._stored = False
         for name in sorted(names_of(signed.profile, self._network_id) - {own_name}):
             self._publishing.add(self._dht.provide(name, provider, now, cause))
         self._publishing.add(self._dht.put_value(own_name, signed.raw, now, cause))
+
+    def _held_by(self, peers: Iterable[Contact], now: Moment) -> None:
+        for contact in peers:
+            if contact.peer_id != self._own.peer_id:
+                self._holders.pop(contact.peer_id, None)
+                self._holders[contact.peer_id] = _Holder(contact, now.mono_s + TTL_S)
+        while len(self._holders) > MAX_HOLDERS:
+            del self._holders[next(iter(self._holders))]
 
     def _matters(self, new: Capacity, old: Capacity) -> bool:
         """Whether any resource changed by a tenth of what the machine has."""
@@ -138,7 +159,16 @@ def _share(capacity: Capacity) -> int:
 
 def names_of(profile: Profile, network_id: bytes) -> frozenset[bytes]:
     """Every DHT name that a profile belongs under: its buckets', and its own."""
-    buckets = buckets_of(profile.capability, dict(profile.labels), profile.drivers)
-    return frozenset(bucket_key(network_id, bucket) for bucket in buckets) | {
-        value_name(profile.peer_id)
-    }
+    buckets = _bucket_keys(network_id, profile.capability, profile.labels, profile.drivers)
+    return buckets | {value_name(profile.peer_id)}
+
+
+@lru_cache(maxsize=1024)  # machines come in few shapes; 30 hashes cost 30 us for every record
+def _bucket_keys(
+    network_id: bytes,
+    capability: Capability,
+    labels: tuple[tuple[str, str], ...],
+    drivers: tuple[str, ...],
+) -> frozenset[bytes]:
+    buckets = buckets_of(capability, dict(labels), drivers)
+    return frozenset(bucket_key(network_id, bucket) for bucket in buckets)

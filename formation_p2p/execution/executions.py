@@ -21,6 +21,7 @@ from formation_p2p.execution.effects import (
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.lessor import Lease
 from formation_p2p.negotiation.messages import (
+    MAX_OUTPUT_BYTES,
     Cancel,
     Dispatch,
     ResultAck,
@@ -29,13 +30,19 @@ from formation_p2p.negotiation.messages import (
     TaskStarted,
 )
 from formation_p2p.negotiation.session import Send
-from formation_p2p.workload.outcome import Failed, FailureKind
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
 # Attempts waiting under one lease. A scheduler keeps two under way to hide the round trip; more
 # would only hold tasks back from workers that are idle.
 MAX_QUEUED: Final = 16
 # Results not yet acknowledged under one lease. The next task waits while there are as many.
 MAX_OUTBOX: Final = 16
+# Either holds this much at the most: two of the largest. A lease takes 64 MiB of the machine's
+# memory at the least, so that what the node keeps for its leases stays below what they reserve.
+MAX_QUEUED_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
+MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
 
 
 @dataclass(slots=True)
@@ -52,6 +59,19 @@ class _Run:
             attempt_id == self.current
             or attempt_id in self.outbox
             or any(each.attempt_id == attempt_id for each in self.queue)
+        )
+
+    def has_room_for(self, payload: bytes) -> bool:
+        queued_bytes = sum(len(each.payload) for each in self.queue)
+        return len(self.queue) < MAX_QUEUED and queued_bytes + len(payload) <= MAX_QUEUED_BYTES
+
+    def may_start(self) -> bool:
+        unacknowledged_bytes = sum(len(each.outcome.result) for each in self.outbox.values())
+        return (
+            self.current is None
+            and len(self.queue) > 0
+            and len(self.outbox) < MAX_OUTBOX
+            and unacknowledged_bytes < MAX_OUTBOX_BYTES
         )
 
 
@@ -73,8 +93,8 @@ class Executions:
             # The grant was checked for the driver that the lease names.
             problem = f"the lease is for the driver {lease.needs.driver}, not {message.driver}"
             return [_refuse(lease, message, FailureKind.INVALID, problem)]
-        if len(run.queue) >= MAX_QUEUED:
-            problem = f"{MAX_QUEUED} attempts wait under this lease; wait for one to end"
+        if not run.has_room_for(message.payload):
+            problem = f"{len(run.queue)} attempts wait under this lease; wait for one to end"
             return [_refuse(lease, message, FailureKind.DRIVER, problem)]
         run.queue.append(message)
         return self._start_next(run, cause)
@@ -116,8 +136,18 @@ class Executions:
         run = self._runs.get(event.lease_id)
         if run is None:
             return []
-        output = TaskOutput(event.lease_id, event.attempt_id, event.is_stderr, event.data)
-        return [Send(run.lease.owner, output, cause="the task printed")]
+        pieces = (
+            event.data[start : start + MAX_OUTPUT_BYTES]
+            for start in range(0, len(event.data), MAX_OUTPUT_BYTES)
+        )
+        return [
+            Send(
+                run.lease.owner,
+                TaskOutput(event.lease_id, event.attempt_id, event.is_stderr, piece),
+                cause="the task printed",
+            )
+            for piece in pieces
+        ]
 
     def ended(self, event: ExecutionEnded) -> list[Effect]:
         run = self._runs.get(event.lease_id)
@@ -125,9 +155,8 @@ class Executions:
             return []  # its lease ended first: nobody may have the result
         run.current = None
         lease = run.lease
-        ended = TaskEnded(
-            lease.lease_id, lease.fence, event.attempt_id, event.outcome, event.ran_ms
-        )
+        outcome = _bounded(event.outcome)
+        ended = TaskEnded(lease.lease_id, lease.fence, event.attempt_id, outcome, event.ran_ms)
         run.outbox[event.attempt_id] = ended
         cause = f"{event.attempt_id} ended"
         return [Send(lease.owner, ended, cause=cause), *self._start_next(run, cause)]
@@ -141,7 +170,7 @@ class Executions:
         return run if run is not None and run.lease.owner.peer_id == owner else None
 
     def _start_next(self, run: _Run, cause: str) -> list[Effect]:
-        if run.current is not None or not run.queue or len(run.outbox) >= MAX_OUTBOX:
+        if not run.may_start():
             return []
         message = run.queue.popleft()
         run.current = message.attempt_id
@@ -159,6 +188,14 @@ class Executions:
                 cause=cause,
             )
         ]
+
+
+def _bounded(outcome: Outcome) -> Outcome:
+    """What travels. A driver may be anybody's, and a result too large would cost the stream."""
+    if len(outcome.result) <= MAX_RESULT_BYTES:
+        return outcome
+    problem = f"the result has {len(outcome.result)} bytes, of at most {MAX_RESULT_BYTES}"
+    return Failed(FailureKind.OUTPUT, problem)
 
 
 def _refuse(lease: Lease, message: Dispatch, kind: FailureKind, problem: str) -> Send:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.units import GIB, MIB
+from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
-# An interpreter that imports little needs 20 MiB; a lease over less could run nothing at all.
-MIN_MEMORY_BYTES: Final = 64 * MIB
 # setrlimit(2): what a process may map for itself and write to, touched or not. Allocators and
 # thread stacks map more than they touch, so this is no measure of memory; it stops the process
 # that would grow faster than memory is sampled.

@@ -85,12 +85,8 @@ def _own_folders(proc: Path, root: Path) -> Iterator[Path]:
         if group is None:
             continue
         top = root / _unescaped(point).lstrip("/")
-        own = top / _below(PurePosixPath(_unescaped(mounted)), PurePosixPath(group))
-        for folder in (own, *own.parents):
-            if folder.is_dir():
-                yield folder
-            if folder == top:
-                break
+        own = _below(PurePosixPath(_unescaped(mounted)), PurePosixPath(group))
+        yield from filter(Path.is_dir, (top / each for each in (own, *own.parents)))
 
 
 def _below(mounted: PurePosixPath, group: PurePosixPath) -> PurePosixPath:

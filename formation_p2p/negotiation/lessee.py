@@ -56,6 +56,7 @@ TRANSITIONS: Final = {
         "leased": HeldState.LEASED,
         "refused": HeldState.ENDED,
         "silent": HeldState.ENDED,
+        "released": HeldState.ENDED,
         "lost": HeldState.ENDED,
     },
     HeldState.LEASED: {
@@ -88,13 +89,12 @@ class HeldLease:
     renew_s: float = float("inf")
     asked_s: float = 0.0
     renewing: bool = False
+    doubtful: bool = False
 
     @property
     def key(self) -> tuple[PeerId, str]:
         """Lease ids are each worker's own: only with its peer id do they name one lease."""
         return (self.lessor.peer_id, self.lease_id)
-
-    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,16 @@ class Lessee:
             del self.held[lease.key]
             self._send(lease.lessor, Release(lease.lease_id), cause)
 
+    def leave(self, cause: str) -> None:
+        """Give everything back, offers too. An answer still to come is given back as it comes."""
+        for lease in list(self.held.values()):
+            self.release(lease, cause)
+        for asked in self._rounds.values():
+            for contact in asked.order:
+                if contact.peer_id in asked.offers:
+                    self._send(contact, Release(asked.offers[contact.peer_id].lease_id), cause)
+        self._rounds.clear()
+
     def undelivered(self, event: Undelivered, now: Moment) -> None:
         """The stream to a worker broke. The first time its leases are doubtful and it is asked
         whether it is still there; when that cannot be delivered either, it is lost."""
@@ -318,6 +328,9 @@ class Lessee:
             elif offer is None:
                 waited = f"it did not answer within {now.mono_s - asked.started_s:.1f} s"
                 refusals.append((contact.peer_id, Gone("the worker", waited)))
+            elif (contact.peer_id, offer.lease_id) in self.held:
+                twice = Gone(f"lease {offer.lease_id}", "the worker offered it twice")
+                refusals.append((contact.peer_id, twice))
             elif len(committed) < asked.wanted:
                 committed.append(contact.peer_id)
                 self._commit(contact, offer, asked, now)

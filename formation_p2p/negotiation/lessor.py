@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -38,6 +38,7 @@ from formation_p2p.resources.capability import Capability
 from formation_p2p.resources.fits import fits
 from formation_p2p.resources.ledger import Ledger, Reservation
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
 # A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
 # that a scheduler which vanishes takes nothing out of use.
@@ -81,11 +82,15 @@ class Lease:
 
     lease_id: str
     owner: Contact
-    needs: Requirements
+    request: PlacementRequest
     reservation: Reservation
     state: LeaseState
     expires_s: float
     fence: int = 0
+
+    @property
+    def needs(self) -> Requirements:
+        return self.request.needs
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -138,8 +143,9 @@ class Lessor:
             if lease.fence == 0:
                 self._fence += 1
                 lease.fence = self._fence
-            lease.expires_s = now.mono_s + LEASE_S
-            answer = Leased(lease.lease_id, lease.fence, round(LEASE_S * 1000))
+                lease.expires_s = now.mono_s + LEASE_S
+            left_ms = round((lease.expires_s - now.mono_s) * 1000)
+            answer = Leased(lease.lease_id, lease.fence, left_ms)
         return [Send(sender, answer, cause=cause)]
 
     def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[Effect]:
@@ -147,6 +153,10 @@ class Lessor:
         lease = self.lease(sender, message.lease_id, message.fence)
         if isinstance(lease, Gone):
             return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
+        denied = self._denied(sender, lease.request, now)
+        if denied is not None:  # the grant has expired since
+            ended = LeaseEnded(lease.lease_id, denied)
+            return [Send(sender, ended, cause=cause), *self._end(lease, "expire", cause)]
         self._move(lease, "renew")
         lease.expires_s = now.mono_s + LEASE_S
         return [Send(sender, Renewed(lease.lease_id, round(LEASE_S * 1000)), cause=cause)]
@@ -205,7 +215,7 @@ class Lessor:
         """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
         nothing else."""
         needs = request.needs
-        denied = self._admits(request.grant, sender.peer_id, needs, request.priority, now)
+        denied = self._denied(sender, request, now)
         if denied is not None:
             return denied
         if self._leaving:
@@ -218,12 +228,19 @@ class Lessor:
         if self._open_offers(sender.peer_id) >= MAX_OFFERS_PER_OWNER:
             return Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
         lease_id = f"{self._rng.getrandbits(64):016x}"
-        reservation = self.ledger.reserve(lease_id, needs)
+        # What runs is given this much in any case; leases over less would add up to more memory
+        # than there is.
+        least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
+        reservation = self.ledger.reserve(lease_id, least)
         if isinstance(reservation, Infeasible | Busy):
             return reservation
-        lease = Lease(lease_id, sender, needs, reservation, LeaseState.OFFERED, now.mono_s + HOLD_S)
+        expires_s = now.mono_s + HOLD_S
+        lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
         self._leases[lease_id] = lease
         return lease
+
+    def _denied(self, sender: Contact, request: PlacementRequest, now: Moment) -> Denied | None:
+        return self._admits(request.grant, sender.peer_id, request.needs, request.priority, now)
 
     def _open_offers(self, owner: PeerId) -> int:
         return sum(

@@ -25,8 +25,10 @@ from formation_p2p.records.codec import (
 )
 from formation_p2p.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.resources.bounds import MAX_GPUS
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 
 # One frame. A payload and a result are at most 8 MiB each; the rest is small.
@@ -35,7 +37,6 @@ MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 # Task ids are `<job>/<index>`, attempts `<task>#<n>`, leases 16 hex digits, devices NVML UUIDs.
 MAX_ID_CHARS: Final = 128
-MAX_DEVICES: Final = 64
 MAX_GRANT_BYTES: Final = 2048
 # Of a reason, or of the end of a traceback.
 MAX_MESSAGE_CHARS: Final = 16_384
@@ -246,12 +247,12 @@ def _parse(fields: object) -> WorkMessage:
         case [1, request_id, needs, grant, priority]:
             return PlacementRequest(
                 _count(request_id),
-                unpack_requirements(needs),
+                _needs_of_a_task(needs),
                 take_bytes(grant, "grant", MAX_GRANT_BYTES),
                 take_int(priority, "priority", 0, MAX_PRIORITY),
             )
         case [2, request_id, lease_id, device_ids, hold_ms]:
-            devices = take_list(device_ids, "device_ids", MAX_DEVICES)
+            devices = take_list(device_ids, "device_ids", MAX_GPUS)
             return Offer(
                 _count(request_id), _id(lease_id), tuple(_id(d) for d in devices), _ms(hold_ms)
             )
@@ -317,6 +318,14 @@ def _id(value: object) -> str:
     return take_text(value, "id", MAX_ID_CHARS)
 
 
+def _needs_of_a_task(value: object) -> Requirements:
+    """Requirements with a driver: what a grant allows and what is dispatched hang on it."""
+    needs = unpack_requirements(value)
+    if needs.driver == "":
+        raise Malformed("driver", "is not named")
+    return needs
+
+
 def _pack_outcome(outcome: Outcome) -> list[object]:
     match outcome:
         case Succeeded(result):
@@ -335,7 +344,7 @@ def _printable(text: str) -> str:
 def _parse_outcome(value: object) -> Outcome:
     match value:
         case ["ok", result]:
-            return Succeeded(take_bytes(result, "result", MAX_PAYLOAD_BYTES))
+            return Succeeded(take_bytes(result, "result", MAX_RESULT_BYTES))
         case [str() as kind, message, result]:
             try:
                 failure = FailureKind(kind)
@@ -344,7 +353,7 @@ def _parse_outcome(value: object) -> Outcome:
             return Failed(
                 failure,
                 take_text(message, "message", MAX_MESSAGE_CHARS, multiline=True),
-                take_bytes(result, "result", MAX_PAYLOAD_BYTES),
+                take_bytes(result, "result", MAX_RESULT_BYTES),
             )
         case _:
             raise Malformed("outcome", "neither a success nor a failure")

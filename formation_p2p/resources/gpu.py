@@ -44,8 +44,8 @@ def parse_compute_capability(text: str) -> int:
     """
     bare = text.strip().lower()
     match = _VERSION.fullmatch(bare) or _ARCHITECTURE.fullmatch(bare)
-    number = int(match[1]) * 10 + int(match[2] or 0) if match else 0
-    if not 10 <= number <= MAX_COMPUTE_CAPABILITY:
+    number = int(match[1]) * 10 + int(match[2] or 0) if match else -1
+    if not 0 <= number <= MAX_COMPUTE_CAPABILITY:
         raise ValueError(f"{shown(text)} is no compute capability; write it like 8.6 or sm_86")
     return number
 

@@ -41,7 +41,7 @@ from formation_p2p.resources.bounds import MAX_DRIVERS, check_amount, check_name
 
 # Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
 MAX_BLOCKS: Final = 8
-# The least is 0, and what a grant allows unless it says more.
+# Priorities go from 0, which every grant to submit allows, to this.
 MAX_PRIORITY: Final = 100
 # The year 5138: eleven digits, and past anyone's plans.
 MAX_EXPIRY_UNIX_S: Final = 99_999_999_999
@@ -173,7 +173,7 @@ def check(
 def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | None:
     if driver is not None and not rights.allow_driver(driver):
         allowed = ", ".join(sorted(rights.drivers or ()))
-        return f"the grant allows the drivers {allowed}, not {driver}"
+        return f"the grant allows the drivers {allowed}, not {driver or 'an unnamed one'}"
     if priority > rights.max_priority:
         return f"the grant allows priorities up to {rights.max_priority}, not {priority}"
     return None
@@ -288,6 +288,8 @@ def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
     except BiscuitValidationError as error:
         problem = "it is of another network, or was altered"
         raise InvalidInput("grant", problem) from error
+    except BaseException as error:
+        raise _unless_panic(error) from error
     if token.block_count() > MAX_BLOCKS:
         raise InvalidInput("grant", f"it was narrowed more than {MAX_BLOCKS - 1} times")
     return token
@@ -300,4 +302,14 @@ def _statements(token: Biscuit) -> Iterator[tuple[int, str]]:
             source = token.block_source(block)
         except BiscuitBlockError as error:
             raise InvalidInput("grant", "one of its blocks cannot be read") from error
+        except BaseException as error:
+            raise _unless_panic(error) from error
         yield from ((block, statement) for statement in source.split(";\n") if statement)
+
+
+def _unless_panic(error: BaseException) -> BaseException:
+    """What to raise for an error that biscuit-python does not declare. A panic of its Rust code
+    is no Exception, and would pass every guard and end the node; here it costs the grant."""
+    if type(error).__name__ == "PanicException":
+        return InvalidInput("grant", "it could not be read")
+    return error

@@ -8,6 +8,7 @@ from typing import Final
 from formation_p2p.errors import InvalidInput
 from formation_p2p.keyspace import Key, key_of
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import MIB
 
 # A task's payload travels in one frame to the worker (negotiation/messages.py).
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
@@ -17,6 +18,12 @@ MAX_TASKS: Final = 100_000
 MAX_ATTEMPTS: Final = 20
 MAX_TIMEOUT_S: Final = 24 * 3600
 MAX_PRIORITY: Final = 100
+# Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
+# (negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
+MAX_TASK_ID_CHARS: Final = 120
+# What a task has of a machine at the least, whatever it asks for: an interpreter that imports
+# little needs 20 MiB.
+MIN_MEMORY_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,10 @@ class Task:
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
+        if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():
+            raise InvalidInput(
+                "task id", f"it is not 1 to {MAX_TASK_ID_CHARS} characters that print; shorten it"
+            )
         if self.needs.driver == "":
             raise InvalidInput("driver", "a task names the driver that runs it, such as process")
         if len(self.payload) > MAX_PAYLOAD_BYTES:

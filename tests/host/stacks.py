@@ -84,11 +84,13 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
             await node.stack.close()
 
 
-async def until(condition: Callable[[], object], within_s: float = 5) -> None:
+async def until(
+    condition: Callable[[], object], within_s: float = 5, every_s: float = 0.005
+) -> None:
     """Wait for something that other tasks bring about."""
     with trio.fail_after(within_s):
-        while not condition():
-            await trio.sleep(0.005)
+        while not condition():  # noqa: ASYNC110  # the conditions are the stack's own state
+            await trio.sleep(every_s)
 
 
 def run(story: Callable[[], Awaitable[None]], within_s: float = 15) -> None:

@@ -16,12 +16,17 @@ import trio
 from stacks import LOOPBACK, Answer, Node, run, running, until
 
 from formation_p2p.effects import Contact
-from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, ProtocolViolation, Unreachable
+from formation_p2p.errors import (
+    InvalidInput,
+    LocalError,
+    NodeClosed,
+    ProtocolViolation,
+    Unreachable,
+)
 from formation_p2p.host import net_work
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
 from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity
-
 
 # -- kad ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamRese
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
 from stacks import until
 from trio.testing import MockClock, memory_stream_pair
 
@@ -31,10 +31,6 @@ from formation_p2p.host.net_yamux import (
     StreamStalled,
 )
 from formation_p2p.units import KIB, MIB
-
-HEADER = struct.Struct("!BBHII")
-DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
-SYN, ACK, FIN, RST = 1, 2, 4, 8
 
 
 class Pipe:
@@ -68,30 +64,9 @@ class Pipe:
         return None
 
 
-class Hand:
-    """A peer that speaks yamux frame by frame. It is the initiator."""
-
-    def __init__(self, pipe: Pipe) -> None:
-        self.pipe = pipe
-
-    async def send(self, kind: int, flags: int, sid: int, value: int, data: bytes = b"") -> None:
-        await self.pipe.write(HEADER.pack(0, kind, flags, sid, value) + data)
-
-    async def frame(self) -> tuple[int, int, int, int]:
-        """Type, flags, stream and length of the next frame; its data is dropped."""
-        _, kind, flags, sid, value = HEADER.unpack(await self.pipe.read(12))
-        if kind == DATA and value:
-            await self.pipe.read(value)
-        return kind, flags, sid, value
-
-    async def until(self, kind: int, flags: int = 0) -> tuple[int, int, int, int]:
-        while True:
-            frame = await self.frame()
-            if frame[0] == kind and frame[1] & flags == flags:
-                return frame
-
-
-PEER = ID(bytes.fromhex("0024080112200000000000000000000000000000000000000000000000000000000000000000"))
+PEER = ID(
+    bytes.fromhex("0024080112200000000000000000000000000000000000000000000000000000000000000000")
+)
 
 
 def pipes() -> tuple[Pipe, Pipe]:
@@ -128,6 +103,10 @@ def run(story: Callable[[], Awaitable[None]], *, within_s: float = 10, mock: boo
             await story()
 
     trio.run(bounded, clock=MockClock(autojump_threshold=0.01) if mock else None)
+
+
+async def takes_nothing(data: bytes) -> None:
+    await trio.sleep_forever()
 
 
 async def read_all(channel: Channel, size: int) -> bytes:
@@ -373,7 +352,7 @@ def test_whoever_asks_for_answers_and_does_not_read_them_is_cut_off() -> None:
     async def story() -> None:
         async with by_hand() as (mallory, bob):
             # The pipe takes everything; the bound is on what waits to be written to it.
-            bob.secured_conn.write = lambda data: trio.sleep_forever()  # type: ignore[method-assign, assignment]
+            bob.secured_conn.write = takes_nothing  # type: ignore[method-assign]
             pings = HEADER.pack(0, PING, SYN, 0, 7) * 4096
             with trio.move_on_after(5):
                 while bob.broken is None:
@@ -390,9 +369,8 @@ def test_a_peer_that_falls_silent_is_given_up_after_half_a_minute() -> None:
     async def story() -> None:
         async with by_hand() as (mallory, bob):
             start = trio.current_time()
-            while bob.broken is None:
-                await trio.sleep(0.5)
-            assert "nothing heard" in bob.broken
+            await until(lambda: bob.broken, within_s=60, every_s=0.5)
+            assert "nothing heard" in str(bob.broken)
             assert trio.current_time() - start <= (SILENT_TICKS + 1) * TICK_S + 1
             assert (await mallory.until(PING, SYN))[0] == PING
 
@@ -429,7 +407,7 @@ def test_a_writer_gives_up_on_a_reader_that_never_reads() -> None:
             into = await bob.accept()
             with pytest.raises(StreamStalled):
                 await out.write(bytes(2 * WINDOW_BYTES))
-            await until(lambda: into.broken)
+            await until(lambda: into.broken, every_s=0.5)
             assert alice.broken is None
 
     run(story, within_s=60, mock=True)
@@ -437,8 +415,8 @@ def test_a_writer_gives_up_on_a_reader_that_never_reads() -> None:
 
 def test_a_socket_that_takes_nothing_ends_the_connection() -> None:
     async def story() -> None:
-        async with muxers() as (alice, bob):
-            alice.secured_conn.write = lambda data: trio.sleep_forever()  # type: ignore[method-assign, assignment]
+        async with muxers() as (alice, _):
+            alice.secured_conn.write = takes_nothing  # type: ignore[method-assign]
             out = alice.open()
             with pytest.raises(StreamReset):
                 await out.write(bytes(MIB))
@@ -471,6 +449,6 @@ def test_a_flooded_connection_that_nobody_reads_ends() -> None:
 
                 for _ in range(32):
                     nursery.start_soon(flood)
-            assert bob.broken is not None
+            await until(lambda: bob.broken, every_s=0.5)
 
     run(story, within_s=60, mock=True)

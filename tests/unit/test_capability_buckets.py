@@ -47,7 +47,6 @@ def test_a_machine_is_in_every_bucket_that_asking_for_all_of_it_implies(
     capability: Capability, labels: Mapping[str, str], drivers: set[str]
 ) -> None:
     """The law above with needs that surely fit."""
-    gpu = {"gpu_count": len(capability.gpus)} if capability.gpus else {}
     for driver in drivers or {""}:
         needs = Requirements(
             cpu_milli=capability.cpu_milli,
@@ -56,7 +55,7 @@ def test_a_machine_is_in_every_bucket_that_asking_for_all_of_it_implies(
             network_mbps=capability.network_mbps,
             labels=tuple(labels.items()),
             driver=driver,
-            **gpu,
+            gpu_count=len(capability.gpus),
         )
         assert fits(needs, capability, labels, drivers) is None
         assert set(widening(needs)) <= set(buckets_of(capability, labels, drivers))

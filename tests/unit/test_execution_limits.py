@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.execution.limits import MIN_MEMORY_BYTES, Limits
+from formation_p2p.execution.limits import Limits
 from formation_p2p.units import GIB, MAX_BYTES, MAX_MILLI, MIB
+from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
 LIMITS = st.builds(Limits, st.integers(0, MAX_MILLI), st.integers(0, MAX_BYTES))
 

@@ -27,7 +27,7 @@ anything = st.builds(
     network_mbps=st.integers(0, 1_000_000),
     gpu_count=st.integers(1, MAX_GPUS),
     gpu_memory_bytes=st.integers(0, MAX_BYTES),
-    gpu_compute_capability=st.just(0) | st.integers(10, 499),
+    gpu_compute_capability=st.integers(0, 499),
     gpu_models=st.lists(_names, max_size=MAX_MODELS_ASKED).map(tuple),
     gpu_share_milli=st.integers(1, 1000),
     labels=st.dictionaries(_labels, _labels, max_size=MAX_LABELS).map(
@@ -119,6 +119,7 @@ def test_the_longest_needs_fit_into_a_text() -> None:
         ("cpu=nan", "cpu"),
         ("cpu=inf", "cpu"),
         ("cpu=abc", "cpu"),
+        ("cpu=1e999999999", "cpu"),
         ("cpu=1000001", "cpu"),
         ("memory=-1024", "memory"),
         ("memory=0", "memory"),
@@ -166,8 +167,7 @@ def test_a_refusal_names_the_field_as_it_was_written(text: str, field: str) -> N
 
 
 _fragments = st.sampled_from(
-    "cpu memory gpu gpu.cc gpu.model label. driver = >= , | 1 - 0.5 m GiB e9 h100 sm_90 ٣ é".split()
-    + [" ", "\n"]
+    ["cpu", "gpu", "gpu.cc", "gpu.model", "label.", "=", ">=", ",", "|", "1", "e9", "GiB", " ", "٣"]
 )
 
 

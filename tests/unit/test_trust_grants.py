@@ -22,6 +22,7 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
+from formation_p2p.trust import grants
 from formation_p2p.trust.grants import (
     MAX_BLOCKS,
     MAX_EXPIRY_UNIX_S,
@@ -102,6 +103,7 @@ def test_denials_are_distinct_and_say_why() -> None:
         (why(full, now=NOW + DAY), "expired 0 s ago; ask for a new one"),
         (why(narrow, WORK), "gives no right to work"),
         (why(narrow, driver="process"), "allows the drivers python, wasm, not process"),
+        (why(narrow, driver=""), "allows the drivers python, wasm, not an unnamed one"),
         (why(narrow, driver="python", priority=4), "allows priorities up to 3, not 4"),
         (why(bytes(MAX_GRANT_BYTES + 1)), "2049 bytes; at most 2048"),
     ]
@@ -399,3 +401,42 @@ def by_biscuit(grant: bytes, peer_id: PeerId, right: Right, driver: str, priorit
     except AuthorizationError:
         return False
     return True
+
+
+class PanicException(BaseException):
+    """What pyo3 raises where Rust code panics; it cannot be made from Python otherwise."""
+
+
+@pytest.mark.parametrize("what", ["from_bytes", "block_source"])
+def test_a_panic_inside_biscuit_costs_the_grant_and_not_the_node(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panics:
+        @staticmethod
+        def from_bytes(*_: object) -> "Panics":
+            if what == "from_bytes":
+                raise PanicException("index out of bounds")
+            return Panics()
+
+        def block_count(self) -> int:
+            return 1
+
+        def block_source(self, block: int) -> str:
+            raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(grants, "Biscuit", Panics)
+    with pytest.raises(InvalidInput, match="could not be read"):
+        grants.rights_of(what.encode(), bytes(32))
+
+
+def test_an_interrupt_while_a_grant_is_read_is_not_taken_for_a_bad_grant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted:
+        @staticmethod
+        def from_bytes(*_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(grants, "Biscuit", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        grants.rights_of(b"interrupted", bytes(32))

@@ -1,0 +1,420 @@
+"""Peers that mean harm. Each time a good peer is served meanwhile, and memory stays bounded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import mallory
+import psutil
+import pytest
+import trio
+import trio.lowlevel
+from libp2p.io.exceptions import IOException
+from mallory import DATA, RST, SYN, WINDOW_UPDATE
+from stacks import Answer, Node, run, running, until
+
+from formation_p2p.effects import Contact
+from formation_p2p.errors import Unreachable
+from formation_p2p.host import net_connection, net_work, net_yamux, swarm
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame, encode_length
+from formation_p2p.host.net_addresses import TcpAddress
+from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.identity import Identity
+from formation_p2p.units import KIB, MIB
+
+# What a node may grow by under attack; the good peer's own work and Python's slack included.
+ROOM_BYTES = 64 * MIB
+
+
+@pytest.fixture(autouse=True)
+def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mallory neither identifies herself nor finishes handshakes; the tests need not wait."""
+    monkeypatch.setattr(net_connection, "IDENTIFY_WAIT_S", 0.1)
+    monkeypatch.setattr(swarm, "HANDSHAKE_S", 1.0)
+
+
+@asynccontextmanager
+async def besieged() -> AsyncIterator[Node]:
+    """A node that a good peer asks all the time. Fails where that peer has to wait."""
+    victim, good = Node(), Node()
+    process = psutil.Process()
+    async with running(victim, good):
+        await good.ask(victim, b"before")
+        before = process.memory_info().rss
+        peak = [before]
+
+        async def keep_asking() -> None:
+            while True:
+                assert await good.ask(victim, b"still there?", timeout_s=2) is not None
+                peak[0] = max(peak[0], process.memory_info().rss)
+                await trio.sleep(0.02)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_asking)
+            yield victim
+            nursery.cancel_scope.cancel()
+        newcomer = Node(listen=())
+        async with running(newcomer):
+            assert await newcomer.ask(victim, b"after") == b"re:after"
+        assert peak[0] - before < ROOM_BYTES
+        assert good.gone == []
+
+
+async def closed(stream: trio.abc.ReceiveStream, within_s: float = 12) -> None:
+    """Wait until the other side closes."""
+    with trio.fail_after(within_s):
+        with suppress(trio.BrokenResourceError):
+            while await stream.receive_some(64 * KIB):
+                pass
+
+
+# -- before Noise -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        os.urandom(4096),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x13/multistream/1.0.0\n" + b"\x03\xff\xfe\n",
+        b"\x13/multistream/1.0.0\n" + b"\xff" * 64,
+        b"\x13/multistream/1.0.0\n" + b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01" + b"x" * 4096,
+        b"\x13/multistream/1.0.0\n" + b"\x05/tls\n" * 100,
+        b"\x13/multistream/1.0.0\n\x07/noise\n" + os.urandom(4096),
+        b"\x13/multistream/1.0.0\n\x07/noise\n" + b"\xff\xff" + os.urandom(70_000),
+    ],
+    ids=["noise", "http", "no utf-8", "varint", "length", "proposals", "handshake", "long"],
+)
+def test_garbage_costs_its_sender_the_connection(garbage: bytes) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            stream = await mallory.tcp(victim)
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(garbage)
+            await closed(stream)
+
+    run(story)
+
+
+def test_half_a_handshake_is_given_up_in_time() -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            silent = [await mallory.tcp(victim) for _ in range(20)]
+            for stream in silent[:10]:
+                await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noise\n\x00\x20" + bytes(16))
+            for stream in silent:
+                await closed(stream, within_s=2)
+
+    run(story)
+
+
+def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(swarm, "MAX_HANDSHAKES", 10)
+
+    async def story() -> None:
+        victim = Node()
+        async with running(victim):
+            waiting = [await mallory.tcp(victim) for _ in range(10)]
+            await until(lambda: victim.stack._running.swarm._handshakes.total() == 10)
+            await closed(await mallory.tcp(victim), within_s=1)
+            for stream in waiting:
+                await stream.aclose()
+            await until(lambda: not victim.stack._running.swarm._handshakes)
+
+    run(story)
+
+
+def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            files = psutil.Process().num_fds()
+            for _ in range(300):
+                connection = await mallory.secured(victim)
+                await connection.close()
+            await until(lambda: psutil.Process().num_fds() <= files)
+            table = victim.stack._running.swarm
+            await until(lambda: len(list(table._all())) == 1 and not table._handshakes)
+
+    run(story, within_s=30)
+
+
+def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(swarm, "MAX_INBOUND", 5)
+    monkeypatch.setattr(swarm, "EVICTABLE_AFTER_S", 0.3)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            idle = [await mallory.muxed(victim) for _ in range(4)]
+            with pytest.raises((IOException, Unreachable)):
+                await mallory.muxed(victim)  # nobody is idle yet
+            await trio.sleep(0.4)
+            await mallory.muxed(victim)
+            table = victim.stack._running.swarm
+            assert len(list(table._all())) <= 5
+            assert idle
+
+    run(story)
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [KAD_PROTOCOL, WORK_PROTOCOL])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff" * 16, encode_length(2**40), encode_length(17 * MIB), b"\x80" * 4],
+    ids=["varint", "huge", "too long", "endless"],
+)
+def test_a_frame_that_is_none_costs_the_stream(protocol: str, garbage: bytes) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.open(1, protocol)
+            await hand.data(1, garbage)
+            while (await hand.until(WINDOW_UPDATE, RST))[2] != 1:
+                pass
+            await hand.open(3, KAD_PROTOCOL)  # the connection lives
+            await hand.data(3, encode_frame(b"good"))
+            await until(lambda: b"good" in [frame for _, frame in victim.requests])
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\xff\xfe\xfd\n", b"\x03\xff\xff\n", b"\x00", b"\x04abcd", b"\xff\xff\xff\xff"]
+)
+def test_a_negotiation_that_is_none_costs_the_stream(garbage: bytes) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.send(DATA, SYN, 1, len(garbage), garbage)
+            while (await hand.until(WINDOW_UPDATE, RST))[2] != 1:
+                pass
+
+    run(story)
+
+
+def test_half_a_frame_is_given_up_and_gives_its_memory_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("formation_p2p.host.net_frames.FRAME_STALL_S", 0.5)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            for sid in (1, 3):
+                await hand.open(sid, WORK_PROTOCOL)
+                await hand.data(sid, encode_length(16 * MIB) + bytes(1000))
+            shares = victim.stack._running._shares
+            await until(lambda: shares.large_frame_bytes == 32 * MIB)
+            await until(lambda: shares.large_frame_bytes == 0)
+
+    run(story)
+
+
+def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            # Three large frames are more than a peer may have under way; so is anything more.
+            for sid in (1, 3, 5):
+                await hand.open(sid, WORK_PROTOCOL)
+                await hand.data(sid, encode_length(16 * MIB))
+            for i in range(32):
+                await hand.open(7 + 2 * i, KAD_PROTOCOL)
+                await hand.data(7 + 2 * i, encode_length(MAX_KAD_FRAME_BYTES))
+            await hand.until(WINDOW_UPDATE, RST)
+            assert victim.stack._running._shares.large_frame_bytes <= 32 * MIB
+
+    run(story)
+
+
+def test_hundreds_of_streams_are_reset() -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            for i in range(600):
+                await hand.open(2 * i + 1, KAD_PROTOCOL)
+            for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
+                await hand.until(WINDOW_UPDATE, RST)
+            (connection,) = [
+                c for c in victim.stack._running.swarm._all() if len(c.get_streams()) > 5
+            ]
+            assert len(connection.get_streams()) <= net_yamux.MAX_INBOUND_STREAMS + 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("protocol", [KAD_PROTOCOL, WORK_PROTOCOL, "/ipfs/id/1.0.0", "/none"])
+def test_two_hundred_megabytes_that_nobody_asked_for_are_not_kept(protocol: str) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.open(1, protocol)
+            pushed = 0
+            with suppress(IOException):
+                while pushed < 200 * MIB:
+                    await hand.data(1, bytes(64 * KIB))
+                    pushed += 64 * KIB
+            assert pushed < 32 * MIB  # in the kernel's buffers, mostly
+
+    run(story)
+
+
+def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.host.net_shares.KAD_FRAMES_PER_S", 50)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.open(1, KAD_PROTOCOL)
+
+            async def flood() -> None:
+                for _ in range(400):
+                    await hand.data(1, encode_frame(b"flood") * 100)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flood)
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+            floods = [frame for _, frame in victim.requests if frame == b"flood"]
+            assert 200 <= len(floods) <= 300
+
+    run(story)
+
+
+def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            busy = Node(listen=())
+            address = victim.stack.addresses[0]
+            async with running(busy):
+                for _ in range(20):
+                    dial = busy.stack._running.swarm._dial_address
+                    connection = await dial(TcpAddress.parse(address), victim.peer_id)
+                    busy.stack._running.swarm._adopt(connection)
+                table = victim.stack._running.swarm
+                await until(
+                    lambda: len(table._table.get(busy.peer_id, ())) <= swarm.MAX_INBOUND_PER_PEER
+                )
+
+    run(story)
+
+
+# -- those we call ------------------------------------------------------------------------------
+
+
+def test_a_silent_listener_holds_a_dial_no_longer_than_asked() -> None:
+    async def story() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        silent = Contact(
+            Identity.from_seed(os.urandom(32)).peer_id, (f"/ip4/127.0.0.1/tcp/{port}",)
+        )
+        alice = Node()
+        async with running(alice):
+            with pytest.raises(Unreachable, match=r"within 0\.3 s"):
+                await alice.ask(silent, b"hello?", timeout_s=0.3)
+        await listener.aclose()
+
+    run(story)
+
+
+def test_a_silent_listener_among_the_addresses_costs_its_head_start_alone() -> None:
+    async def story() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            both = Contact(bob.peer_id, (f"/ip4/127.0.0.1/tcp/{port}", *bob.stack.addresses))
+            start = trio.current_time()
+            assert await alice.ask(both, b"hello") == b"re:hello"
+            assert trio.current_time() - start < 1
+        await listener.aclose()
+
+    run(story)
+
+
+def test_a_peer_that_does_not_read_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_yamux, "WRITE_STALL_S", 0.5)
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+
+        async def never_reads(stream: object) -> None:
+            await trio.sleep_forever()
+
+        async with running(alice, bob):
+            bob.stack._running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            for _ in range(3):
+                alice.stack.send(bob.contact, bytes(MIB))
+            await until(lambda: alice.lost and alice.gone)
+            assert "did not read" in alice.lost[0][1]
+            assert alice.gone == [bob.peer_id]
+
+    run(story)
+
+
+def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(net_yamux, "WRITE_STALL_S", 0.5)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            victim.respond = lambda frame, answer: answer(
+                bytes(MAX_KAD_FRAME_BYTES) if frame == b"flood" else frame
+            )
+            hand = await mallory.muxed(victim)
+            for sid in range(1, 64, 2):
+                await hand.open(sid, KAD_PROTOCOL)
+                await hand.send(WINDOW_UPDATE, 0, sid, 2**31)
+                await hand.data(sid, encode_frame(b"flood") * 20)
+            await until(lambda: len(list(victim.stack._running.swarm._all())) == 1)
+            victim.respond = lambda frame, answer: answer(b"re:" + frame)
+
+    run(story)
+
+
+def test_what_waits_for_a_slow_peer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_work, "MAX_QUEUED_BYTES", 8 * MIB)
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+
+        async def never_reads(stream: object) -> None:
+            await trio.sleep_forever()
+
+        async with running(alice, bob):
+            bob.stack._running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            before = psutil.Process().memory_info().rss
+            for _ in range(100):
+                alice.stack.send(bob.contact, bytes(MIB))
+                await trio.lowlevel.checkpoint()
+            await until(lambda: alice.lost)
+            assert "queued" in alice.lost[0][1]
+            assert psutil.Process().memory_info().rss - before < ROOM_BYTES
+
+    run(story)
+
+
+def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.host.net_kad.ANSWER_S", 0.3)
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        kept: list[Answer] = []
+        bob.respond = lambda frame, answer: kept.append(answer)
+        async with running(alice, bob):
+            with pytest.raises(Unreachable, match="reset"):
+                await alice.ask(bob, b"hello", timeout_s=5)
+            for answer in kept:
+                answer(b"too late")
+
+    run(story)
