@@ -12,7 +12,7 @@ reserving and releasing never drifts (0.1 + 0.2 fits into 0.3).
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 KIB: Final = 1024
@@ -26,7 +26,9 @@ MAX_BYTES: Final = 1 << 60
 # A million cores (or GPUs): past any machine.
 MAX_MILLI: Final = 1_000_000 * 1000
 
-_BYTES: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+# So few digits that Decimal neither rounds nor overflows, which it does with an error of its own.
+_BYTES: Final = re.compile(r"\s*(\d{1,20}(?:\.\d{1,6})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_MILLI: Final = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(m?)", re.ASCII)
 _BYTE_UNITS: Final = {
     "": 1,
     "B": 1,
@@ -69,13 +71,10 @@ def parse_milli(text: str) -> int:
     Raises ValueError for anything that is not a plain, finite number of at most a million, or
     that has parts finer than a thousandth.
     """
-    bare = text.strip()
-    try:
-        milli = Decimal(bare[:-1]) if bare.endswith("m") else Decimal(bare) * 1000
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is no number; write it like 2, 1.5 or 1500m") from None
-    if not milli.is_finite() or milli < 0:
-        raise ValueError(f"{text!r} is not a number of zero or more")
+    match = _MILLI.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no number of zero or more; write it like 2, 1.5 or 1500m")
+    milli = Decimal(match[1]) * (1 if match[2] else 1000)
     if milli > MAX_MILLI:
         raise ValueError(f"{text!r} is past a million, more than any machine has")
     if milli != int(milli):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
@@ -107,6 +109,9 @@ def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
         "MINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
+    program = "import os; print(open(f'/proc/{os.getppid()}/environ').read())"
+    above = succeeded(run(tmp_path, *PYTHON, program))
+    assert b"FORMATION_SECRET" not in above.stdout_tail
 
 
 def test_a_task_sees_the_gpus_of_its_lease_whatever_it_asks_for(tmp_path: Path) -> None:
@@ -261,7 +266,9 @@ def test_a_task_may_say_its_last_words_when_its_time_is_up(tmp_path: Path) -> No
 def test_a_task_that_will_not_end_is_killed_after_its_grace(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.05; done"
+    began = time.monotonic()
     failed(run(tmp_path, "sh", "-c", script, timeout_s=0.5), FailureKind.TIMEOUT)
+    assert time.monotonic() - began < 0.5 + GRACE_S + 3
     assert not alive(int(pid.read_text()))
 
 

@@ -136,6 +136,19 @@ def test_a_group_that_cannot_be_seen_is_read_at_the_mount(tmp_path: Path, path: 
     assert machine.read() == CgroupLimits(500)
 
 
+def test_a_group_outside_the_namespace_is_not_looked_for_outside_the_mount(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, "0::/../other", V2_MOUNT)
+    machine.group(".", cpu__max="50000 100000")
+    machine.write("sys/fs/other/cpu.max", "1000 100000")
+    assert machine.read() == CgroupLimits(500)
+
+
+def test_version_1s_largest_number_is_no_limit(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, "5:memory:/", V1_MOUNTS)
+    machine.group("memory", memory__limit_in_bytes=V1_UNLIMITED, memory__usage_in_bytes="9")
+    assert machine.read() == CgroupLimits()
+
+
 def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
     mount = V2_MOUNT.replace("/sys/fs/cgroup", "/mnt/my\\040groups")
     machine = FakeMachine(tmp_path, "0::/", mount)

@@ -16,7 +16,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
 from stacks import until
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from formation_p2p.host import net_yamux
 from formation_p2p.host.net_yamux import (
@@ -69,14 +69,15 @@ PEER = ID(
 )
 
 
-def pipes() -> tuple[Pipe, Pipe]:
-    here, there = memory_stream_pair()
+def pipes(pair: Callable[[], Any] = memory_stream_pair) -> tuple[Pipe, Pipe]:
+    here, there = pair()
     return Pipe(here, is_initiator=True), Pipe(there, is_initiator=False)
 
 
 @asynccontextmanager
-async def muxers() -> AsyncIterator[tuple[Muxer, Muxer]]:
-    here, there = pipes()
+async def muxers(*, lockstep: bool = False) -> AsyncIterator[tuple[Muxer, Muxer]]:
+    """With `lockstep`, a write waits until it is read, as on a socket whose buffers are full."""
+    here, there = pipes(lockstep_stream_pair if lockstep else memory_stream_pair)
     alice, bob = Muxer(here, PEER), Muxer(there, PEER)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.start)

@@ -1,0 +1,70 @@
+# `make demo` and `make test` need Python 3.11 or later and nothing else: the first run puts
+# what they use into .venv, and nothing anywhere else.
+
+PYTHON ?= python3
+# For the demo: make demo ARGS=--json
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Each stamp says that an installation ran to its end, and with what.
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+# The version of protobuf that the generated files name, and the tools that go with it.
+PROTO_VENV := $(VENV)/proto
+PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
+PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format proto clean
+# A recipe that fails leaves no half-made target behind.
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    four processes, one of them killed, one real job (ARGS=--json)"
+	@echo "make test    everything that must hold: lint, then the tests with their coverage"
+	@echo "make lint    ruff, mypy and the import contracts"
+	@echo "make format  have ruff rewrite the files"
+	@echo "make proto   generate the protobuf modules again"
+	@echo "make clean   remove all that the others made"
+
+demo: $(INSTALLED)
+	@$(BIN)/python -m examples.demo $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+lint: $(INSTALLED_DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED_DEV)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+proto: $(PROTO_VENV)/.installed
+	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .coverage .hypothesis
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(INSTALLED_DEV): setup.cfg pyproject.toml $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(PROTO_VENV)/.installed: Makefile | $(BIN)/python
+	$(BIN)/python -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PROTO_TOOLS)
+	@touch $@

@@ -1,0 +1,35 @@
+"""The nearest of many peers to a key, without measuring the distance to each of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.keyspace import KEY_BITS, Key
+
+
+class Peers:
+    """A fixed set of peers, in the order of their keys.
+
+    Sorted keys are a binary trie: those that share a prefix stand side by side. Walking down it
+    takes about log n steps, where a job of 100,000 tasks and 1,000 workers would otherwise
+    measure 100 million distances each time that a worker is heard of.
+    """
+
+    def __init__(self, peers: Iterable[PeerId]) -> None:
+        self._peers = {key_of_peer(peer_id): peer_id for peer_id in peers}
+        self._keys = sorted(self._peers)
+
+    def nearest(self, target: Key) -> PeerId | None:
+        """The peer at the least XOR distance; None where there is none at all."""
+        low, high, prefix, bit = 0, len(self._keys), 0, 1 << (KEY_BITS - 1)
+        while high - low > 1:
+            ones = bisect_left(self._keys, prefix | bit, low, high)
+            wants_one = target & bit and ones < high
+            if wants_one or ones == low:
+                low, prefix = ones, prefix | bit
+            else:
+                high = ones
+            bit >>= 1
+        return self._peers[self._keys[low]] if high else None

@@ -1,0 +1,245 @@
+"""A small world of DHT nodes on a virtual clock: the shipped `Kademlia`, and nothing above it.
+
+    world = DhtWorld(seed=1)
+    gate, alice, bob = world.join("gate", "alice", "bob")
+    operation = alice.dht.put_value(value_name(alice.peer_id), alice.profile(world.now), …)
+    world.perform(alice)
+    world.elapse(5)
+    assert alice.ended(operation) == Published(…)
+
+Every message passes through its own encoder and parser. A node may lie, fall silent or die.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from formation_p2p.dht import messages as kad
+from formation_p2p.dht.kademlia import Kademlia
+from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.store import RecordStore
+from formation_p2p.discovery.announcer import names_of
+from formation_p2p.discovery.finder import suits
+from formation_p2p.effects import Contact, Moment
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.refusals import Denied
+from formation_p2p.resources.capability import Capability, idle
+from formation_p2p.units import GIB
+
+EPOCH_UNIX_S: Final = 1_700_000_000.0
+LATENCY_S: Final = 0.01
+NETWORK: Final = b"n" * 32
+MACHINE: Final = Capability(cpu_milli=8000, memory_bytes=32 * GIB)
+
+Lie = Callable[[kad.Request, kad.Reply | None], kad.Reply | None]
+
+
+@lru_cache(maxsize=4096)
+def person(name: str) -> Identity:
+    return Identity.from_seed(hashlib.sha256(name.encode()).digest())
+
+
+@lru_cache(maxsize=4096)
+def contact(name: str) -> Contact:
+    a, b, c, _ = hashlib.sha256(name.encode()).digest()[:4]
+    return Contact(person(name).peer_id, (f"/ip4/10.{a}.{b}.{c}/tcp/4001",))
+
+
+def profile(name: str, now: Moment, *, sequence: int | None = None, ttl_s: int = 120) -> Profile:
+    """What a person's machine says of itself, as of now."""
+    return Profile(
+        peer_id=person(name).peer_id,
+        sequence=int(now.unix_s * 1000) if sequence is None else sequence,
+        issued_unix_s=int(now.unix_s),
+        expires_unix_s=int(now.unix_s) + ttl_s,
+        capability=MACHINE,
+        capacity=idle(MACHINE),
+        drivers=("process",),
+        addresses=contact(name).addresses,
+    )
+
+
+def sealed(unsigned: Profile, by: Identity) -> SignedProfile:
+    return SignedProfile(unsigned, seal_profile(by, unsigned))
+
+
+def signed(name: str, now: Moment, *, sequence: int | None = None) -> SignedProfile:
+    return sealed(profile(name, now, sequence=sequence), person(name))
+
+
+def tombstone(name: str, now: Moment, *, sequence: int | None = None) -> SignedProfile:
+    gone = replace(profile(name, now, sequence=sequence), withdrawn=True)
+    return sealed(gone, person(name))
+
+
+def admit_all(profile: Profile, now: Moment) -> Denied | None:
+    return None
+
+
+def names_in_network(profile: Profile) -> frozenset[bytes]:
+    return names_of(profile, NETWORK)
+
+
+@dataclass(slots=True, eq=False)
+class DhtNode:
+    name: str
+    identity: Identity
+    contact: Contact
+    dht: Kademlia
+    alive: bool = True
+    silent: bool = False
+    lie: Lie | None = None
+    completed: list[tuple[float, Completed]] = field(default_factory=list)
+    tick_s: float = float("inf")
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    def searched(self, operation: OperationId) -> Searched:
+        ended = self.ended(operation)
+        assert isinstance(ended, Searched)
+        return ended
+
+    def published(self, operation: OperationId) -> Published:
+        ended = self.ended(operation)
+        assert isinstance(ended, Published)
+        return ended
+
+    def ended(self, operation: OperationId) -> Completed:
+        ended = [each for _, each in self.completed if each.operation == operation]
+        assert len(ended) == 1, f"{len(ended)} ends of operation {operation} of {self.name}"
+        return ended[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """One message on a wire of this world."""
+
+    at_s: float
+    sender: str
+    receiver: str
+    message: kad.Request | kad.Reply
+
+
+class DhtWorld:
+    def __init__(self, seed: int, *, k: int = 20) -> None:
+        self.now_s = 0.0
+        self.nodes: dict[str, DhtNode] = {}
+        self.carried: list[Carried] = []
+        self._seed = seed
+        self._k = k
+        self._by_id: dict[PeerId, DhtNode] = {}
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.now_s, EPOCH_UNIX_S + self.now_s)
+
+    def add(self, name: str) -> DhtNode:
+        """A node that has not joined anybody. One of this name, if any, is replaced."""
+        store = RecordStore(admit_all, names_in_network)
+        rng = random.Random(f"{self._seed}/{name}")
+        dht = Kademlia(person(name).peer_id, store, suits, rng, k=self._k)
+        node = DhtNode(name, person(name), contact(name), dht)
+        if name in self.nodes:
+            self.nodes[name].alive = False
+        self.nodes[name] = self._by_id[node.peer_id] = node
+        return node
+
+    def join(self, *names: str, every_s: float = 0.2) -> list[DhtNode]:
+        """Nodes that join through the first one of the world, one after the other."""
+        joined = []
+        for name in names:
+            gates = [node.contact for node in list(self.nodes.values())[:1]]
+            node = self.add(name)
+            node.dht.bootstrap(gates, self.now, "join")
+            self.perform(node)
+            self.elapse(every_s)
+            joined.append(node)
+        return joined
+
+    def perform(self, node: DhtNode) -> None:
+        """What came of calling a node: send its requests, keep what it completed."""
+        effects, completed = node.dht.take()
+        node.completed += [(self.now_s, each) for each in completed]
+        for effect in effects:
+            assert isinstance(effect, Ask), f"{effect} outside of a request"
+            self._ask(node, effect)
+        due_s = max(node.dht.next_timeout(), self.now_s)
+        if due_s < node.tick_s:
+            node.tick_s = due_s
+            self._at(due_s, lambda: self._tick(node, due_s))
+
+    def elapse(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        for _ in range(2_000_000):
+            if not self._queue or self._queue[0][0] > until_s:
+                self.now_s = until_s
+                return
+            self.now_s, _, action = heapq.heappop(self._queue)
+            action()
+        raise AssertionError(f"the world spins at {self.now_s} s; seed {self._seed}")
+
+    def said(self, kind: type[kad.Request | kad.Reply]) -> list[Carried]:
+        return [each for each in self.carried if isinstance(each.message, kind)]
+
+    def nearest(self, key: int, count: int, among: Iterable[DhtNode] = ()) -> list[PeerId]:
+        """The truth that a lookup is to find."""
+        nodes = [node for node in among or self.nodes.values() if node.alive]
+        nodes.sort(key=lambda node: node.identity.key ^ key)
+        return [node.peer_id for node in nodes[:count]]
+
+    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (at_s, self._count, action))
+
+    def _tick(self, node: DhtNode, due_s: float) -> None:
+        if node.alive and node.tick_s == due_s:
+            node.tick_s = float("inf")
+            node.dht.tick(self.now)
+            self.perform(node)
+
+    def _tell(self, node: DhtNode, event: Answered | AskFailed) -> None:
+        if node.alive:
+            node.dht.handle(event, self.now)
+            self.perform(node)
+
+    def _ask(self, node: DhtNode, ask: Ask) -> None:
+        request = kad.parse_request(kad.encode(ask.message))
+        other = self._by_id.get(ask.to.peer_id)
+        at_s = self.now_s + LATENCY_S
+        self._at(at_s, lambda: self._arrive(node, other, ask, request))
+
+    def _arrive(
+        self, node: DhtNode, other: DhtNode | None, ask: Ask, request: kad.Request
+    ) -> None:
+        if other is None or not other.alive or other.silent:
+            # The dead refuse at once; the silent let the asker wait for its whole timeout.
+            late_s = ask.timeout_s if other is not None and other.silent else LATENCY_S
+            failed = AskFailed(ask.ask_id, "no answer")
+            self._at(self.now_s + late_s, lambda: self._tell(node, failed))
+            return
+        self.carried.append(Carried(self.now_s, node.name, other.name, request))
+        other.dht.handle(Asked(self._count, node.contact, request), self.now)
+        effects, _ = other.dht.take()
+        answer, *asks = effects
+        assert isinstance(answer, Answer)
+        for each in asks:
+            assert isinstance(each, Ask)
+            self._ask(other, each)
+        message = answer.message if other.lie is None else other.lie(request, answer.message)
+        reply = None if message is None else kad.parse_reply(kad.encode(message), request)
+        if reply is not None:
+            self.carried.append(Carried(self.now_s, other.name, node.name, reply))
+        answered = Answered(ask.ask_id, other.contact, reply)
+        self._at(self.now_s + LATENCY_S, lambda: self._tell(node, answered))
