@@ -21,7 +21,7 @@ import cloudpickle
 
 from formation_p2p.dispatch.job_events import TaskGaveUp, TaskUnplaceable, Tell
 from formation_p2p.effects import Effect
-from formation_p2p.errors import FormationError, InvalidInput, NodeClosed, Unreachable
+from formation_p2p.errors import FormationError, InvalidInput, LocalError, NodeClosed, Unreachable
 from formation_p2p.host.claim import Claim, claim
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.driver import Driver
@@ -49,6 +49,8 @@ R = TypeVar("R")
 
 # Every interface, a port that is free. `()` is for a node that only asks others.
 LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
+# Reading the hardware takes under a second, unless a GPU's driver hangs.
+PROBE_S: Final = 20.0
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
 
@@ -145,7 +147,13 @@ class Node:
             raise InvalidInput("worker", "this node works already; leave and join to change that")
         makers = drivers if isinstance(drivers, Mapping) else await _built_in(drivers)
         claim.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        hardware = await asyncio.to_thread(probe, claim.scratch, limits)
+        try:
+            hardware = await asyncio.wait_for(
+                asyncio.to_thread(probe, claim.scratch, limits), PROBE_S
+            )
+        except TimeoutError:
+            problem = f"the probe took longer than {PROBE_S:.0f} s"
+            raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
         serve = Serve(
             hardware.capability, tuple(sorted(makers)), tuple(sorted((labels or {}).items()))
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from formation_p2p.discovery.finder import FindId
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
@@ -17,6 +17,7 @@ from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import distance
 from formation_p2p.negotiation.lessee import HeldLease, RoundId
 from formation_p2p.placement.decision import Ranked
+from formation_p2p.placement.nearest import Peers
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
@@ -28,6 +29,11 @@ FIRST_BACK_OFF_S: Final = 1.0
 LAST_BACK_OFF_S: Final = 30.0
 # How far into another worker's queue to look for a task that this one has not failed at.
 MAX_STEAL_SCAN: Final = 32
+# Workers that a group keeps in mind. Each look brings at most 32, every 5 s while tasks wait; so
+# many, at 10 KiB each, is as many leases as one scheduler can keep renewed.
+MAX_WORKERS: Final = 1024
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +67,7 @@ class Group:
         self.looks = 0
         self.wake_s = float("inf")
         self._pool: dict[PeerId, Profile] = {}
+        self._near = Peers(())  # those of the pool
         self._rejected: dict[PeerId, Refusal] = {}
         self._back_offs: dict[PeerId, _BackOff] = {}
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
@@ -75,11 +82,11 @@ class Group:
         for each in ranked:
             peer_id = each.profile.peer_id
             if not isinstance(self._rejected.get(peer_id), Denied):
-                self._pool[peer_id] = each.profile
+                _note(self._pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
         for peer_id, refusal in rejected:
             self._pool.pop(peer_id, None)
-            self._rejected[peer_id] = refusal
+            _note(self._rejected, peer_id, refusal)
         if set(self._pool) != before:
             self._route_all()
 
@@ -94,12 +101,12 @@ class Group:
         """Ask this worker again only after a while; never, where its refusal is a denial."""
         if isinstance(refusal, Denied):
             self._pool.pop(worker, None)
-            self._rejected[worker] = refusal
+            _note(self._rejected, worker, refusal)
             self._route_all()
             return
         known = self._back_offs.get(worker)
         wait_s = FIRST_BACK_OFF_S if known is None else min(known.wait_s * 2, LAST_BACK_OFF_S)
-        self._back_offs[worker] = _BackOff(now.mono_s + wait_s, wait_s, refusal)
+        _note(self._back_offs, worker, _BackOff(now.mono_s + wait_s, wait_s, refusal))
 
     def welcome(self, worker: PeerId) -> None:
         """The worker leased: what it refused before counts no longer."""
@@ -187,8 +194,11 @@ class Group:
     def nearest(self, run: TaskRun) -> PeerId | None:
         """The capable worker nearest to a task, of those that have not failed it if there are
         any; None while nobody is known."""
-        fresh = [p for p in self._pool if not run.avoids(p)] or list(self._pool)
-        return min(fresh, key=lambda p: distance(key_of_peer(p), run.key), default=None)
+        nearest = self._near.nearest(run.key)
+        if nearest is not None and run.avoids(nearest):
+            fresh = [p for p in self._pool if not run.avoids(p)]
+            nearest = Peers(fresh).nearest(run.key) or nearest
+        return nearest
 
     def first_waiting(self) -> TaskRun | None:
         """The task that has waited longest in its queue."""
@@ -198,5 +208,14 @@ class Group:
         return None
 
     def _route_all(self) -> None:
+        self._near = Peers(self._pool)
         for run in self.drain():
             self.wait(run)
+
+
+def _note(table: dict[PeerId, _T], worker: PeerId, value: _T) -> None:
+    """Whoever was noted longest ago makes room."""
+    table.pop(worker, None)
+    if len(table) >= MAX_WORKERS:
+        del table[next(iter(table))]
+    table[worker] = value

@@ -108,7 +108,8 @@ class Jobs:
         return True
 
     def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
-        run.move(how)
+        if not run.move(how):
+            return
         self.tell(run.job, event)
         if run.job.is_over:
             ended = run.job.ended

@@ -13,24 +13,10 @@ from typing import Final
 
 from formation_p2p.discovery.finder import Finder, Found
 from formation_p2p.dispatch.group import PIPELINE, Group, Slot
-from formation_p2p.dispatch.job_events import (
-    Attempt,
-    JobEnded,
-    JobEvent,
-    TaskBegan,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskPrinted,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-    Tell,
-    WorkerLost,
-)
-from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
+from formation_p2p.dispatch.jobs import Jobs
+from formation_p2p.dispatch.task_run import TaskRun
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.negotiation.lessee import (
     HeldLease,
@@ -53,15 +39,12 @@ from formation_p2p.negotiation.messages import (
 from formation_p2p.negotiation.session import Send
 from formation_p2p.placement.decision import decide
 from formation_p2p.records.profile import Profile
+from formation_p2p.records.resources import encode_requirements
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
+from formation_p2p.workload.outcome import Failed, Succeeded
 from formation_p2p.workload.task import Job
 
-# Jobs under way at once: each holds its tasks in memory.
-MAX_JOBS: Final = 1_000
-# A task that takes its worker down with it is not sent to a sixth one.
-MAX_LOST: Final = 5
 # With nobody capable, discovery is tried again once after this long: a worker that has just
 # been started is still announcing itself.
 SECOND_LOOK_S: Final = 1.0
@@ -74,7 +57,10 @@ MAX_ASK_AT_ONCE: Final = 16
 
 
 class Scheduler:
-    """`authorised` says whether a worker's own grant lets it work in this network."""
+    """`authorised` says whether a worker's own grant lets it work in this network.
+
+    Jobs may come at any time; call `start` once there is somebody to ask.
+    """
 
     def __init__(
         self,
@@ -87,50 +73,62 @@ class Scheduler:
         self._finder = finder
         self._lessee = lessee
         self._authorised = authorised
-        self._jobs: dict[str, JobRun] = {}
+        self._jobs = Jobs()
         self._groups: dict[tuple[Requirements, int], Group] = {}
+        self._started = False
         self._effects: list[Effect] = []
 
     # -- the person -----------------------------------------------------------------------------
 
     def submit(self, job: Job, now: Moment) -> list[Effect]:
-        """Raises InvalidInput where too many jobs are under way, or this one already is."""
-        if job.job_id in self._jobs:
-            raise InvalidInput("job", f"{job.job_id} is under way already")
-        if len(self._jobs) >= MAX_JOBS:
-            raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
-        run = self._jobs[job.job_id] = JobRun(job)
-        touched = set()
+        """Raises InvalidInput where too many jobs are under way, this one already is, or nobody
+        could be asked for what it needs."""
+        for needs in dict.fromkeys(task.needs for task in job.tasks):
+            encode_requirements(needs)
+        run = self._jobs.begin(job)
+        touched: dict[Requirements, Group] = {}
         for task in job.tasks:
-            group_key = (task.needs, job.priority)
-            group = self._groups.setdefault(group_key, Group(task.needs, job.priority))
+            group = touched.get(task.needs)
+            if group is None:
+                group = touched[task.needs] = self._group(task.needs, job.priority)
             group.wait(TaskRun(task, run, task.key))
-            touched.add(group_key)
-        for group_key in touched:
-            self._pump(self._groups[group_key], now, f"submit of {job.job_id}")
+        for group in touched.values():
+            self._pump(group, now, f"submit of {job.job_id}")
         return self._take()
 
     def cancel(self, job_id: str, now: Moment) -> list[Effect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
         of what runs expire."""
-        run = self._jobs.get(job_id)
+        run = self._jobs.named(job_id)
         if run is None:
             return []
         run.cancelled = True
+        cause = f"cancel of {job_id}"
         for group in list(self._groups.values()):
             for waiting in group.drain(run):
-                self._end_task(waiting, "cancel", TaskCancelled(waiting.task.task_id))
+                self._jobs.cancelled(waiting)
             for slot in group.slots.values():
                 for attempt_id, attempt in slot.attempts.items():
                     if attempt.job is run:
-                        message = Cancel(slot.lease.lease_id, attempt_id)
-                        self._send(slot.lease.lessor, message, f"cancel of {job_id}")
-            self._pump(group, now, f"cancel of {job_id}")
+                        self._cancel(slot, attempt_id, cause)
+            self._pump(group, now, cause)
         return self._take()
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._jobs
+    def start(self, now: Moment) -> list[Effect]:
+        """The node has joined: what was submitted before goes to work."""
+        self._started = True
+        for group in list(self._groups.values()):
+            self._pump(group, now, "joined")
+        return self._take()
+
+    def leave(self) -> list[Effect]:
+        """End every job as cancelled. The leases are the lessee's to give back."""
+        for group in self._groups.values():
+            running = [run for slot in group.slots.values() for run in slot.attempts.values()]
+            for run in (*group.drain(), *running):
+                self._jobs.cancelled(run)
+        self._groups.clear()
+        return self._take()
 
     # -- discovery and negotiation ----------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class Scheduler:
                 case LeaseHeld(lease):
                     self._lease_held(lease, now)
                 case LeaseRecovered(lease):
-                    self._lease_recovered(lease)
+                    self._lease_recovered(lease, now)
                 case LeaseLost(lease, refusal):
                     self._lease_lost(lease, refusal, now)
         return self._take()
@@ -182,14 +180,21 @@ class Scheduler:
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.welcome(worker)
+        group.looks = 0
         group.slots[lease.key] = Slot(lease)
         self._pump(group, now, f"lease {lease.lease_id}")
 
-    def _lease_recovered(self, lease: HeldLease) -> None:
-        slot = self._slot(lease.key)
-        if slot is not None:
-            for attempt_id, run in slot.attempts.items():
-                self._dispatch(slot, attempt_id, run, "the worker answers again")
+    def _lease_recovered(self, lease: HeldLease, now: Moment) -> None:
+        group = self._groups.get((lease.needs, lease.priority))
+        slot = None if group is None else group.slots.get(lease.key)
+        if group is None or slot is None:
+            return
+        cause = "the worker answers again"
+        for attempt_id, run in slot.attempts.items():
+            self._dispatch(slot, attempt_id, run, cause)
+            if run.job.cancelled:
+                self._cancel(slot, attempt_id, cause)
+        self._pump(group, now, cause)
 
     def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
         group = self._groups.get((lease.needs, lease.priority))
@@ -200,28 +205,35 @@ class Scheduler:
         group.back_off(worker, refusal, now)
         slot = group.slots.pop(lease.key, None)
         if slot is not None:
-            self._tell_of_loss(slot, refusal)
-            for run in reversed(slot.attempts.values()):
-                self._lost(group, run, worker, str(refusal))
+            self._slot_lost(group, slot, str(refusal))
         self._pump(group, now, f"lease {lease.lease_id} is lost")
 
-    def _tell_of_loss(self, slot: Slot, refusal: Refusal) -> None:
-        for job_id in dict.fromkeys(run.job.job.job_id for run in slot.attempts.values()):
-            self._tell(job_id, WorkerLost(slot.worker, str(refusal)))
+    def _slot_lost(self, group: Group, slot: Slot, why: str) -> None:
+        runs = list(slot.attempts.values())
+        for job in dict.fromkeys(run.job for run in runs):
+            self._jobs.tell(job, WorkerLost(slot.worker, why))
+        again = [
+            run
+            for place, run in enumerate(runs)
+            # A worker runs one at a time, in order: only the oldest was running.
+            if (self._jobs.returned if place else self._jobs.lost)(run, slot.worker, why)
+        ]
+        for run in reversed(again):
+            group.wait(run, first=True)
 
     # -- what workers tell ------------------------------------------------------------------------
 
     def started(self, sender: Contact, message: TaskStarted) -> list[Effect]:
         run = self._running(sender, message.lease_id, message.attempt_id)
         if run is not None:
-            self._tell(run.job.job.job_id, TaskBegan(run.task.task_id, sender.peer_id))
+            self._jobs.tell(run.job, TaskBegan(run.task.task_id, sender.peer_id))
         return self._take()
 
     def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
         run = self._running(sender, message.lease_id, message.attempt_id)
         if run is not None:
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
-            self._tell(run.job.job.job_id, printed)
+            self._jobs.tell(run.job, printed)
         return self._take()
 
     def ended(self, sender: Contact, message: TaskEnded, now: Moment) -> list[Effect]:
@@ -237,10 +249,10 @@ class Scheduler:
         group = self._groups[(slot.lease.needs, slot.lease.priority)]
         match message.outcome:
             case Succeeded(result):
-                succeeded = TaskSucceeded(run.task.task_id, sender.peer_id, result, message.ran_ms)
-                self._end_task(run, "success", succeeded)
+                self._jobs.succeeded(run, sender.peer_id, result, message.ran_ms)
             case Failed() as failed:
-                self._failed(group, run, sender.peer_id, failed)
+                if self._jobs.failed(run, sender.peer_id, failed):
+                    group.wait(run, first=True)
         self._pump(group, now, f"{message.attempt_id} ended")
         return self._take()
 
@@ -259,6 +271,8 @@ class Scheduler:
 
     def _pump(self, group: Group, now: Moment, cause: str) -> None:
         """Do all that can be done for a group now. Called after everything that touches it."""
+        if not self._started:
+            return
         group.wake_s = float("inf")
         group.forget_expired(now)
         self._fill(group, 1, now, cause)
@@ -283,7 +297,7 @@ class Scheduler:
         slot.attempts[attempt_id] = run
         self._dispatch(slot, attempt_id, run, cause)
         placed = TaskPlaced(run.task.task_id, attempt_id, slot.worker, nearest)
-        self._tell(run.job.job.job_id, placed)
+        self._jobs.tell(run.job, placed)
 
     def _dispatch(self, slot: Slot, attempt_id: str, run: TaskRun, cause: str) -> None:
         task = run.task
@@ -297,6 +311,9 @@ class Scheduler:
             timeout_ms,
         )
         self._send(slot.lease.lessor, message, cause)
+
+    def _cancel(self, slot: Slot, attempt_id: str, cause: str) -> None:
+        self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, attempt_id), cause)
 
     def _seek(self, group: Group, now: Moment, cause: str) -> bool:
         """Go for more leases, or for more workers. Returns whether leases may yet come of what
@@ -343,8 +360,7 @@ class Scheduler:
     def _nobody(self, group: Group) -> None:
         reasons = group.reasons()
         for run in group.drain():
-            event = TaskUnplaceable(run.task.task_id, reasons)
-            self._end_task(run, "nobody", event)
+            self._jobs.unplaceable(run, reasons)
 
     def _let_go(self, group: Group, cause: str) -> None:
         """Nothing waits: give back the leases under which nothing runs."""
@@ -354,54 +370,11 @@ class Scheduler:
         if group.is_idle:
             self._groups.pop((group.needs, group.priority), None)
 
-    def _failed(self, group: Group, run: TaskRun, worker: PeerId, failed: Failed) -> None:
-        run.last_failure = failed
-        if run.job.cancelled or failed.kind is FailureKind.CANCELLED:
-            self._end_task(run, "cancel", TaskCancelled(run.task.task_id))
-            return
-        attempt = Attempt(worker, f"{failed.kind}: {failed.message}", lost=False)
-        run.attempts.append(attempt)
-        final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
-        self._retry_or_give_up(group, run, attempt, final)
-
-    def _lost(self, group: Group, run: TaskRun, worker: PeerId, why: str) -> None:
-        if run.job.cancelled:
-            self._end_task(run, "cancel", TaskCancelled(run.task.task_id))
-            return
-        attempt = Attempt(worker, why, lost=True)
-        run.attempts.append(attempt)
-        self._retry_or_give_up(group, run, attempt, run.losses >= MAX_LOST)
-
-    def _retry_or_give_up(self, group: Group, run: TaskRun, attempt: Attempt, final: bool) -> None:
-        if final:
-            last = run.last_failure
-            gave_up = TaskGaveUp(
-                run.task.task_id,
-                tuple(run.attempts),
-                None if last is None else last.kind,
-                b"" if last is None else last.result,
-            )
-            self._end_task(run, "give up", gave_up)
-            return
-        run.move("retry")
-        self._tell(run.job.job.job_id, TaskRetried(run.task.task_id, attempt))
-        group.wait(run, first=True)
-
-    def _end_task(self, run: TaskRun, how: str, event: JobEvent) -> None:
-        if not run.move(how):
-            return
-        job_id = run.job.job.job_id
-        self._tell(job_id, event)
-        if run.job.is_over:
-            ended = run.job.ended
-            over = JobEnded(
-                ended[TaskState.SUCCEEDED],
-                ended[TaskState.FAILED],
-                ended[TaskState.UNPLACEABLE],
-                ended[TaskState.CANCELLED],
-            )
-            self._tell(job_id, over)
-            del self._jobs[job_id]
+    def _group(self, needs: Requirements, priority: int) -> Group:
+        group = self._groups.get((needs, priority))
+        if group is None:
+            group = self._groups[needs, priority] = Group(needs, priority)
+        return group
 
     def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
@@ -413,9 +386,6 @@ class Scheduler:
     def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
         self._effects.append(Send(to, message, cause=cause))
 
-    def _tell(self, job_id: str, event: JobEvent) -> None:
-        self._effects.append(Tell(job_id, event, cause=type(event).__name__))
-
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
-        return effects
+        return effects + self._jobs.take()

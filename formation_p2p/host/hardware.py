@@ -62,7 +62,9 @@ def probe(
     and for a scratch folder that is not there.
     """
     cgroup = read_cgroup(proc, root)
-    gpus, gpu_notes = read_gpus(nvml)
+    # A person who offers no GPU also has a way past a driver that hangs.
+    no_gpus = limits is not None and limits.gpu_count == 0
+    gpus, gpu_notes = ((), ()) if no_gpus else read_gpus(nvml)
     hardware = Capability(
         cpu_milli=_cpu_milli(cgroup),
         memory_bytes=_least(psutil.virtual_memory().total, cgroup.memory_bytes),
