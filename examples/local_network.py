@@ -2,10 +2,11 @@
 
     async with LocalNetwork(workers=3) as network:
         async with Node.join(home=network.home, listen=()) as node:
-            ...
+            await network.seen_by(node)
+            print(await node.map(abs, [-1, -2, -3]))
 
-Each process is this file, run with a home and a role. It serves until its standard input ends,
-so that none outlives the one that started it, however that one ends.
+Each process is this file, run with a home and what it is to be. It serves until its standard
+input ends, so that none outlives the process that started it, however that one ends.
 """
 
 from __future__ import annotations
@@ -19,58 +20,55 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from formation_p2p import Limits, Node
 from formation_p2p.host.home import Home
 from formation_p2p.trust.grants import Rights
 from formation_p2p.trust.network import parse_join_string
 
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-# A process imports for a second or two, on a cold disk and a busy machine for many.
-START_S = 60.0
-# A node that leaves withdraws its profile first, which takes two seconds at most.
-LEAVE_S = 10.0
+LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
+# A process imports for a second or two; on a cold disk, or a busy machine, for many.
+START_S: Final = 60.0
+# A worker announces itself when it has met its first neighbours.
+ANNOUNCED_S: Final = 15.0
+# Leaving takes two seconds at most; then the process is killed.
+LEAVE_S: Final = 10.0
 # How long the network lasts if nobody ends it.
-GRANT_S = 24 * 3600
+GRANT_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Member:
-    """A process of the network and where it is reached."""
+class NodeProcess:
+    """A gate or a worker. `address` is a multiaddr with its peer id."""
 
     peer_id: str
     address: str
     process: Process
 
     def kill(self) -> None:
-        """SIGKILL: the process gets no chance to say goodbye."""
+        """SIGKILL: it gets no chance to say goodbye."""
         self.process.kill()
-
-    async def end(self) -> None:
-        """Have it leave in good order, or kill it by its id where it does not."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            await asyncio.wait_for(self.process.wait(), LEAVE_S)
-        finally:
-            with suppress(ProcessLookupError):  # it has ended
-                self.process.kill()
 
 
 class LocalNetwork:
-    """`home` is that of the person who submits. Entering raises RuntimeError where a process
-    does not come up."""
+    """`home` is for whoever submits. Entering raises RuntimeError where a process does not come
+    up, and TimeoutError."""
 
     def __init__(self, *, workers: int, cpu_milli: int = 1000) -> None:
-        self.workers: list[Member] = []
+        self.workers: list[NodeProcess] = []
         self._worker_count = workers
         self._cpu_milli = cpu_milli
+        self._processes: list[Process] = []
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        folder = tempfile.TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
+        root = Path(self._exit.enter_context(folder))
+        self._exit.push_async_callback(self._end_all)
         try:
-            await asyncio.wait_for(self._start(), START_S)
+            async with asyncio.timeout(START_S):
+                await self._start(root)
         except BaseException:
             await self._exit.aclose()
             raise
@@ -84,25 +82,67 @@ class LocalNetwork:
     ) -> None:
         await self._exit.aclose()
 
-    async def _start(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
-        root = Path(self._exit.enter_context(folder))
-        founder = Home(root / "gate")
-        founder.create_network()
-        self.gate = await self._member(founder, "gate")
-        founder.add_gate(self.gate.address)
-        self.join_string = founder.invite(Rights(int(time.time()) + GRANT_S))
-        homes = [Home(root / f"worker-{number}") for number in range(self._worker_count)]
-        self.home = root / "person"
-        for home in (*homes, Home(self.home)):
-            home.join(parse_join_string(self.join_string))
-        starting = [self._member(home, str(self._cpu_milli)) for home in homes]
-        self.workers = await asyncio.gather(*starting)
+    async def seen_by(self, node: Node) -> None:
+        """Returns once a node finds all of the workers. Raises TimeoutError."""
+        async with asyncio.timeout(ANNOUNCED_S):
+            # A network has no list of its members that could tell of a change: one asks it.
+            while len(await node.workers()) < len(self.workers):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
-    async def _member(self, home: Home, role: str) -> Member:
-        command = (sys.executable, __file__, str(home.path), role)
-        # In a session of its own: Ctrl-C is for the one that started it to act on.
+    async def _start(self, root: Path) -> None:
+        gate_home = Home(root / "gate")
+        gate_home.create_network()
+        self.gate = await self._run(gate_home, "gate")
+        gate_home.add_gate(self.gate.address)
+        self.join_string = gate_home.invite(Rights(int(time.time()) + GRANT_S))
+        invited = parse_join_string(self.join_string)
+        self.home = root / "person"
+        Home(self.home).join(invited)
+        starting = []
+        for number in range(1, self._worker_count + 1):
+            home = Home(root / f"worker-{number}")
+            home.join(invited)
+            starting.append(self._run(home, "worker", str(self._cpu_milli)))
+        self.workers += await asyncio.gather(*starting)
+
+    async def _run(self, home: Home, *role: str) -> NodeProcess:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            *(sys.executable, __file__, str(home.path), *role),
+            stdin=PIPE,
+            stdout=PIPE,
+            start_new_session=True,  # Ctrl-C is for the one that started it to act on
         )
-        ...
+        self._processes.append(process)
+        assert process.stdout is not None
+        address = (await process.stdout.readline()).decode().strip()
+        if not address:
+            raise RuntimeError(f"a {role[0]} did not start; what it said is above")
+        return NodeProcess(address.rpartition("/")[2], address, process)
+
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(_end(process) for process in self._processes))
+
+
+async def _end(process: Process) -> None:
+    """Have it leave in good order, or kill it by its id where it does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), LEAVE_S)
+    finally:
+        with suppress(ProcessLookupError):  # it has ended, as it should have
+            process.kill()
+    await process.wait()
+
+
+async def _serve(home: str, role: str, cpu_milli: str = "") -> None:
+    async with Node.join(home=home, listen=[LOOPBACK]) as node:
+        if role == "worker":
+            await node.worker(limits=Limits(cpu_milli=int(cpu_milli)))
+        print(node.addresses[0], flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(*sys.argv[1:]))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import cloudpickle
 
@@ -58,7 +58,16 @@ EXPLAIN_S: Final = 15.0
 DEFAULT_NEEDS: Final = Requirements()
 
 Needs = Requirements | str
-Work = ProcessSpec | PythonCall
+
+
+class Work(Protocol):
+    """What `submit` takes: ProcessSpec, PythonCall, or a class of one's own for a driver of
+    one's own. `driver` names what runs it, `encode` gives the payload that it reads."""
+
+    @property
+    def driver(self) -> str: ...
+
+    def encode(self) -> bytes: ...
 
 
 class Node:
@@ -179,7 +188,7 @@ class Node:
         `labels` name the tasks for people. A task that fails is tried `attempts` times in all.
         Raises InvalidInput.
         """
-        pieces = [work] if isinstance(work, ProcessSpec | PythonCall) else list(work)
+        pieces = list(work) if isinstance(work, Iterable) else [work]
         job_id = secrets.token_hex(8)
         parsed = _needs(needs)
         tasks = tuple(
@@ -263,6 +272,20 @@ class Node:
     async def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
         """Who could run a task with these needs, nearest to `name` first, and why not others."""
         return (await self._explain(_needs(needs), name)).decision
+
+    async def neighbours(self) -> int:
+        """How many peers this node knows to be there; 0 until a gate, or anyone, has answered."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def count(shell: Shell) -> None:
+            known = shell.neighbours
+            self._on_loop(lambda: None if future.done() else future.set_result(known))
+
+        self._call(count)
+        try:
+            return await asyncio.wait_for(future, EXPLAIN_S)
+        except TimeoutError:
+            raise NodeClosed("the network stack is down; ask again once it has restarted") from None
 
     async def _explain(self, needs: Requirements | None, name: str) -> Explained:
         query = next(self._query_ids)
@@ -407,10 +430,9 @@ def _needs(needs: Needs) -> Requirements:
 
 
 def _with_driver(needs: Requirements, work: Work) -> Requirements:
-    driver = "process" if isinstance(work, ProcessSpec) else "python"
-    if needs.driver not in ("", driver):
+    if needs.driver not in ("", work.driver):
         raise InvalidInput("driver", f"{needs.driver} does not run a {type(work).__name__}")
-    return replace(needs, driver=driver)
+    return replace(needs, driver=work.driver)
 
 
 def _name(function: object) -> str:

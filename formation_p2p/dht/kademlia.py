@@ -7,20 +7,18 @@ until `take()`. Sources are named where each part is: `routing.py`, `lookup.py`,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 from formation_p2p.dht.lookup import Lookup
 from formation_p2p.dht.messages import (
-    MAX_PROVIDERS,
     AddProvider,
     FindNode,
     GetProviders,
     GetValue,
     Nodes,
     Ping,
-    Pong,
     Provider,
     ProviderQuery,
     Providers,
@@ -41,12 +39,13 @@ from formation_p2p.dht.operations import (
 )
 from formation_p2p.dht.routing import K, RoutingTable
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.serving import Server, Suits
 from formation_p2p.dht.store import RecordStore
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import BadRecord
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.keyspace import Key, distance, key_of
-from formation_p2p.records.profile import Profile, SignedProfile
+from formation_p2p.records.profile import SignedProfile
 
 # A request, dial included. A wide-area dial takes three round trips of at most 0.3 s (the 90th
 # percentile between PlanetLab hosts); three seconds leave room for one lost packet.
@@ -75,17 +74,13 @@ class _Asking:
 
 
 class Kademlia:
-    """Call `handle` for events, `tick` when `next_timeout` has passed, `take` after either.
-
-    `suits(requirements)` turns a query's CBOR into a test of profiles; it must accept any
-    bytes, and reject every profile for those that do not parse.
-    """
+    """Call `handle` for events, `tick` when `next_timeout` has passed, `take` after either."""
 
     def __init__(
         self,
         own: PeerId,
         store: RecordStore,
-        suits: Callable[[bytes], Callable[[Profile], bool]],
+        suits: Suits,
         rng: random.Random,
         *,
         k: int = K,
@@ -96,6 +91,7 @@ class Kademlia:
         self._rng = rng
         self._k = k
         self.table = RoutingTable(key_of_peer(own), k=k)
+        self._server = Server(self.table, store, suits, k)
         self._gates: tuple[Contact, ...] = ()
         self._asking: dict[int, _Asking] = {}
         self._pinging: set[PeerId] = set()
@@ -144,14 +140,14 @@ class Kademlia:
         return self._publish(name, PutValue(name, value), now, cause)
 
     def tell(
-        self, peers: Iterable[Contact], write: AddProvider, now: Moment, cause: str
+        self, peers: Iterable[Contact], write: PutValue, now: Moment, cause: str
     ) -> OperationId:
         """Write to these peers, and to ourselves, without a lookup: withdrawals go where the
         announcements went. Ends as Published."""
         lookup = Lookup(key_of(write.name), (), own=self._own)
         publish = Publish(self._new_operation(), lookup, FindNode(write.name), write, cause)
         self._operations[publish.operation] = publish
-        self._keep(write, now)
+        self._server.keep(write, now)
         self._write_to(publish, peers)
         return publish.operation
 
@@ -168,7 +164,7 @@ class Kademlia:
     def handle(self, event: Asked | Answered | AskFailed, now: Moment) -> None:
         match event:
             case Asked(ask_id, sender, message):
-                reply = self._reply(sender.peer_id, message, now)
+                reply = self._server.reply(sender.peer_id, message, now)
                 self._effects.append(Answer(ask_id, reply, cause=f"asked by {sender.peer_id}"))
                 self._meet(sender)
             case Answered(ask_id, sender, message):
@@ -198,46 +194,7 @@ class Kademlia:
         completed, self._completed = self._completed, []
         return effects, completed
 
-    # -- serving ----------------------------------------------------------------------------
-
-    def _reply(self, sender: PeerId, message: Request, now: Moment) -> Reply | None:
-        match message:
-            case Ping():
-                return Pong()
-            case FindNode(name):
-                return Nodes(self._closer(name, sender))
-            case GetProviders(name, query):
-                wanted = query or ProviderQuery(key_of(name), b"", MAX_PROVIDERS)
-                found = self.store.providers(name, wanted, self._suits(wanted.requirements), now)
-                providers = tuple(
-                    Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw) for s in found
-                )
-                return Providers(providers, self._closer(name, sender))
-            case GetValue(name):
-                kept = self.store.value(name, now)
-                return Value(None if kept is None else kept.raw, self._closer(name, sender))
-            case AddProvider():
-                # The specification has no reply that could carry a refusal: a bad record is
-                # dropped, and its author finds it missing when it looks.
-                self._keep(message, now)
-                return None
-            case PutValue(name, value):
-                # A refusal echoes no value; the specification has no other way to say it.
-                return Stored(name, value if self._keep(message, now) else b"")
-            case _:
-                assert_never(message)
-
-    def _closer(self, name: bytes, sender: PeerId) -> tuple[Contact, ...]:
-        nearest = self.table.closest(key_of(name), self._k + 1)
-        return tuple(contact for contact in nearest if contact.peer_id != sender)[: self._k]
-
-    def _keep(self, write: Write, now: Moment) -> bool:
-        raw = write.value if isinstance(write, PutValue) else write.provider.profile
-        try:
-            self.store.keep(write.name, raw, now)
-        except BadRecord:
-            return False
-        return True
+    # -- asking -----------------------------------------------------------------------------
 
     def _meet(self, sender: Contact) -> None:
         """A stranger asked us something: ping it, since only who answers enters the table.
@@ -247,8 +204,6 @@ class Kademlia:
         """
         if sender.addresses and self.table.has_room_for(sender.peer_id):
             self._ping(sender, "meet a stranger")
-
-    # -- asking -----------------------------------------------------------------------------
 
     def _saw(self, contact: Contact, now: Moment) -> None:
         doubtful = self.table.saw(contact, now.mono_s)
@@ -329,7 +284,7 @@ class Kademlia:
         nearest = publish.lookup.closest()
         if len(nearest) < self._k or self._is_nearer(publish.lookup.target, nearest[-1]):
             nearest = nearest[: self._k - 1]
-            if self._keep(publish.write, now):
+            if self._server.keep(publish.write, now):
                 publish.stored_at.append(Contact(self._own))
         self._write_to(publish, nearest)
 

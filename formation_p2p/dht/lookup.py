@@ -60,7 +60,12 @@ class Lookup:
     def next_peers(self) -> tuple[Contact, ...]:
         """Whom to ask now; empty while all there is to ask is under way, or at the end."""
         peers: list[Contact] = []
-        while self._knows_better() and len(self._under_way) < self._alpha:
+        if self.finished:
+            return ()
+        # For each one that failed, one more is asked ahead of its turn: a liar may have named
+        # many that do not exist, and their timeouts must not follow one another.
+        failed = self.asked - len(self._nearest)
+        while len(self._under_way) < self._alpha and self._may_ask(self._width + failed):
             place = self._heard_of.pop(0)
             insort(self._nearest, place)
             self._under_way.add(place[1])
@@ -81,18 +86,18 @@ class Lookup:
     def finished(self) -> bool:
         """Whether the answer is final. Requests to farther peers may still be under way."""
         nearest = (peer_id for _, peer_id in self._nearest[: self._width])
-        return self._under_way.isdisjoint(nearest) and not self._knows_better()
+        return self._under_way.isdisjoint(nearest) and not self._may_ask(self._width)
 
     def closest(self) -> tuple[Contact, ...]:
         """The nearest peers that answered, at most `width`, nearest first."""
         answered = [peer_id for _, peer_id in self._nearest if peer_id not in self._under_way]
         return tuple(self._contacts[peer_id] for peer_id in answered[: self._width])
 
-    def _knows_better(self) -> bool:
+    def _may_ask(self, width: int) -> bool:
         """Whether one of the `width` nearest peers was not asked yet, and still may be."""
         if not self._heard_of or self.asked >= MAX_ASKED:
             return False
-        return bisect(self._nearest, self._heard_of[0]) < self._width
+        return bisect(self._nearest, self._heard_of[0]) < width
 
     def _hear_of(self, contacts: Iterable[Contact]) -> None:
         for contact in contacts:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from formation_p2p.capability.buckets import bucket_key, buckets_of
 from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.messages import AddProvider, Provider
+from formation_p2p.dht.messages import Provider, PutValue
 from formation_p2p.dht.operations import OperationId, Published
 from formation_p2p.dht.store import value_name
 from formation_p2p.effects import Contact, Moment
@@ -113,7 +113,8 @@ class Announcer:
         self._publishing.clear()
         tombstone = self._issue(now, True)
         name = value_name(self._own.peer_id)
-        write = AddProvider(name, Provider(self._own, tombstone.raw))
+        # As a value, which is answered: whoever has answered has it, and the node may go.
+        write = PutValue(name, tombstone.raw)
         holders = [h.contact for h in self._holders.values() if h.until_s > now.mono_s]
         self._withdrawing = self._dht.tell(holders, write, now, cause)
 

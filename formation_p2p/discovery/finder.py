@@ -8,7 +8,7 @@ asked once without a filter, so that a person can be told why each one does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NewType
 
 from formation_p2p.capability.buckets import ANY, bucket_for, bucket_key
@@ -49,6 +49,7 @@ class _Find:
     bucket: str
     cause: str
     suited: bool
+    asked: int = 0  # by the search before this one
 
 
 class Finder:
@@ -84,11 +85,12 @@ class Finder:
         if find is None:
             return None
         if find.suited and not ended.profiles:
-            again = _Find(find.find, find.target, ANY, find.cause, suited=False)
+            again = replace(find, bucket=ANY, suited=False, asked=ended.asked)
             self._search(again, b"", now)
             return None
         profiles = tuple(signed.profile for signed in ended.profiles)
-        return Found(find.find, profiles, find.bucket, ended.asked, find.suited)
+        asked = find.asked + ended.asked
+        return Found(find.find, profiles, find.bucket, asked, find.suited)
 
     def _search(self, find: _Find, requirements: bytes, now: Moment) -> None:
         query = ProviderQuery(find.target, requirements, MAX_PROVIDERS)

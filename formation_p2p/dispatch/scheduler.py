@@ -212,12 +212,12 @@ class Scheduler:
         runs = list(slot.attempts.values())
         for job in dict.fromkeys(run.job for run in runs):
             self._jobs.tell(job, WorkerLost(slot.worker, why))
-        again = [
-            run
-            for place, run in enumerate(runs)
+        again = []
+        for place, run in enumerate(runs):
             # A worker runs one at a time, in order: only the oldest was running.
-            if (self._jobs.returned if place else self._jobs.lost)(run, slot.worker, why)
-        ]
+            report = self._jobs.lost if place == 0 else self._jobs.returned
+            if report(run, slot.worker, why):
+                again.append(run)
         for run in reversed(again):
             group.wait(run, first=True)
 

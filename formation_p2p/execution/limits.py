@@ -29,7 +29,7 @@ _CPU_PERIOD_US: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """The share of one task, or of one warm environment: thousandths of a core, and bytes."""
 
     cpu_milli: int

@@ -138,6 +138,14 @@ class Home:
         with self._locked():
             return self._enter(self._known_network().with_gate(gate))
 
+    def has_root_key(self) -> bool:
+        """Whether this home may invite: its network was created here."""
+        with self._locked():
+            network, root = self._network(), self._load_key(_ROOT)
+        if network is None or root is None:
+            return False
+        return root.public_key == network.root_public_key
+
     # -- all below hold the lock ------------------------------------------------------------
 
     def _network(self) -> Network | None:

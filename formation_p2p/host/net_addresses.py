@@ -19,8 +19,8 @@ MAX_ADDRESSES: Final = 8
 MAX_ADDRESS_CHARS: Final = 400
 
 _DNS_NAME: Final = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-    r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?",
+    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+    r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?",
     re.ASCII,
 )
 _FAMILIES: Final = ("ip4", "ip6", "dns", "dns4", "dns6")

@@ -15,7 +15,8 @@ from formation_p2p.effects import Contact
 from formation_p2p.errors import RemoteError, Unreachable
 from formation_p2p.host import net_identify, net_negotiation
 from formation_p2p.host.net_addresses import told_by
-from formation_p2p.host.net_yamux import Channel, Muxer
+from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_yamux import Muxer
 from formation_p2p.identity import peer_id_from_bytes
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ StreamHandler = Callable[[Channel], Awaitable[None]]
 
 class Connection(INetConn):
     """In place of `libp2p/network/connection/swarm_connection.py`, whose :92 logs through the
-    root logger (which configures logging for the whole program), whose :202 sleeps 0.1 s at
-    each end of a connection, and in which an error of one stream's handler (:269) ends them all.
+    root logger (which configures logging for the whole program), whose :218 sleeps 0.1 s at
+    each end of a connection, and in which an error of one stream's handler (:309) ends them all.
     """
 
     def __init__(self, muxer: Muxer, *, inbound: bool, dialled: str | None = None) -> None:

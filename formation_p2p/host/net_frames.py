@@ -11,8 +11,8 @@ from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.errors import ProtocolViolation, Unreachable
 from formation_p2p.host.frames import Deframer
+from formation_p2p.host.net_channel import WINDOW_BYTES, Channel
 from formation_p2p.host.net_shares import Share
-from formation_p2p.host.net_yamux import WINDOW_BYTES, Channel
 
 # A frame that began and does not go on. Between two frames a stream may rest for as long as its
 # connection lives, which the muxer watches.

@@ -2,10 +2,10 @@
 
 Replaced in `libp2p/host/basic_host.py` of 0.8.1:
 
-- :1527 a negotiation that is not UTF-8 ends the host (see `net_negotiation`);
+- :1522 a negotiation that is not UTF-8 ends the host (see `net_negotiation`);
 - :1210 identify runs as a trio system task, whose errors end the thread; our connections do it
   themselves;
-- `libp2p/host/ping.py:238` PingService keeps a set for every peer that ever pinged.
+- `libp2p/host/ping.py:181` PingService keeps a set for every peer that ever pinged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from formation_p2p.effects import Contact
 from formation_p2p.errors import RemoteError
 from formation_p2p.host import net_identify, net_negotiation
 from formation_p2p.host.frames import encode_frame
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import IDENTIFY_S, NEGOTIATION_S
-from formation_p2p.host.net_yamux import Channel
 from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import peer_id_from_bytes
 

@@ -1,8 +1,8 @@
 """identify: what a peer says of itself, above all where it can be dialled.
 
-py-libp2p 0.8.1's own client (`libp2p/host/basic_host.py:1172`) runs as a trio system task,
+py-libp2p 0.8.1's own client (`libp2p/host/basic_host.py:1210`) runs as a trio system task,
 where an error ends the whole thread, and parses up to 1,000 addresses of a message of 1 MiB;
-its server (`libp2p/identity/identify/identify.py`, `handle_identify`) makes whoever asks a node
+its server (`libp2p/identity/identify/identify.py:220`) makes whoever asks a node
 that does not listen wait for half a second.
 
 Source: libp2p identify specification 1.0.0.
@@ -20,7 +20,7 @@ from multiaddr import Multiaddr
 
 from formation_p2p.errors import ProtocolViolation, Unreachable
 from formation_p2p.host.frames import Deframer
-from formation_p2p.host.net_yamux import Channel
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.units import KIB
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"

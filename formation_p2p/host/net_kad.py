@@ -17,10 +17,10 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation, RemoteError, Unreachable
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_frames import FrameReader
 from formation_p2p.host.net_shares import MAX_KAD_STREAMS, Share, Shares
-from formation_p2p.host.net_yamux import Channel
 from formation_p2p.identity import PeerId
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class _Line:
             try:
                 await self._channel.write(encode_frame(frame))
             except IOException as error:
-                raise Unreachable(f"{self.peer}: {error}") from error
+                raise request.error or Unreachable(f"{self.peer}: {error}") from error
             except BaseException:
                 self._channel.abort("a request was cut short")
                 raise

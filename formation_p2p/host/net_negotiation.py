@@ -3,7 +3,7 @@
 py-libp2p 0.8.1's own (`libp2p/protocol_muxer/multiselect_communicator.py:58`) decodes what it
 reads without a guard, so that a byte that is no UTF-8 leaves the negotiation as an exception
 nobody catches and ends the host; it reads a message of any announced length
-(`libp2p/utils/varint.py:142`), and it answers proposals without end. It also takes two round
+(`libp2p/utils/varint.py:155`), and it answers proposals without end. It also takes two round
 trips where one does: here the header and the proposal go out together.
 
 Source: multistream-select 1.0 specification.

@@ -50,11 +50,11 @@ BACKLOG: Final = 128
 class TcpStream(ReadWriteCloser):
     """One connected socket. One task may read and one may write at a time.
 
-    `libp2p/io/trio.py:30`: a cancelled write there leaves half a message on the wire and the
+    `libp2p/io/trio.py:34`: a cancelled write there leaves half a message on the wire and the
     next one is taken for its rest. Here a torn write is the last one.
-    `libp2p/io/utils.py:47`: `read_exactly` gives up after 100 reads, so that a Noise message
+    `libp2p/io/utils.py:49`: `read_exactly` gives up after 100 reads, so that a Noise message
     that arrives in small segments breaks the connection. Here `read(n)` waits for all `n`.
-    `libp2p/io/trio.py:112`: the address of an IPv6 peer is a tuple of four and is dropped there.
+    `libp2p/io/trio.py:104`: the address of an IPv6 peer is a tuple of four and is dropped there.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -122,7 +122,7 @@ class TcpListener(IListener):
 
     `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
     and each gets half of the connections. Here the second one fails.
-    `libp2p/transport/tcp/tcp.py:285` accepts in a trio system task, where an error ends the
+    `libp2p/transport/tcp/tcp.py:303` accepts in a trio system task, where an error ends the
     whole thread; here the caller's nursery does.
     """
 
@@ -180,10 +180,9 @@ class TcpListener(IListener):
         return self._bound
 
     async def close(self) -> None:
-        await trio.lowlevel.checkpoint()
+        """`serve` ends, and closes the sockets."""
         self._scope.cancel()
-        for listener in self._sockets:
-            listener.socket.close()
+        await trio.lowlevel.checkpoint()
 
 
 class TcpTransport(TCP):

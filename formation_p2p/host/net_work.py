@@ -17,10 +17,10 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.effects import Contact
 from formation_p2p.errors import RemoteError
 from formation_p2p.host.frames import MAX_WORK_FRAME_BYTES, encode_frame
+from formation_p2p.host.net_channel import Channel, StreamStalled
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_frames import FrameReader
 from formation_p2p.host.net_shares import MAX_WORK_STREAMS, Shares
-from formation_p2p.host.net_yamux import Channel, StreamStalled
 from formation_p2p.identity import PeerId
 from formation_p2p.units import MIB
 
@@ -125,7 +125,7 @@ class _Session:
             except (RemoteError, IOException) as error:
                 lost = str(error)
                 if isinstance(error, StreamStalled):
-                    channel.muxer.abort(lost)  # it would stall whatever is sent next as well
+                    channel.carrier.abort(lost)  # it would stall whatever is sent next as well
         self._writer = None
         lost = self._overflow or lost
         if lost is None and self._sending is not None:

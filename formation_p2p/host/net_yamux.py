@@ -3,13 +3,13 @@
 py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
 subclassed, since what is wrong lies in its three loops:
 
-- :1313, :1431, :1544 count a peer that overruns its window and keep the bytes all the same;
-- :280 a writer gives up after five seconds of a full window, and polls every 10 ms until then;
-- :745 sends pings and never acts on one that stays unanswered;
-- :1367, :1481 the reader waits for the write lock to acknowledge and to pong, so that two peers
+- :1315, :1433, :1546 log that a peer overruns its window, and keep the bytes all the same;
+- :288 a writer gives up after five seconds of a full window, and polls every 10 ms until then;
+- :703 sends pings and never acts on one that stays unanswered;
+- :1377, :1487 the reader waits for the write lock to acknowledge and to pong, so that two peers
   that write much at once wait for each other;
-- :1666 after a message that does not decrypt it goes on reading, a log line each 10 ms;
-- :1272 any number of streams may be opened to us.
+- :1693 after a message that does not decrypt it goes on reading, a log line each 10 ms;
+- :1293 any number of streams may be opened to us.
 
 Source: hashicorp/yamux specification; libp2p yamux specification.
 """
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
-from libp2p.abc import IMuxedConn, INetStream
+from libp2p.abc import IMuxedConn
 from libp2p.exceptions import BaseLibp2pError
-from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.errors import ProtocolViolation
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from libp2p.abc import IMuxedStream, ISecureConn
     from libp2p.connection_types import ConnectionType
-    from libp2p.custom_types import TProtocol
     from libp2p.peer.id import ID
     from multiaddr import Multiaddr
 
@@ -50,15 +49,11 @@ _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
 _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
 _NORMAL, _PROTOCOL_ERROR = 0, 1
 
-# The specification's initial window, and here the only one: per stream and round trip.
-WINDOW_BYTES: Final = 256 * KIB
 # Unread over all streams of a connection; past it nothing more is read from the peer.
 MAX_UNREAD_BYTES: Final = 4 * MIB
 # Streams that a peer may have open to us on one connection. A foreign implementation opens one
 # for each request and asks ten peers at once; hundreds is a flood.
 MAX_INBOUND_STREAMS: Final = 64
-# Data of one frame. Small, so that a small frame waits for little of a large one.
-DATA_BYTES: Final = 16 * KIB
 # What may wait for the socket before writers wait too: a few Noise messages.
 OUTBOX_BYTES: Final = 128 * KIB
 # Past it the peer makes us answer (pings, resets) and does not read the answers.
@@ -66,173 +61,13 @@ MAX_OUTBOX_BYTES: Final = 512 * KIB
 # One Noise message holds 65,519 bytes.
 BATCH_BYTES: Final = 65_519
 
-# The peer takes nothing, or gives no window, for so long: it is stuck. A 16 KiB frame in that
-# time is 6 kbit/s.
+# The peer takes nothing for so long: it is stuck. A Noise message in that time is 26 kbit/s.
 WRITE_STALL_S: Final = 20.0
 # Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
 TICK_S: Final = 8.0
 SILENT_TICKS: Final = 3
-# A stream closed by us and not by the peer is forgotten after so many ticks.
-LINGER_TICKS: Final = 4
 # To say goodbye when closing.
 FLUSH_S: Final = 1.0
-
-
-class StreamStalled(StreamReset):
-    """The peer did not read for WRITE_STALL_S."""
-
-
-class Channel(INetStream):
-    """One stream. One task may read and one may write at a time.
-
-    A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe
-    amid a frame of what is spoken on it: then `abort`.
-    """
-
-    def __init__(self, muxer: Muxer, stream_id: int, *, inbound: bool) -> None:
-        self.muxed_conn = muxer
-        self.stream_id = stream_id
-        self.inbound = inbound
-        self.metric_send_channel = None
-        self.broken: str | None = None
-        self.muxer = muxer
-        self._protocol: TProtocol | None = None
-        self._unread = bytearray()
-        self._allowed = WINDOW_BYTES  # what the peer may still send
-        self._ungranted = 0  # read here and not yet told to the peer
-        self._window = WINDOW_BYTES  # what we may still send
-        self._finished_here = False
-        self._finished_there = False
-        self._ticks_closed = 0
-        self._arrivals = trio.lowlevel.ParkingLot()
-        self._credits = trio.lowlevel.ParkingLot()
-
-    # -- libp2p's interface ---------------------------------------------------------------
-
-    async def read(self, n: int | None = None) -> bytes:
-        """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
-        await trio.lowlevel.checkpoint()
-        while not self._unread:
-            if self.broken is not None:
-                raise StreamReset(self.broken)
-            if self._finished_there:
-                raise StreamEOF("the peer has finished")
-            await self._arrivals.park()
-        taken = bytes(self._unread if n is None or n < 0 else self._unread[:n])
-        del self._unread[: len(taken)]
-        self.muxer.was_read(len(taken))
-        self._ungranted += len(taken)
-        # At half a window: fewer updates than reads, and the peer never runs dry.
-        if self._ungranted >= WINDOW_BYTES // 2 and not self._finished_there:
-            self._allowed += self._ungranted
-            self.muxer.control(_WINDOW_UPDATE, 0, self.stream_id, self._ungranted)
-            self._ungranted = 0
-        return taken
-
-    async def write(self, data: bytes) -> None:
-        """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
-        view = memoryview(data)
-        while view:
-            if self._window == 0:
-                await self._wait_for_window()
-            await self.muxer.room()
-            self._check_writable()
-            size = min(len(view), self._window, DATA_BYTES)
-            if size == 0:
-                continue  # the window went while there was no room
-            self._window -= size
-            self.muxer.put(_HEADER.pack(0, _DATA, 0, self.stream_id, size) + view[:size])
-            view = view[size:]
-
-    async def close(self) -> None:
-        """Finish writing. The peer may still write; a while later the stream is reset."""
-        await trio.lowlevel.checkpoint()
-        if self.broken is None and not self._finished_here:
-            self._finished_here = True
-            self.muxer.control(_WINDOW_UPDATE, _FIN, self.stream_id, 0)
-            self.muxer.finished(self)
-
-    async def reset(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self.abort("reset here")
-
-    def get_protocol(self) -> TProtocol | None:
-        return self._protocol
-
-    def set_protocol(self, protocol_id: TProtocol) -> None:
-        self._protocol = protocol_id
-
-    def get_remote_address(self) -> tuple[str, int] | None:
-        return self.muxer.get_remote_address()
-
-    # -- ours -----------------------------------------------------------------------------
-
-    def abort(self, reason: str) -> None:
-        """Reset: both directions end at once, and the peer is told."""
-        if self.broken is None:
-            if not (self._finished_here and self._finished_there):
-                self.muxer.control(_WINDOW_UPDATE, _RST, self.stream_id, 0)
-            self.end(reason)
-
-    @property
-    def done(self) -> bool:
-        return self.broken is not None or (self._finished_here and self._finished_there)
-
-    def _check_writable(self) -> None:
-        if self.broken is not None:
-            raise StreamReset(self.broken)
-        if self._finished_here:
-            raise StreamClosed("closed here for writing")
-
-    async def _wait_for_window(self) -> None:
-        self._check_writable()
-        with trio.move_on_after(WRITE_STALL_S) as deadline:
-            await self._credits.park()
-        if deadline.cancelled_caught:
-            self.abort("the peer does not read")
-            raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
-
-    # -- the muxer's side -----------------------------------------------------------------
-
-    def announced(self, size: int) -> None:
-        """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
-        if size > self._allowed:
-            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
-        if size and self._finished_there:
-            raise ProtocolViolation("data on a stream that its sender had finished")
-        self._allowed -= size
-
-    def arrived(self, data: memoryview) -> int:
-        """Keep what came. Returns how much was kept."""
-        if self.broken is not None:
-            return 0
-        self._unread += data
-        self._arrivals.unpark_all()
-        return len(data)
-
-    def credited(self, size: int) -> None:
-        self._window += size
-        self._credits.unpark_all()
-
-    def finished_there(self) -> None:
-        self._finished_there = True
-        self._arrivals.unpark_all()
-        self.muxer.finished(self)
-
-    def end(self, reason: str) -> None:
-        """Everyone who waits on this stream is told; what was unread is dropped."""
-        self.broken = reason
-        self.muxer.was_read(len(self._unread))
-        self._unread.clear()
-        self._arrivals.unpark_all()
-        self._credits.unpark_all()
-        self.muxer.finished(self)
-
-    def tick(self) -> None:
-        """Called every TICK_S: a peer that never finishes must not keep the stream for ever."""
-        self._ticks_closed += self._finished_here
-        if self._ticks_closed > LINGER_TICKS:
-            self.abort("the peer did not close it")
 
 
 class Muxer(IMuxedConn):
@@ -318,9 +153,9 @@ class Muxer(IMuxedConn):
         """A new stream to the peer. Raises MuxedConnUnavailable."""
         if self.broken is not None:
             raise MuxedConnUnavailable(self.broken)
-        channel = Channel(self, self._next_id, inbound=False)
+        channel = Channel(self, self, self._next_id, inbound=False)
         self._channels[self._next_id] = channel
-        self.control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
+        self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
         self._next_id += 2
         return channel
 
@@ -371,23 +206,32 @@ class Muxer(IMuxedConn):
         while self._outbox_bytes >= OUTBOX_BYTES and self.broken is None:
             await self._emptied.park()
 
-    def put(self, frame: bytes) -> None:
-        if self.broken is not None:
-            return
-        self._outbox.append(frame)
-        self._outbox_bytes += len(frame)
-        self.active_at = trio.current_time()
-        self._filled.unpark()
+    def send_data(self, stream_id: int, data: memoryview) -> None:
+        if self.broken is None:
+            self.active_at = trio.current_time()
+            self._put(_HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data)
 
-    def control(self, kind: int, flags: int, stream_id: int, value: int) -> None:
+    def send_credit(self, stream_id: int, size: int) -> None:
+        self._control(_WINDOW_UPDATE, 0, stream_id, size)
+
+    def send_finish(self, stream_id: int) -> None:
+        self._control(_WINDOW_UPDATE, _FIN, stream_id, 0)
+
+    def send_reset(self, stream_id: int) -> None:
+        self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
+
+    def _control(self, kind: int, flags: int, stream_id: int, value: int) -> None:
         """A frame without data: never waits, so that the reader never does."""
         if self.broken is not None:
             return
         if self._outbox_bytes > MAX_OUTBOX_BYTES:
             self.abort("the peer does not read the answers that it asks for")
             return
-        self._outbox.append(_HEADER.pack(0, kind, flags, stream_id, value))
-        self._outbox_bytes += _HEADER.size
+        self._put(_HEADER.pack(0, kind, flags, stream_id, value))
+
+    def _put(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._outbox_bytes += len(frame)
         self._filled.unpark()
 
     def was_read(self, size: int) -> None:
@@ -395,8 +239,8 @@ class Muxer(IMuxedConn):
         if self._unread <= MAX_UNREAD_BYTES:
             self._drained.unpark_all()
 
-    def finished(self, channel: Channel) -> None:
-        if channel.done and self._channels.pop(channel.stream_id, None) is not None:
+    def forget(self, channel: Channel) -> None:
+        if self._channels.pop(channel.stream_id, None) is not None:
             self._inbound -= channel.inbound
 
     # -- the three tasks ------------------------------------------------------------------
@@ -417,7 +261,7 @@ class Muxer(IMuxedConn):
             self.abort(f"connection lost: {error!r}")
 
     async def _farewell(self, code: int) -> None:
-        self.control(_GO_AWAY, 0, 0, code)
+        self._control(_GO_AWAY, 0, 0, code)
         with trio.move_on_after(FLUSH_S):
             while self._outbox_bytes and self.broken is None:
                 await self._flushed.park()
@@ -467,7 +311,7 @@ class Muxer(IMuxedConn):
                 return
             if self._silent_ticks:
                 nonce = (nonce + 1) % 2**32
-                self.control(_PING, _SYN, 0, nonce)
+                self._control(_PING, _SYN, 0, nonce)
             self._silent_ticks += 1
             for channel in self.channels:
                 channel.tick()
@@ -498,7 +342,7 @@ class Muxer(IMuxedConn):
             raise ProtocolViolation(f"yamux version {version}")
         if kind == _PING:
             if flags & _SYN:
-                self.control(_PING, _ACK, 0, value)
+                self._control(_PING, _ACK, 0, value)
         elif kind == _GO_AWAY:
             self.abort(f"closed by the peer (code {value})")
         elif kind in (_DATA, _WINDOW_UPDATE):
@@ -534,12 +378,12 @@ class Muxer(IMuxedConn):
 
     def _opened(self, stream_id: int) -> Channel | None:
         if self._inbound >= MAX_INBOUND_STREAMS:
-            self.control(_WINDOW_UPDATE, _RST, stream_id, 0)
+            self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
             return None
-        channel = Channel(self, stream_id, inbound=True)
+        channel = Channel(self, self, stream_id, inbound=True)
         self._channels[stream_id] = channel
         self._inbound += 1
-        self.control(_WINDOW_UPDATE, _ACK, stream_id, 0)
+        self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)
         self._accepted.append(channel)
         self._acceptable.unpark()
         return channel

@@ -129,6 +129,11 @@ class Shell:
             wait_s = AFTER_FAULT_S
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
 
+    @property
+    def neighbours(self) -> int:
+        """How many peers have answered and are thought to be there still."""
+        return len(self._peer.dht.table)
+
     # -- what comes from the network ------------------------------------------------------------
 
     def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:

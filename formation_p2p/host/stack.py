@@ -32,11 +32,11 @@ from formation_p2p.effects import Contact
 from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, Unreachable
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
 from formation_p2p.host.net_addresses import TcpAddress, expand
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_host import GuardedHost
 from formation_p2p.host.net_kad import KadCaller, serve_kad
 from formation_p2p.host.net_shares import Shares
 from formation_p2p.host.net_work import WorkSessions
-from formation_p2p.host.net_yamux import Channel
 from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
 
@@ -91,8 +91,8 @@ class Stack:
                 f"pip install libp2p=={LIBP2P_VERSION}"
             )
         if "LIBP2P_DEBUG" not in os.environ:
-            # It has its own loggers write to stderr what strangers cause (`libp2p/__init__.py:141`).
-            # What of it matters is logged here.
+            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
+            # what strangers cause. What of that matters is logged here.
             logging.getLogger("libp2p").setLevel(logging.CRITICAL)
         self.addresses: tuple[str, ...] = ()
         """Where it really listens: never 0.0.0.0, without /p2p/…; set once `run` has started."""
@@ -131,11 +131,14 @@ class Stack:
                     self.announced = network.host.addresses = self._announce or self.addresses
                     self._network = network
                     task_status.started()
-                    await self._closing.wait()
-                    await network.host.close()
+                    try:
+                        await self._closing.wait()
+                        await network.host.close()
+                    finally:
+                        # Before the nursery takes no more tasks, whatever ends it.
+                        self._network = None
                 nursery.cancel_scope.cancel()
         finally:
-            self._network = None
             self._closed.set()
             for scope in self._pending:
                 scope.cancel()

@@ -9,7 +9,8 @@ so that its other protocols run on it too. Replaced in `libp2p/network/swarm.py`
   dial a peer again for a minute after it could not be reached.
 - :1945 a listen that failed is not told to anyone.
 - :443 leaving `run` leaks the sockets of connections; closing takes 0.2 s for each, in turn.
-- :411 the auto-connector and the pruner: nothing here is dialled or closed unasked.
+- :393 starts the auto-connector, which (`libp2p/network/auto_connector.py:300`) dials whom it
+  knows whenever there are fewer than half of `high_watermark` connections, low ones or not.
 """
 
 from __future__ import annotations
@@ -28,18 +29,17 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.transport.exceptions import OpenConnectionError
-from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import LocalError, Unreachable
-from formation_p2p.host import net_negotiation, net_yamux
 from formation_p2p.host.net_addresses import TcpAddress, dialable
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_tcp import TcpListener, TcpTransport
-from formation_p2p.host.net_yamux import Channel, Muxer
+from formation_p2p.host.net_upgrade import Upgrader
+from formation_p2p.host.net_yamux import Muxer
 from formation_p2p.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         INetStream,
         IPeerStore,
         IRawConnection,
-        ISecureConn,
     )
     from libp2p.io.abc import ReadWriteCloser
     from libp2p.security.noise.transport import Transport as NoiseTransport
@@ -64,10 +63,9 @@ MAX_INBOUND_PER_PEER: Final = 4
 # A campus behind one address has many machines; one machine must not take all the slots.
 # Addresses of this machine are not counted: whoever is here can do worse.
 MAX_INBOUND_PER_IP: Final = 128
-# A handshake costs 3 ms of CPU and may last HANDSHAKE_S.
+# A handshake costs 3 ms of CPU and may last for HANDSHAKE_S of net_upgrade.py.
 MAX_HANDSHAKES: Final = 192
 MAX_HANDSHAKES_PER_IP: Final = 32
-HANDSHAKE_S: Final = 8.0
 # When all slots are taken, the connection idle the longest makes room, if for so long.
 EVICTABLE_AFTER_S: Final = 30.0
 
@@ -75,35 +73,6 @@ MAX_DIALS: Final = 32  # at once, as go-libp2p
 DIAL_S: Final = 15.0  # all addresses of a peer
 ADDRESS_S: Final = 8.0  # one of them, with its handshake
 STAGGER_S: Final = 0.25  # the head start of a better address, as RFC 8305 has it
-
-
-class Upgrader(TransportUpgrader):
-    """Noise and yamux, agreed on by our own negotiation.
-
-    `libp2p/stream_muxer/muxer_multistream.py:154` builds its own Yamux whatever it is given.
-    """
-
-    def __init__(self, noise: NoiseTransport) -> None:
-        super().__init__({NOISE_PROTOCOL: noise}, {})
-        self._noise = noise
-
-    async def upgrade_security(
-        self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
-    ) -> ISecureConn:
-        if not is_initiator:
-            await net_negotiation.agree(raw_conn, (NOISE_PROTOCOL,))
-            return await self._noise.secure_inbound(raw_conn)
-        if peer_id is None:
-            raise ValueError("an outbound connection needs the peer id that is expected")
-        await net_negotiation.propose(raw_conn, NOISE_PROTOCOL)
-        return await self._noise.secure_outbound(raw_conn, peer_id)
-
-    async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> Muxer:
-        if conn.is_initiator:
-            await net_negotiation.propose(conn, net_yamux.PROTOCOL)
-        else:
-            await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
-        return Muxer(conn, peer_id)
 
 
 @dataclass(eq=False)
@@ -152,7 +121,11 @@ class GuardedSwarm(Swarm):
             self.background_nursery = nursery
             self.event_background_nursery_created.set()
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                # Before the nursery takes no more tasks, whatever ends it.
+                self._closing = True
 
     async def close(self) -> None:
         """Stop listening, and say goodbye to all peers at once. Then cancel `run`."""
@@ -166,9 +139,8 @@ class GuardedSwarm(Swarm):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was closed, or broke; whatever fails now fails for that reason."""
-        nursery = self.background_nursery
-        return self._closing or nursery is None or nursery.cancel_scope.cancel_called
+        """Whether it was closed, or broke: whatever fails now fails for that reason."""
+        return self._closing or self._nursery.cancel_scope.cancel_called
 
     @property
     def _nursery(self) -> trio.Nursery:
@@ -276,14 +248,14 @@ class GuardedSwarm(Swarm):
             return
         with self._handshaking(ip):
             try:
-                connection = await self._upgrade(RawConnection(stream, False), None, None)
+                muxer = await self.upgrader.upgrade(RawConnection(stream, False), None)
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", ip, error)
                 return
         if self._make_room(inbound=True):  # others may have taken it meanwhile
-            self._adopt(connection)
+            self._adopt(Connection(muxer, inbound=True))
         else:
-            await connection.close()
+            await muxer.close()
 
     @contextmanager
     def _handshaking(self, ip: str | None) -> Iterator[None]:
@@ -384,33 +356,12 @@ class GuardedSwarm(Swarm):
         try:
             with trio.fail_after(ADDRESS_S):
                 raw = await self._transport.dial(Multiaddr(str(address)))
-                return await self._upgrade(raw, ID(peer_id_to_bytes(peer)), str(address))
+                muxer = await self.upgrader.upgrade(raw, ID(peer_id_to_bytes(peer)))
+                return Connection(muxer, inbound=False, dialled=str(address))
         except OpenConnectionError as error:
             raise SwarmException(str(error)) from error
         except trio.TooSlowError as error:
             raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
-
-    async def _upgrade(
-        self, raw: IRawConnection, peer_id: ID | None, dialled: str | None
-    ) -> Connection:
-        """Handshakes, with `peer_id` if we dialled. Raises SwarmException; `raw` is closed then.
-
-        Every await in it waits for the peer, so one deadline covers them all.
-        """
-        try:
-            with trio.fail_after(HANDSHAKE_S):
-                secured = await self.upgrader.upgrade_security(raw, peer_id is not None, peer_id)
-                remote = secured.get_remote_peer()
-                if peer_id is not None and remote != peer_id:
-                    raise SwarmException(f"{remote} answers in place of {peer_id}")
-                muxer = await self.upgrader.upgrade_connection(secured, remote)
-        except BaseException as error:
-            await raw.close()
-            if isinstance(error, SwarmException) or not isinstance(error, Exception):
-                raise
-            # Noise, its cipher and protobuf raise what they like on what a stranger sends.
-            raise SwarmException(f"the handshake fails: {error!r}") from error
-        return Connection(muxer, inbound=peer_id is None, dialled=dialled)
 
     # -- what libp2p's own protocols call -------------------------------------------------
 
@@ -444,9 +395,11 @@ class GuardedSwarm(Swarm):
     async def upgrade_outbound_raw_conn(
         self, raw_conn: IRawConnection, peer_id: ID, pre_scope: Any = None
     ) -> Any:
-        return self._adopt(await self._upgrade(raw_conn, peer_id, None))
+        muxer = await self.upgrader.upgrade(raw_conn, peer_id)
+        return self._adopt(Connection(muxer, inbound=False))
 
     async def upgrade_inbound_raw_conn(
         self, raw_conn: IRawConnection, maddr: Multiaddr
     ) -> IMuxedConn:
-        return self._adopt(await self._upgrade(raw_conn, None, None)).muxed_conn
+        muxer = await self.upgrader.upgrade(raw_conn, None)
+        return self._adopt(Connection(muxer, inbound=True)).muxed_conn

@@ -51,7 +51,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Who could run tasks with these needs, and why not the others? Ends in Explained.
+    """Who could run tasks with these needs, and why not the others? Ends in Explained, or Refuse.
 
     Without needs: who is there at all.
     """
@@ -63,7 +63,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Go, in good order. Ends in Left."""
+    """Go, in good order: jobs under way end as cancelled, leases end. Ends in Left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,13 @@ class Explained(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Left(Effect):
-    """Nothing is under way any more; the shell may close the network."""
+    """Nothing is under way any more; the shell may close the network once all is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Effect):
-    """What the person asked for cannot be done. `what` is the job's id."""
+    """What the person asked for cannot be done. `what` is the job's id, the number of the query
+    as text, or `serve`."""
 
     what: str
     why: str

@@ -64,6 +64,7 @@ from formation_p2p.refusals import Denied, Leaving
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.network import Network
+from formation_p2p.workload.task import Job
 
 # What a query that nobody filters by is decided with: the least that a task can need.
 _ANYTHING = Requirements(cpu_milli=1, memory_bytes=1)
@@ -91,6 +92,9 @@ class Peer:
         self._serve: Serve | None = None
         self._own: Contact | None = None
         self._joining: OperationId | None = None
+        self._leaving = False
+        self._withdrawn = False
+        self._left = False
         self._explaining: dict[FindId, Explain] = {}
 
     def handle(self, event: Event, now: Moment) -> list[Effect]:
@@ -98,9 +102,13 @@ class Peer:
         effects: list[Effect] = []
         if now.mono_s >= self.next_timeout() and not isinstance(event, Tick):
             # What has run out while the machine slept has run out before anything arrives now.
-            effects += self._tick(now)
-        effects += self._dispatch(event, now)
-        return effects + self._settle(now)
+            effects += self._tick(now) + self._settle(now)
+        effects += self._dispatch(event, now) + self._settle(now)
+        effects = self._loop_back(effects, now)
+        if self._leaving and self._has_nothing_left() and not self._left:
+            self._left = True
+            effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
+        return effects
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
@@ -131,16 +139,13 @@ class Peer:
                 self._joining = self.dht.bootstrap(gates, now, "join")
             case Serve():
                 self._serve = event
-                self._start_worker(now)
+                return self._start_worker(now)
             case Submit(job):
-                try:
-                    return self._scheduler.submit(job, now)
-                except InvalidInput as error:
-                    return [Refuse(job.job_id, str(error), cause="submit")]
+                return self._submit(job, now)
             case CancelJob(job_id):
                 return self._scheduler.cancel(job_id, now)
             case Explain():
-                self._explain(event, now)
+                return self._explain(event, now)
             case Leave():
                 return self._leave(now)
             case _:
@@ -200,11 +205,17 @@ class Peer:
         effects = self._scheduler.tick(now)
         return effects if self._worker is None else effects + self._worker.tick(now)
 
-    def _start_worker(self, now: Moment) -> None:
+    def _start_worker(self, now: Moment) -> list[Effect]:
         """Once it is known what to serve, and the first neighbours: they are to store it."""
-        if self._serve is None or self._own is None or self._joining or self._worker:
-            return
-        self._worker = Worker(
+        if (
+            self._serve is None
+            or self._own is None
+            or self._joining is not None
+            or self._worker is not None
+            or self._leaving
+        ):
+            return []
+        worker = Worker(
             self._identity,
             self._own,
             self._network.grant,
@@ -214,23 +225,56 @@ class Peer:
             self._membership.may_submit,
             self._rng,
         )
-        self._worker.start(now)
+        try:
+            worker.start(now)
+        except InvalidInput as error:
+            return [Refuse("serve", str(error), cause="serve")]
+        self._worker = worker
+        return []
 
-    def _explain(self, event: Explain, now: Moment) -> None:
+    def _submit(self, job: Job, now: Moment) -> list[Effect]:
+        if self._leaving:
+            return [Refuse(job.job_id, "the node is leaving", cause="submit")]
+        try:
+            return self._scheduler.submit(job, now)
+        except InvalidInput as error:
+            return [Refuse(job.job_id, str(error), cause="submit")]
+
+    def _explain(self, event: Explain, now: Moment) -> list[Effect]:
         target = key_of(event.name.encode())
-        if event.needs is None:
-            find = self._finder.everyone(target, now, "explain")
-        else:
-            find = self._finder.find(event.needs, target, now, "explain")
-        if find is not None:
-            self._explaining[find] = event
+        try:
+            if event.needs is None:
+                find = self._finder.everyone(target, now, "explain")
+            else:
+                find = self._finder.find(event.needs, target, now, "explain")
+        except InvalidInput as error:
+            return [Refuse(str(event.query), str(error), cause="explain")]
+        if find is None:
+            why = "too many queries are under way; ask again when one has ended"
+            return [Refuse(str(event.query), why, cause="explain")]
+        self._explaining[find] = event
+        return []
 
     def _leave(self, now: Moment) -> list[Effect]:
-        for lease in list(self._lessee.held.values()):
-            self._lessee.release(lease, "leave")
-        if self._worker is None:
-            return [Left(cause="leave")]
-        return self._worker.leave(now)
+        if self._leaving:
+            return []
+        self._leaving = True
+        effects = self._scheduler.leave()
+        self._lessee.leave("leave")
+        return effects if self._worker is None else effects + self._worker.leave(now)
+
+    def _has_nothing_left(self) -> bool:
+        return self._worker is None or (self._withdrawn and not self._worker.has_leases)
+
+    def _loop_back(self, effects: list[Effect], now: Moment) -> list[Effect]:
+        """A node may work for itself: what it sends to itself it receives at once."""
+        outward: list[Effect] = []
+        for effect in effects:  # which grows on the way
+            if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
+                effects += self._received(effect.to, effect.message, now) + self._settle(now)
+            else:
+                outward.append(effect)
+        return outward
 
     def _settle(self, now: Moment) -> list[Effect]:
         """Carry what one layer completed to the one above, until nothing is left to carry."""
@@ -250,12 +294,11 @@ class Peer:
         match completed:
             case Published():
                 if self._worker is not None and self._worker.published(completed, now):
-                    return [Left(cause="leave")]
+                    self._withdrawn = True
                 return []
             case Searched(operation=operation) if operation == self._joining:
                 self._joining = None
-                self._start_worker(now)
-                return []
+                return self._start_worker(now) + self._scheduler.start(now)
             case Searched():
                 found = self._finder.searched(completed, now)
                 return [] if found is None else self._found(found, now)

@@ -143,7 +143,8 @@ class World:
             # It knows the network's public side, and shows a grant that is worth nothing there.
             network = _disguised(network, self._root.public_key)
         rng = random.Random(f"{self.seed}/{name}")
-        contact = Contact(identity.peer_id, (f"/ip4/10.0.0.{len(self.nodes) + 1}/tcp/4001",))
+        a, b, c = (len(self.nodes) + 1).to_bytes(3, "big")
+        contact = Contact(identity.peer_id, (f"/ip4/10.{a}.{b}.{c}/tcp/4001",))
         node = SimNode(name, self, identity, Peer(identity, network, rng), contact)
         gates = tuple(n.contact for n in list(self.nodes.values())[:1])
         self.nodes[name] = node
@@ -185,8 +186,8 @@ class World:
         node.running.clear()
         gone = Undelivered(node.identity.peer_id, "the connection broke")
         for other in self.nodes.values():
-            if other is not node and other.alive:
-                self._later(LATENCY_S, partial(self._deliver, other, gone))
+            if other is not node and not self._is_cut(node, other):
+                self._later(LATENCY_S, partial(self.tell, other, gone))
 
     def cut(self, a: SimNode, b: SimNode) -> None:
         """Nothing passes between the two until `heal`. Nobody is told: packets just vanish."""
@@ -205,7 +206,7 @@ class World:
         due_s = max(node.peer.next_timeout(), self.now_s)
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
-            self._later(due_s - self.now_s, lambda: self._tick(node, due_s))
+            self._at(due_s, lambda: self._tick(node, due_s))
 
     # -- the insides ----------------------------------------------------------------------------
 
@@ -217,12 +218,15 @@ class World:
             node.tick_s = float("inf")
             self.tell(node, Tick())
 
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+    def _at(self, at_s: float, action: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._queue, (self.now_s + delay_s, self._count, action))
+        heapq.heappush(self._queue, (at_s, self._count, action))
 
-    def _deliver(self, node: SimNode, event: Event) -> None:
-        self.tell(node, event)
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._at(self.now_s + delay_s, action)
+
+    def _is_cut(self, a: SimNode, b: SimNode) -> bool:
+        return frozenset((a.name, b.name)) in self._cuts
 
     def _perform(self, node: SimNode, effect: Effect) -> None:
         match effect:
@@ -240,7 +244,7 @@ class World:
             case Fence(lease_id):
                 for key in [key for key in node.running if key[0] == lease_id]:
                     del node.running[key]
-                self._later(0, lambda: self._deliver(node, Fenced(lease_id)))
+                self._later(0, lambda: self.tell(node, Fenced(lease_id)))
             case Tell(event=event):
                 node.told.append(event)
             case Explained():
@@ -249,6 +253,7 @@ class World:
                 node.refused.append(effect)
             case Left():
                 node.left = True
+                self.kill(node)  # the shell closes the network
             case _:
                 raise AssertionError(f"the world does not know the effect {effect}")
 
@@ -262,20 +267,25 @@ class World:
         other = self._reach(node, ask.to.peer_id)
         delay_s = self.latency(node.name, ask.to.peer_id if other is None else other.name)
         if other is None:
-            failed = AskFailed(ask.ask_id, "connection refused")
-            self._later(2 * delay_s, lambda: self._deliver(node, failed))
+            refused = AskFailed(ask.ask_id, "connection refused")
+            self._later(2 * delay_s, lambda: self.tell(node, refused))
             return
-        if frozenset((node.name, other.name)) in self._cuts:
-            failed = AskFailed(ask.ask_id, "no answer in time")
-            self._later(ask.timeout_s, lambda: self._deliver(node, failed))
+        if self._is_cut(node, other):
+            late = AskFailed(ask.ask_id, "no answer in time")
+            self._later(ask.timeout_s, lambda: self.tell(node, late))
             return
         request = kad.parse_request(kad.encode(ask.message))
         self.sent.append(Sent(self.now_s, node.name, other.name, request))
+        self._later(delay_s, lambda: self._asked(node, ask.ask_id, other, request))
+
+    def _asked(self, node: SimNode, ask_id: int, other: SimNode, request: kad.Request) -> None:
+        if not other.alive:
+            broke = AskFailed(ask_id, "the connection broke")
+            self._later(self.latency(other.name, node.name), lambda: self.tell(node, broke))
+            return
         self._count += 1
-        asked_id = self._count
-        self._asks[asked_id] = (node, ask.ask_id, request)
-        asked = Asked(asked_id, node.contact, request)
-        self._later(delay_s, lambda: self._deliver(other, asked))
+        self._asks[self._count] = (node, ask_id, request)
+        self.tell(other, Asked(self._count, node.contact, request))
 
     def _answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
         asker, ask_id, request = self._asks.pop(asked_id)
@@ -284,16 +294,16 @@ class World:
             self.sent.append(Sent(self.now_s, node.name, asker.name, reply))
         answered = Answered(ask_id, node.contact, reply)
         delay_s = self.latency(node.name, asker.name)
-        self._later(delay_s, lambda: self._deliver(asker, answered))
+        self._later(delay_s, lambda: self.tell(asker, answered))
 
     def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
         other = self._reach(node, to.peer_id)
         delay_s = self.latency(node.name, to.peer_id if other is None else other.name)
         if other is None:
             lost = Undelivered(to.peer_id, "connection refused")
-            self._later(2 * delay_s, lambda: self._deliver(node, lost))
+            self._later(2 * delay_s, lambda: self.tell(node, lost))
             return
-        if frozenset((node.name, other.name)) in self._cuts:
+        if self._is_cut(node, other):
             return
         parsed = work.parse(work.pack(message))
         self.sent.append(Sent(self.now_s, node.name, other.name, parsed))
@@ -302,14 +312,14 @@ class World:
         at_s = max(self.now_s + delay_s, self._delivered_s.get(wire, 0.0))
         self._delivered_s[wire] = at_s
         received = Received(node.contact, parsed)
-        self._later(at_s - self.now_s, lambda: self._deliver(other, received))
+        self._at(at_s, lambda: self.tell(other, received))
 
     def _execute(self, node: SimNode, execute: Execute) -> None:
         key = (execute.lease_id, execute.attempt_id)
         self._count += 1
         run = node.running[key] = self._count
         started = ExecutionStarted(execute.lease_id, execute.attempt_id)
-        self._later(0, lambda: self._deliver(node, started))
+        self._later(0, lambda: self.tell(node, started))
         duration_s, outcome = self.run(execute)
         ran_ms = round(duration_s * 1000)
 
@@ -322,7 +332,7 @@ class World:
     def _end(self, node: SimNode, key: tuple[str, str], outcome: Outcome, ran_ms: int) -> None:
         if node.running.pop(key, None) is not None:
             ended = ExecutionEnded(*key, outcome, ran_ms)
-            self._later(0, lambda: self._deliver(node, ended))
+            self._later(0, lambda: self.tell(node, ended))
 
 
 def _disguised(network: Network, root_public_key: bytes) -> Network:

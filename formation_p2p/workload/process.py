@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import cbor2
 
@@ -47,6 +47,8 @@ class ProcessSpec:
     `stdin` of None is an empty input. `files_in` are there, executable, when it starts;
     `files_out` must be there when it has ended with 0.
     """
+
+    driver: ClassVar[str] = "process"
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ caller's, and only the caller reads the one that comes back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import cbor2
 
@@ -22,6 +22,8 @@ class PythonCall:
     that has seen the same bytes under the same lease does not read them again. `arguments` is
     the pickle of `(args, kwargs)`.
     """
+
+    driver: ClassVar[str] = "python"
 
     function: bytes
     arguments: bytes

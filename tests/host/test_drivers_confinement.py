@@ -23,7 +23,7 @@ from formation_p2p.host.drivers.groups import Group, Groups, _place
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
-from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.host.drivers.supervised import Ending, Machine, _read_ending
 from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
@@ -246,6 +246,26 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
         await eventually(lambda: not alive(int(pid.read_text())))
 
     within(5, story)
+
+
+@pytest.mark.parametrize(
+    ("written", "ending"),
+    [
+        (b"exit 3", Ending("exit", 3)),
+        (b"signal 11", Ending("signal", 11)),
+        (b"memory 734003200", Ending("memory", 734003200)),
+        (b"start no: such\nexit 127", Ending("start", problem="no: such")),
+        (b"", Ending("lost")),
+        (b"exit", Ending("lost")),
+        (b"exit 256", Ending("lost")),
+        (b"exit -1", Ending("lost")),
+        (b"signal 65", Ending("lost")),
+        (b"exit " + b"1" * 8000, Ending("lost")),
+        (b"\xff\xfe 1", Ending("lost")),
+    ],
+)
+def test_the_word_of_a_supervisor_is_checked(written: bytes, ending: Ending) -> None:
+    assert _read_ending(written) == ending
 
 
 def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:

@@ -188,6 +188,15 @@ def test_the_end_of_a_life_long_output_is_kept_without_keeping_the_rest(tmp_path
     assert result.stdout_tail.decode() == whole[-MAX_TAIL_BYTES:]
 
 
+def test_what_a_pipe_still_holds_when_the_task_is_over_is_passed_on(tmp_path: Path) -> None:
+    # pipe(7): any writer may make it hold 1 MiB. The node is busy, and sees all of it too late.
+    report = Recorder(react=lambda _: time.sleep(0.02))
+    program = "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 2**20)\n"
+    program += "os.write(1, b'x' * 500_000)"
+    succeeded(run(tmp_path, *PYTHON, program, report=report))
+    assert len(report.text()) == 500_000
+
+
 # -- how it ends ----------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from stacks import Answer, Node, run, running, until
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import Unreachable
-from formation_p2p.host import net_connection, net_work, net_yamux, swarm
+from formation_p2p.host import net_channel, net_connection, net_upgrade, net_work, net_yamux, swarm
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame, encode_length
 from formation_p2p.host.net_addresses import TcpAddress
 from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
@@ -32,7 +32,7 @@ ROOM_BYTES = 64 * MIB
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mallory neither identifies herself nor finishes handshakes; the tests need not wait."""
     monkeypatch.setattr(net_connection, "IDENTIFY_WAIT_S", 0.1)
-    monkeypatch.setattr(swarm, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(net_upgrade, "HANDSHAKE_S", 1.0)
 
 
 @asynccontextmanager
@@ -132,9 +132,10 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
     async def story() -> None:
         async with besieged() as victim:
             files = psutil.Process().num_fds()
-            for _ in range(300):
-                connection = await mallory.secured(victim)
-                await connection.close()
+            for _ in range(100):
+                await (await mallory.tcp(victim)).aclose()
+                await (await mallory.secured(victim)).close()
+                await (await mallory.muxed(victim)).pipe.close()
             await until(lambda: psutil.Process().num_fds() <= files)
             table = victim.stack._running.swarm
             await until(lambda: len(list(table._all())) == 1 and not table._handshakes)
@@ -342,7 +343,7 @@ def test_a_silent_listener_among_the_addresses_costs_its_head_start_alone() -> N
 
 
 def test_a_peer_that_does_not_read_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_yamux, "WRITE_STALL_S", 0.5)
+    monkeypatch.setattr(net_channel, "WRITE_STALL_S", 0.5)
 
     async def story() -> None:
         alice, bob = Node(), Node()

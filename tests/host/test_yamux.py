@@ -18,17 +18,19 @@ from mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, H
 from stacks import until
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
-from formation_p2p.host import net_yamux
+from formation_p2p.host.net_channel import (
+    LINGER_TICKS,
+    WINDOW_BYTES,
+    WRITE_STALL_S,
+    Channel,
+    StreamStalled,
+)
 from formation_p2p.host.net_yamux import (
     MAX_INBOUND_STREAMS,
     MAX_UNREAD_BYTES,
     SILENT_TICKS,
     TICK_S,
-    WINDOW_BYTES,
-    WRITE_STALL_S,
-    Channel,
     Muxer,
-    StreamStalled,
 )
 from formation_p2p.units import KIB, MIB
 
@@ -36,7 +38,7 @@ from formation_p2p.units import KIB, MIB
 class Pipe:
     """One end of a pipe in memory, in place of a secured connection."""
 
-    def __init__(self, stream: trio.StapledStream[Any, Any], *, is_initiator: bool) -> None:
+    def __init__(self, stream: Any, *, is_initiator: bool) -> None:
         self._stream = stream
         self.is_initiator = is_initiator
         self._buffer = bytearray()
@@ -432,7 +434,7 @@ def test_a_stream_that_the_peer_never_finishes_is_forgotten() -> None:
             out = alice.open()
             await out.close()
             await bob.accept()
-            await trio.sleep((net_yamux.LINGER_TICKS + 2) * TICK_S)
+            await trio.sleep((LINGER_TICKS + 2) * TICK_S)
             assert not alice.channels
             assert not bob.channels
 

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.execution.limits import Limits
+from formation_p2p.execution.limits import TaskLimits
 from formation_p2p.units import GIB, MAX_BYTES, MAX_MILLI, MIB
 from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
-LIMITS = st.builds(Limits, st.integers(0, MAX_MILLI), st.integers(0, MAX_BYTES))
+LIMITS = st.builds(TaskLimits, st.integers(0, MAX_MILLI), st.integers(0, MAX_BYTES))
 
 
 @pytest.mark.parametrize(
     ("cpu_milli", "cores"), [(0, 1), (1, 1), (1000, 1), (1001, 2), (4000, 4), (4500, 5)]
 )
 def test_a_share_of_a_core_needs_the_whole_core_to_run_on(cpu_milli: int, cores: int) -> None:
-    assert Limits(cpu_milli, GIB).cores == cores
+    assert TaskLimits(cpu_milli, GIB).cores == cores
 
 
 def test_a_group_holds_the_exact_share() -> None:
-    assert Limits(1500, 2 * GIB).group_files == {
+    assert TaskLimits(1500, 2 * GIB).group_files == {
         "cpu.max": "150000 100000",
         "memory.max": "2147483648",
         "memory.oom.group": "1",
@@ -33,14 +33,14 @@ def test_a_group_holds_the_exact_share() -> None:
 
 
 def test_a_lease_over_nothing_still_runs_something() -> None:
-    nothing = Limits(0, 0)
+    nothing = TaskLimits(0, 0)
     assert nothing.enforced_memory_bytes == MIN_MEMORY_BYTES
     assert nothing.group_files["cpu.max"] == "1000 100000"
 
 
 @given(LIMITS)
 def test_resource_limits_are_ones_that_setrlimit_takes_and_leave_room_for_the_memory(
-    limits: Limits,
+    limits: TaskLimits,
 ) -> None:
     for name, value in limits.resource_limits.items():
         assert isinstance(getattr(resource, name), int)

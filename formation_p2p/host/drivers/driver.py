@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from formation_p2p.execution.limits import Limits
+from formation_p2p.execution.limits import TaskLimits
 from formation_p2p.workload.outcome import Outcome
 
 Stream = Literal["stdout", "stderr"]
@@ -52,8 +52,8 @@ class Execution:
     scratch: Path
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.cpu_milli, self.memory_bytes)
+    def limits(self) -> TaskLimits:
+        return TaskLimits(self.cpu_milli, self.memory_bytes)
 
 
 class Report(Protocol):
@@ -79,5 +79,5 @@ class Driver(Protocol):
         ...
 
     async def end_lease(self, lease_id: str) -> None:
-        """Kills what is kept warm for a lease, and any execution under it. Knows no lease: fine."""
+        """Kills what is kept warm for a lease. One that it never heard of is no error."""
         ...

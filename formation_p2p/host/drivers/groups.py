@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from formation_p2p.execution.limits import Limits
+from formation_p2p.execution.limits import TaskLimits
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Groups:
                 _removed(path)  # or else at the next start, should the kernel hold it
 
     @asynccontextmanager
-    async def group(self, limits: Limits) -> AsyncIterator[Group]:
+    async def group(self, limits: TaskLimits) -> AsyncIterator[Group]:
         """A new group; at the end it is removed with all that still runs in it.
 
         Raises OSError. Limits whose controller is not to be had are left out.

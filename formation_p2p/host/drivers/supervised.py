@@ -14,10 +14,10 @@ without privileges, on any Linux:
 With control groups (`groups.py`) the kernel holds memory and processor share exactly, and the
 number of processes; and what is killed cannot run from it.
 
-Not guaranteed: a task has the node's user id. It can read what that user can, and kill the
-supervisor (its own process then dies with it, but what it started before may live on unless
-there is a control group). These are limits on mistakes. Who may run what is for grants to say,
-and a stranger's code belongs in a container or on a user of its own.
+Not guaranteed: a task has the node's user id. It can read what that user can, the node's own
+files and memory included, and kill the supervisor (its own process then dies with it, but what
+it started before may live on unless there is a control group). These are limits on mistakes. Who
+may run what is for grants to say, and a stranger's code belongs in a container.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Final, Literal, Self
 
 import trio
 
-from formation_p2p.execution.limits import Limits
+from formation_p2p.execution.limits import TaskLimits
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Stream
 from formation_p2p.host.drivers.groups import Group, Groups
@@ -57,6 +57,7 @@ _KILL_WAIT_S: Final = 10.0
 _FLOOD_PAUSE_S: Final = 0.001
 # pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
 _MAX_PIPE_READS: Final = 16
+_MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60}
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,7 +82,7 @@ class Launch:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
-    limits: Limits
+    limits: TaskLimits
     stdin: bytes = b""
     passed_fd: int | None = None
 
@@ -305,12 +306,18 @@ def _order(launch: Launch, cores: tuple[int, ...], group: Group | None) -> bytes
 
 
 def _read_ending(written: bytes) -> Ending:
-    """The first line: where the task could not start, another one follows."""
+    """The first line: where the task could not start, another one follows.
+
+    A task may find a way to write to the supervisor's socket itself, so this is no more believed
+    than a stranger's word.
+    """
     how, _, rest = written.partition(b"\n")[0].decode(errors="replace").partition(" ")
     match how:
         case "start":
             return Ending("start", problem=rest)
-        case "exit" | "signal" | "memory" if rest.isdecimal():
-            return Ending(how, int(rest))
-        case _:
-            return Ending("lost")
+        case "exit" | "signal" | "memory":
+            # 18 digits: no machine has so many bytes, and int() takes long over thousands.
+            number = int(rest) if rest.isdecimal() and len(rest) <= 18 else -1
+            if 0 <= number <= _MOST[how]:
+                return Ending(how, number)
+    return Ending("lost")

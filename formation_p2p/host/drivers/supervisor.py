@@ -152,9 +152,9 @@ def watch(task: int, control: int, wake: int, node: int, memory_bytes: int) -> s
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake, select.POLLIN)
-    sample_s, stop_at = SAMPLE_S, None
+    sample_at, stop_at = 0.0, None
     while True:
-        ready = [fd for fd, _ in poll.poll(sample_s * 1000)]
+        ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
             os.read(wake, 4096)
         status = reap(task)[1]
@@ -172,11 +172,12 @@ def watch(task: int, control: int, wake: int, node: int, memory_bytes: int) -> s
                 pass  # it has no group yet: SIGKILL will have to do
         if stop_at is not None and now >= stop_at:
             return "signal 9"
-        if memory_bytes:
+        if memory_bytes and now >= sample_at:
             used = memory_of_descendants(memory_bytes)
             if used > memory_bytes:
                 return f"memory {used}"
-            sample_s = max(SAMPLE_S, SAMPLE_SHARE * (time.monotonic() - now))
+            took_s = time.monotonic() - now
+            sample_at = now + SAMPLE_SHARE * took_s
 
 
 def read_stop(control: int) -> bool:

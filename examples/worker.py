@@ -1,0 +1,45 @@
+"""Lease this machine to a network, and make the network first where there is none.
+
+    python examples/worker.py          # then paste what it prints into a second terminal
+
+Both terminals share a home: the folder of the identity and the network, which its owner alone
+can read. So there is no secret to copy.
+"""
+
+import shlex
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from formation_p2p import SyncNode
+from formation_p2p.host.home import Home
+from formation_p2p.units import format_bytes, format_milli
+
+# This machine alone. Leave `listen` out below to be reached by others.
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+def in_second_terminal(home: Home) -> str:
+    scheduler = Path(__file__).with_name("scheduler.py")
+    return f"FORMATION_HOME={shlex.quote(str(home.path))} " + shlex.join(
+        [sys.executable, str(scheduler)]
+    )
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave in good order
+    home = Home()
+    if home.network() is None:
+        home.create_network()
+    with SyncNode.join(listen=[LOOPBACK]) as node, suppress(KeyboardInterrupt):
+        home.add_gate(node.addresses[0])  # where others of this network find it
+        machine = node.worker().capability
+        cores, memory = format_milli(machine.cpu_milli), format_bytes(machine.memory_bytes)
+        print(f"{node.peer_id} offers {cores} cores and {memory}; Ctrl-C ends it.")
+        print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What programs get with --json. Names carry their units, as everywhere in this package."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    WorkerLost,
+)
+from formation_p2p.errors import InvalidInput
+from formation_p2p.host.hardware import Hardware
+from formation_p2p.identity import PeerId
+from formation_p2p.placement.decision import Decision
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Refusal
+from formation_p2p.trust.grants import Rights
+from formation_p2p.workload.process import ProcessResult
+
+Json = dict[str, Any]
+
+
+def put(document: Json) -> None:
+    """One JSON document, on a line of its own."""
+    print(json.dumps(document), flush=True)
+
+
+def hardware(found: Hardware) -> Json:
+    return {
+        "capability": asdict(found.capability),
+        "capacity": asdict(found.capacity),
+        "gpu_utilisation_percent": dict(found.gpu_utilisation),
+        "notes": list(found.notes),
+    }
+
+
+def profile(worker: Profile) -> Json:
+    return {
+        "peer_id": worker.peer_id,
+        "capability": asdict(worker.capability),
+        "capacity": asdict(worker.capacity),
+        "labels": dict(worker.labels),
+        "drivers": list(worker.drivers),
+        "addresses": list(worker.addresses),
+        "expires_unix_s": worker.expires_unix_s,
+    }
+
+
+def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Json:
+    return {
+        "target": f"{made.target:064x}",
+        "ranked": [
+            {"distance": f"{each.distance:064x}", **profile(each.profile)} for each in made.ranked
+        ],
+        "rejected": [refusal(peer_id, why) for peer_id, why in rejected],
+    }
+
+
+def refusal(worker: PeerId, why: Refusal) -> Json:
+    return {"worker": worker, "kind": type(why).__name__.lower(), "why": str(why), **asdict(why)}
+
+
+def rights(allowed: Rights) -> Json:
+    return {
+        "may": sorted(allowed.may),
+        "drivers": None if allowed.drivers is None else sorted(allowed.drivers),
+        "max_priority": allowed.max_priority,
+        "expires_unix_s": allowed.expires_unix_s,
+    }
+
+
+class EventLines:
+    """The events of a job of processes, a line each: `event` names it, `task` is a task's label.
+
+    What tasks print is decoded as UTF-8, over the pieces that it came in; what is none of it
+    becomes U+FFFD.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = labels
+        self._decoders: dict[tuple[str, bool], codecs.IncrementalDecoder] = {}
+
+    def line(self, event: JobEvent) -> Json:
+        match event:
+            case TaskPlaced(task_id, attempt_id, worker, nearest):
+                # Another attempt's first bytes do not go on from the last one's.
+                for is_stderr in (False, True):
+                    self._decoders.pop((task_id, is_stderr), None)
+                task = self._task("placed", task_id)
+                return {**task, "attempt": attempt_id, "worker": worker, "nearest": nearest}
+            case TaskBegan(task_id, worker):
+                return {**self._task("began", task_id), "worker": worker}
+            case TaskPrinted(task_id, is_stderr, data):
+                stream = "stderr" if is_stderr else "stdout"
+                text = self._decoder(task_id, is_stderr).decode(data)
+                return {**self._task("printed", task_id), "stream": stream, "text": text}
+            case TaskSucceeded(task_id, worker, result, ran_ms):
+                task = self._task("succeeded", task_id)
+                return {**task, "worker": worker, "ran_ms": ran_ms, **_process(result)}
+            case TaskRetried(task_id, attempt):
+                return {**self._task("retried", task_id), **asdict(attempt)}
+            case TaskGaveUp(task_id, attempts, kind, result):
+                task = self._task("failed", task_id)
+                tries = [asdict(each) for each in attempts]
+                return {**task, "kind": kind, "attempts": tries, **_process(result)}
+            case TaskUnplaceable(task_id, reasons):
+                refusals = [refusal(worker, why) for worker, why in reasons]
+                return {**self._task("unplaceable", task_id), "refusals": refusals}
+            case TaskCancelled(task_id):
+                return self._task("cancelled", task_id)
+            case WorkerLost(worker, why):
+                return {"event": "worker_lost", "worker": worker, "why": why}
+            case JobEnded():
+                return {"event": "ended", **asdict(event)}
+
+    def _task(self, event: str, task_id: str) -> Json:
+        return {"event": event, "task": self._labels[task_id]}
+
+    def _decoder(self, task_id: str, is_stderr: bool) -> codecs.IncrementalDecoder:
+        key = (task_id, is_stderr)
+        if key not in self._decoders:
+            self._decoders[key] = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        return self._decoders[key]
+
+
+def _process(result: bytes) -> Json:
+    try:
+        process = ProcessResult.decode(result)
+    except InvalidInput:
+        # A failure need not come with a result, and a worker may send nonsense: see outcomes.py.
+        return {"exit_code": None, "files": {}}
+    return {
+        "exit_code": process.exit_code,
+        "files": {name: len(content) for name, content in process.files.items()},
+    }

@@ -1,0 +1,24 @@
+"""Spans of time as people write them.
+
+>>> parse_duration_s("1.5h")
+5400.0
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from formation_p2p.errors import InvalidInput
+
+_DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.ASCII)
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def parse_duration_s(text: str, field: str = "duration") -> float:
+    """Seconds of `30`, `90s`, `5m`, `1.5h`, `30d`, `4w`. Raises InvalidInput."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidInput(field, f"{text!r} is no span of time; write it like 90s, 5m, 2h or 30d")
+    number, unit = match.groups()
+    return float(number) * _UNITS_S[unit]

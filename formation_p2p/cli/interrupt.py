@@ -1,0 +1,79 @@
+"""Ctrl-C: the first one ends the work in good order, the second one the program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from formation_p2p.cli.exits import SIGNALLED
+from formation_p2p.cli.words import say
+
+# A closed terminal and a service manager ask for the same as Ctrl-C does.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOW_CURSOR: Final = "\x1b[?25h"
+
+
+class Interrupt:
+    """`number` is the signal that arrived, None before. What the first one does can be changed
+    as the work goes on; until somebody does, it cancels the work."""
+
+    def __init__(self, cancel: Callable[[], object]) -> None:
+        self.number: int | None = None
+        self._first = cancel
+
+    def first(self, action: Callable[[], object], note: str) -> None:
+        """Have the first signal do `action`, and tell the person `note`."""
+
+        def act() -> None:
+            say(f"{note}; press Ctrl-C again to end at once")
+            action()
+
+        self._first = act
+
+    @property
+    def exit_code(self) -> int:
+        assert self.number is not None, "nothing interrupted"
+        return SIGNALLED + self.number
+
+    def arrived(self, number: int) -> None:
+        if self.number is None:
+            self.number = number
+            self._first()
+        else:
+            _end_at_once(number)
+
+
+def run_interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:
+    """Run `work` on a new asyncio loop. Returns its exit code, or that of the signal that
+    cancelled it."""
+    return asyncio.run(_guarded(work))
+
+
+async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    interrupt = Interrupt(task.cancel)
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        # What whoever started us ignores (nohup, a shell's &) stays ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, interrupt.arrived, number)
+    try:
+        return await work(interrupt)
+    except asyncio.CancelledError:
+        if interrupt.number is None:
+            raise
+        return interrupt.exit_code
+
+
+def _end_at_once(number: int) -> None:
+    """As if the signal had never been caught, so that a shell sees what ended us."""
+    if sys.stderr.isatty():
+        # Past any buffer: a live display may have hidden it, and gets no chance to tidy up.
+        os.write(sys.stderr.fileno(), _SHOW_CURSOR.encode())
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,247 @@
+"""The job file of `formation submit`: TOML, of which every key is known or refused.
+
+    name = "count-words"
+    needs = "cpu=1,memory=256MiB"     # or a table: needs = { cpu = 1, memory = "256MiB" }
+    priority = 0
+    attempts = 3
+    timeout = "5m"                    # or seconds, as a number
+
+    [[task]]
+    each = ["a.txt", "b.txt"]         # one task for each; {each} stands for it below
+    label = "count-{each}"
+    argv = ["wc", "-w", "{each}"]
+    files_in = ["texts/{each}"]       # relative to the job file; the task sees the base name
+    files_out = []                    # what the task leaves in its folder and sends back
+    env = { LANG = "C" }
+    stdin = ""
+
+Only `task` and its `argv` must be there. `each` may also be a range of numbers, both ends in it:
+`each = { from = 1, to = 250 }`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.files import named, read_input
+from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.resources.bounds import shown
+from formation_p2p.resources.parse import parse_requirements, requirements_from_mapping
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB, format_bytes
+from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.workload.task import MAX_TASKS
+
+T = TypeVar("T")
+
+# All inputs of a job are held in memory until it ends.
+MAX_INPUT_BYTES: Final = 2 * GIB
+# A label is the name of a folder as well (submit.py); file systems take 255 bytes.
+MAX_LABEL_CHARS: Final = 60
+# What a task prints is kept beside the files that it sends back, under these names.
+PRINTED: Final = ("stdout", "stderr")
+
+_EACH: Final = "{each}"
+_JOB_KEYS: Final = ("name", "needs", "priority", "attempts", "timeout", "task")
+_TASK_KEYS: Final = ("label", "each", "argv", "env", "stdin", "files_in", "files_out")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One task, with `{each}` replaced. `files_in` are by the names that the task sees."""
+
+    label: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    stdin: bytes | None
+    files_in: Mapping[str, Path]
+    files_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    name: str
+    needs: Requirements
+    priority: int
+    attempts: int
+    timeout_s: float | None
+    tasks: tuple[TaskLine, ...]
+
+    def specs(self) -> list[ProcessSpec]:
+        """With the files read, each once. Raises InvalidInput, LocalError."""
+        contents: dict[Path, bytes] = {}
+        specs = []
+        left_bytes = MAX_INPUT_BYTES
+        for task in self.tasks:
+            for path in task.files_in.values():
+                if path not in contents:
+                    contents[path] = read_input(path)
+                left_bytes -= len(contents[path])
+            if left_bytes < 0:
+                limit = format_bytes(MAX_INPUT_BYTES)
+                problem = f"those of all tasks have more than {limit}; split the job"
+                raise InvalidInput("files_in", problem)
+            files_in = {name: contents[path] for name, path in task.files_in.items()}
+            try:
+                spec = ProcessSpec(task.argv, task.env, task.stdin, files_in, task.files_out)
+            except InvalidInput as error:
+                raise InvalidInput(f"task {task.label}: {error.field}", error.problem) from None
+            specs.append(spec)
+        return specs
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Raises InvalidInput, LocalError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        raise InvalidInput("job file", f"{path} is no text in UTF-8") from None
+    return parse_job_file(text, path.parent)
+
+
+def parse_job_file(text: str, folder: Path) -> JobFile:
+    """`folder` is the job file's own, from which `files_in` are named.
+
+    Raises InvalidInput, whose `field` says which key of which task: `task 2: argv`.
+    """
+    try:
+        job = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput("job file", f"is no TOML: {error}") from None
+    _refuse_unknown("job", job, _JOB_KEYS)
+    tables = _typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
+    tasks: list[TaskLine] = []
+    for number, table in enumerate(tables, start=1):
+        where = f"task {number}"
+        checked = _typed(where, table, dict, "a table, written as [[task]]")
+        tasks += _tasks(where, checked, folder, len(tasks))
+        if len(tasks) > MAX_TASKS:
+            raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
+    if not tasks:
+        raise InvalidInput("task", "there is none; write at least one [[task]] with an argv")
+    _refuse_same_labels(tasks)
+    return JobFile(
+        _text("name", job.get("name", "")),
+        _needs(job.get("needs", "")),
+        _typed("priority", job.get("priority", 0), int, "a whole number"),
+        _typed("attempts", job.get("attempts", 3), int, "a whole number"),
+        _timeout_s(job.get("timeout")),
+        tuple(tasks),
+    )
+
+
+def _tasks(where: str, table: dict[str, Any], folder: Path, count: int) -> list[TaskLine]:
+    """The tasks of one [[task]]; those without a label are numbered on from `count`."""
+    _refuse_unknown(where, table, _TASK_KEYS)
+    if "argv" not in table:
+        raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
+    if "each" not in table:
+        return [_task(where, table, folder, str(count), lambda text: text)]
+    return [
+        _task(where, table, folder, value.replace("/", "-"), _replacing(value))
+        for value in _each(f"{where}: each", table["each"])
+    ]
+
+
+def _replacing(value: str) -> Callable[[str], str]:
+    return lambda text: text.replace(_EACH, value)
+
+
+def _task(
+    where: str, table: dict[str, Any], folder: Path, label: str, fill: Callable[[str], str]
+) -> TaskLine:
+    def texts(key: str) -> list[str]:
+        field = f"{where}: {key}"
+        values = _typed(field, table.get(key, []), list, "a list of texts")
+        return [fill(_text(field, value)) for value in values]
+
+    env = _typed(f"{where}: env", table.get("env", {}), dict, "a table of texts")
+    files_out = tuple(texts("files_out"))
+    for name in PRINTED:
+        if name in files_out:
+            problem = f"{name} is where what the task prints is kept; give the file another name"
+            raise InvalidInput(f"{where}: files_out", problem)
+    stdin = table.get("stdin")
+    return TaskLine(
+        _label(f"{where}: label", fill(_text(f"{where}: label", table.get("label", label)))),
+        tuple(texts("argv")),
+        {name: fill(_text(f"{where}: env.{name}", value)) for name, value in env.items()},
+        None if stdin is None else fill(_text(f"{where}: stdin", stdin)).encode(),
+        named(f"{where}: files_in", [folder / name for name in texts("files_in")]),
+        files_out,
+    )
+
+
+def _each(field: str, value: object) -> list[str]:
+    match value:
+        case [_, *_] if all(type(item) in (str, int) for item in value):
+            return [str(item) for item in value]
+        case {"from": first, "to": last, **rest} if type(first) is type(last) is int and not rest:
+            values = [str(number) for number in range(first, min(last, first + MAX_TASKS) + 1)]
+        case _:
+            problem = "is no list of texts or whole numbers, and no { from = 1, to = 9 }"
+            raise InvalidInput(field, problem)
+    if not values:
+        raise InvalidInput(field, "is empty: `to` is less than `from`")
+    return values
+
+
+def _label(field: str, label: str) -> str:
+    plain = label.isprintable() and "/" not in label and not label.startswith(".")
+    if not plain or not 0 < len(label) <= MAX_LABEL_CHARS:
+        problem = (
+            f"{shown(label)} cannot name a folder as well; write 1 to {MAX_LABEL_CHARS} "
+            "characters that print, with no / and no dot in front"
+        )
+        raise InvalidInput(field, problem)
+    return label
+
+
+def _refuse_same_labels(tasks: Iterable[TaskLine]) -> None:
+    labels: set[str] = set()
+    for task in tasks:
+        if task.label in labels:
+            problem = f"two tasks are called {shown(task.label)}; give each its own, with {_EACH}"
+            raise InvalidInput("label", problem)
+        labels.add(task.label)
+
+
+def _needs(value: object) -> Requirements:
+    if isinstance(value, dict):
+        return requirements_from_mapping(value)
+    return parse_requirements(_text("needs", value))
+
+
+def _timeout_s(value: object) -> float | None:
+    if value is None or type(value) is int:
+        return value
+    if type(value) is float:
+        return value
+    return parse_duration_s(_text("timeout", value), "timeout")
+
+
+def _refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str]) -> None:
+    for key in table:
+        if key not in known:
+            problem = f"{shown(key)} is no key here; there are {', '.join(known)}"
+            raise InvalidInput(where, problem)
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"{shown(value)} is no text; put it in quotes")
+    return value
+
+
+def _typed(field: str, value: object, kind: type[T], wanted: str) -> T:
+    # bool is an int to Python, but not to whoever writes `attempts = true`.
+    if type(value) is not kind:
+        raise InvalidInput(field, f"{shown(value)} is not {wanted}")
+    return value

@@ -1,0 +1,35 @@
+"""Logs: on stderr, a line each, for those who ask for them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+from formation_p2p.cli.words import one_line, printable
+
+# What this package logs at no, one and two `-v`. What its libraries log comes with the last alone.
+_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class _Lines(logging.Handler):
+    """To whatever stderr is at that moment: a live display puts itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {record.name}: {record.getMessage()}"
+        if not (record.exc_info and record.exc_info[1]):
+            line = one_line(text)
+        elif logging.getLogger("formation_p2p").isEnabledFor(logging.DEBUG):
+            trace = logging.Formatter().formatException(record.exc_info)
+            line = "\n".join(printable(part) for part in [text, *trace.splitlines()])
+        else:
+            line = one_line(f"{text}: {record.exc_info[1]!r} (-vv shows where)")
+        print(line, file=sys.stderr, flush=True)
+
+
+def log_from(verbosity: int) -> None:
+    """Called once, before the command. `verbosity` counts the -v."""
+    level = _LEVELS[min(verbosity, len(_LEVELS) - 1)]
+    others = logging.INFO if level == logging.DEBUG else logging.WARNING
+    logging.basicConfig(level=others, handlers=[_Lines()], force=True)
+    logging.getLogger("formation_p2p").setLevel(level)

@@ -1,0 +1,187 @@
+"""What is there: the workers of the network, who could run what, and this machine itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from formation_p2p.cli.exits import DONE, UNPLACEABLE
+from formation_p2p.cli.interrupt import run_interruptible
+from formation_p2p.cli.options import (
+    CpuOption,
+    GpusOption,
+    HomeOption,
+    JoinOption,
+    JsonOption,
+    MemoryOption,
+    NeedsOption,
+    NetworkOption,
+    StorageOption,
+    VerboseOption,
+    home_of,
+    limits_of,
+)
+from formation_p2p.cli.words import say
+from formation_p2p.resources.parse import parse_requirements
+
+if TYPE_CHECKING:
+    from formation_p2p.host.home import Home
+    from formation_p2p.identity import PeerId
+    from formation_p2p.placement.decision import Decision
+    from formation_p2p.records.profile import Profile
+    from formation_p2p.refusals import Refusal
+    from formation_p2p.resources.requirements import Requirements
+
+WORKERS_EPILOG: Final = """
+\b
+Examples:
+  formation workers
+  formation workers --json | jq -r '.workers[].peer_id'
+"""
+EXPLAIN_EPILOG: Final = """
+\b
+Examples:
+  formation explain --needs "gpu=1,gpu.memory=24GB,gpu.cc>=8.0"
+  formation explain --needs cpu=4,driver=process --name nightly-build
+
+Exit code 3 says that no worker could.
+"""
+PROFILE_EPILOG: Final = """
+\b
+Examples:
+  formation profile
+  formation profile --cpu 4 --memory 8GiB --gpus 0
+"""
+
+
+def workers(
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Show the workers of the network, at most 32 of them.
+
+    Of each, what is free and what there is in all, as it last announced: that may be a minute
+    old. The worker is the end of its peer id; --json has all of it.
+    """
+    place = home_of(home, join)
+    raise typer.Exit(run_interruptible(lambda _: _workers(place, as_json)))
+
+
+async def _workers(home: Home, as_json: bool) -> int:
+    from formation_p2p.cli import as_json as documents
+    from formation_p2p.cli import tables
+    from formation_p2p.cli.outcomes import why_empty
+    from formation_p2p.node import Node
+
+    async with Node.join(home=home.path, listen=()) as node:
+        found = await node.workers()
+        why = "" if found else await why_empty(node, home)
+    if as_json:
+        documents.put({"workers": [documents.profile(each) for each in found]})
+    elif found:
+        tables.console().print(tables.workers(found))
+    if why:
+        say(f"formation: {why}")
+    return DONE
+
+
+def explain(
+    needs: NeedsOption = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="The workers nearest to this name come first: try several to see work spread.",
+        ),
+    ] = "a task",
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Show who could run a task, in which order they are asked, and why the others could not.
+
+    The order is that of XOR distance between the task's name and the worker, the metric of
+    Kademlia: the same for everyone who asks. Nothing is run, and no worker is asked: what is
+    judged is what each has announced.
+    """
+    asked = parse_requirements(needs)
+    place = home_of(home, join)
+    raise typer.Exit(run_interruptible(lambda _: _explain(place, asked, name, as_json)))
+
+
+async def _explain(home: Home, needs: Requirements, name: str, as_json: bool) -> int:
+    from formation_p2p.cli import as_json as documents
+    from formation_p2p.cli import tables
+    from formation_p2p.cli.outcomes import why_empty
+    from formation_p2p.node import Node
+
+    async with Node.join(home=home.path, listen=()) as node:
+        decision, everyone = await asyncio.gather(node.explain(needs, name=name), node.workers())
+        rejected = _with_unsuited(decision, everyone, needs)
+        why = "" if decision.ranked or rejected else await why_empty(node, home)
+    if as_json:
+        documents.put(documents.decision(decision, rejected))
+    else:
+        console = tables.console()
+        if decision.ranked:
+            console.print(tables.ranked(decision.ranked))
+        if decision.ranked and rejected:
+            console.print()
+        if rejected:
+            console.print(tables.rejected(rejected))
+    if why:
+        say(f"formation: {why}")
+    return DONE if decision.ranked else UNPLACEABLE
+
+
+def _with_unsuited(
+    decision: Decision, everyone: Iterable[Profile], needs: Requirements
+) -> tuple[tuple[PeerId, Refusal], ...]:
+    """All who could not. While somebody suits, discovery does not even name those who do not."""
+    from formation_p2p.resources.fits import fits
+
+    rejected: dict[PeerId, Refusal] = dict(decision.rejected)
+    for each in everyone:
+        refusal = fits(needs, each.capability, dict(each.labels), each.drivers)
+        if refusal is not None:
+            rejected.setdefault(each.peer_id, refusal)
+    return tuple(rejected.items())
+
+
+def profile(
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    storage: StorageOption = None,
+    network: NetworkOption = None,
+    gpus: GpusOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Show what this machine would offer as a worker, and what of that is free.
+
+    Without limits: all cores and GPUs, and the memory and disk space less what is kept for the
+    rest of the machine. Needs no network.
+    """
+    from formation_p2p.cli import as_json as documents
+    from formation_p2p.cli import tables
+    from formation_p2p.host.hardware import probe
+    from formation_p2p.host.home import Home
+
+    limits = limits_of(cpu, memory, storage, network, gpus)
+    # Tasks write below the home, which may not be there yet: on the same disk as its parents.
+    place = Home(home).path
+    found = probe(next(each for each in (place, *place.parents) if each.is_dir()), limits)
+    if as_json:
+        documents.put(documents.hardware(found))
+        return
+    tables.console().print(tables.hardware(found))
+    for note in found.notes:
+        say(f"note: {note}")

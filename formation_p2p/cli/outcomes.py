@@ -1,0 +1,95 @@
+"""How a task of `run` or `submit` ended, in words and as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from formation_p2p.cli.exits import DONE, FAILED, code_of
+from formation_p2p.cli.words import one_line, refusal_in_words, short, tally
+from formation_p2p.errors import (
+    FormationError,
+    InvalidInput,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+)
+from formation_p2p.host.home import Home
+from formation_p2p.identity import PeerId
+from formation_p2p.job import TaskResult
+from formation_p2p.node import Node
+from formation_p2p.refusals import Refusal
+from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.process import ProcessResult
+
+
+def process_result(raw: bytes) -> ProcessResult:
+    """Raises TaskFailed for what is none: the worker made it, and may be broken or a liar."""
+    try:
+        return ProcessResult.decode(raw)
+    except InvalidInput as error:
+        raise TaskFailed(f"the worker sent no result of a process ({error}); try another") from None
+
+
+def why_failed(result: TaskResult, *, printed: bool) -> str:
+    """Of a task that failed. `printed`: the person has seen already what it wrote to stderr."""
+    last = result.reasons[-1]
+    why = last.why
+    if not last.lost and result.kind is not None:
+        why = why.removeprefix(f"{result.kind}: ")
+        if printed and result.kind is FailureKind.EXIT and _ended_badly(result.result):
+            why = why.partition(":")[0]
+    return one_line(why)
+
+
+def why_nobody(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
+    told = tally(refusal_in_words(why) for _, why in refusals)
+    return told or "no worker was found"
+
+
+def error_of(result: TaskResult, what: str) -> FormationError | None:
+    """What a person is told of a task; None where it succeeded. `what` is it that was to run."""
+    match result.status:
+        case "succeeded":
+            return None
+        case "failed":
+            why = why_failed(result, printed=True)
+            return TaskFailed(f"{what} failed on {short(result.reasons[-1].worker)}: {why}")
+        case "cancelled":
+            return TaskFailed(f"{what} was cancelled")
+        case _:
+            refused = isinstance(result.error(), Unauthorized)
+            kind = Unauthorized if refused else Unplaceable
+            next_ = "" if refused else "; `formation explain` shows who could run what"
+            return kind(f"{what} runs nowhere: {why_nobody(result.refusals)}{next_}")
+
+
+def exit_code_of(results: Sequence[TaskResult]) -> int:
+    """Of a whole job: of its failures, if any; or else of what nobody could run."""
+    codes = {code_of(error) for each in results if (error := each.error()) is not None}
+    return FAILED if FAILED in codes else min(codes, default=DONE)
+
+
+async def why_alone(node: Node, home: Home) -> str | None:
+    """Why this node has reached nobody, and what to do about it; None where it has."""
+    if await node.neighbours() > 0:
+        return None
+    network = home.network()
+    if network is None or not network.gates:
+        return (
+            "this network has no gate yet; run `formation gate` on a machine that the others can "
+            "reach, and invite from there"
+        )
+    return f"no gate of this network answers; see that one runs at {', '.join(network.gates)}"
+
+
+async def why_empty(node: Node, home: Home) -> str:
+    """Why no worker is to be seen, and what to do about it."""
+    alone = await why_alone(node, home)
+    return alone or "no worker is in this network; start one with `formation worker`"
+
+
+def _ended_badly(raw: bytes) -> bool:
+    try:
+        return ProcessResult.decode(raw).exit_code != 0
+    except InvalidInput:
+        return False

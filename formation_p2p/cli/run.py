@@ -1,0 +1,220 @@
+"""`formation run`: one command, on some worker, as if it ran here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
+
+import typer
+
+from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.exits import DONE, IN_WORDS
+from formation_p2p.cli.files import (
+    check_outputs,
+    named,
+    read_input,
+    read_stdin,
+    write_outputs,
+)
+from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.options import (
+    HomeOption,
+    JoinOption,
+    JsonOption,
+    NeedsOption,
+    VerboseOption,
+    home_of,
+    pairs_of,
+    require,
+)
+from formation_p2p.cli.outcomes import error_of, process_result, why_empty
+from formation_p2p.cli.words import one_line, say, short
+from formation_p2p.errors import Unplaceable
+from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.trust.grants import Right
+from formation_p2p.workload.process import ProcessSpec
+
+if TYPE_CHECKING:
+    from formation_p2p.dispatch.job_events import JobEvent
+    from formation_p2p.host.home import Home
+    from formation_p2p.job import JobHandle
+    from formation_p2p.resources.requirements import Requirements
+
+    Show = Callable[[JobEvent], Awaitable[None]]
+
+# A person who sees nothing for this long is told that no worker is free yet.
+PATIENCE_S: Final = 3.0
+
+EPILOG: Final = f"""
+\b
+Examples:
+  formation run -- uname -a
+  formation run --needs cpu=4,memory=8GiB -- make -j4
+  formation run --in words.txt --out sorted.txt -- sort words.txt -o sorted.txt
+  formation run --needs gpu.memory=24GB --timeout 2h --in train.py -- python3 train.py
+
+\b
+{IN_WORDS}"""
+
+
+def run(
+    argv: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND [ARG]...", help="The command, as the worker is to run it."),
+    ],
+    needs: NeedsOption = "",
+    files_in: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--in",
+            metavar="FILE",
+            help="Send this file along; the command finds it in its folder, by its base name. "
+            "Can be given again.",
+        ),
+    ] = None,
+    files_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Bring this file back from the command's folder to the same name here, over what "
+            "is there. Can be given again.",
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env", metavar="KEY=VALUE", help="Set a variable for the command. Can be given again."
+        ),
+    ] = None,
+    stdin: Annotated[
+        str | None,
+        typer.Option(
+            "--stdin",
+            metavar="FILE|-",
+            help="Give the command this file, or all of our stdin, to read. Nothing by default.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            help="Stop the command after this long: seconds, or 5m, 2h.",
+            show_default=False,
+        ),
+    ] = None,
+    attempts: Annotated[
+        int,
+        typer.Option(
+            "--attempts",
+            metavar="N",
+            help="Try a command that fails so many times in all, elsewhere if possible. One that "
+            "is lost with its worker is tried again in any case.",
+        ),
+    ] = 1,
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Run one command on a worker, and wait for it.
+
+    What it prints is passed on while it runs, byte for byte. It runs in an empty folder of its
+    own, which holds the --in files and is removed afterwards. Options for formation itself go
+    before the command. With --json, each event is a line of JSON.
+    """
+    spec = ProcessSpec(
+        tuple(argv),
+        pairs_of("env", env or ()),
+        None if stdin is None else read_stdin(stdin),
+        {name: read_input(path) for name, path in named("in", files_in or ()).items()},
+        tuple(files_out or ()),
+    )
+    check_outputs(Path(), spec.files_out)
+    asked = parse_requirements(needs)
+    timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
+    place = home_of(home, join)
+    require(place, Right.SUBMIT, driver="process")
+    code = run_interruptible(
+        lambda interrupt: _run(interrupt, place, spec, asked, timeout_s, attempts, as_json)
+    )
+    raise typer.Exit(code)
+
+
+async def _run(
+    interrupt: Interrupt,
+    home: Home,
+    spec: ProcessSpec,
+    needs: Requirements,
+    timeout_s: float | None,
+    attempts: int,
+    as_json: bool,
+) -> int:
+    from formation_p2p.node import Node
+
+    async with Node.join(home=home.path, listen=()) as node:
+        job = await node.submit(
+            spec,
+            needs=needs,
+            name=spec.argv[0],
+            labels=[one_line(spec.argv[0])],
+            attempts=attempts,
+            timeout_s=timeout_s,
+        )
+        interrupt.first(job.cancel, "cancelling the command")
+        show = _lines(job) if as_json else _pass_on(spec.argv[0])
+        async for event in job.events():
+            await show(event)
+        (result,) = await job
+        if result.status == "cancelled" and interrupt.number is not None:
+            return interrupt.exit_code
+        if result.status == "unplaceable" and not result.refusals:
+            raise Unplaceable(f"{spec.argv[0]} runs nowhere: {await why_empty(node, home)}")
+        error = error_of(result, spec.argv[0])
+        if error is not None:
+            raise error
+        write_outputs(Path(), spec.files_out, process_result(result.result).files)
+        return DONE
+
+
+def _lines(job: JobHandle) -> Show:
+    from formation_p2p.cli.as_json import EventLines, put
+
+    lines = EventLines({task.task_id: task.label for task in job.tasks})
+
+    async def show(event: JobEvent) -> None:
+        # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
+        await asyncio.to_thread(put, lines.line(event))
+
+    return show
+
+
+def _pass_on(what: str) -> Show:
+    """What the command prints, as it is; beside it, on stderr, what keeps it from ending well."""
+    from formation_p2p.dispatch.job_events import TaskPlaced, TaskPrinted, TaskRetried
+
+    note = f"formation: no worker is free for {what} yet; waiting for one"
+    impatience = asyncio.get_running_loop().call_later(PATIENCE_S, say, note)
+
+    async def show(event: JobEvent) -> None:
+        match event:
+            case TaskPlaced():
+                impatience.cancel()
+            case TaskPrinted(_, is_stderr, data):
+                await asyncio.to_thread(_write, sys.stderr if is_stderr else sys.stdout, data)
+            case TaskRetried(_, attempt):
+                say(f"formation: lost on {short(attempt.worker)}: {attempt.why}; trying again")
+            case _:
+                pass
+
+    return show
+
+
+def _write(stream: TextIO, data: bytes) -> None:
+    stream.buffer.write(data)
+    stream.buffer.flush()

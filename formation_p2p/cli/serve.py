@@ -1,0 +1,251 @@
+"""`formation worker` and `formation gate`: what runs until somebody ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from formation_p2p.cli.exits import DONE
+from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.options import (
+    CpuOption,
+    GpusOption,
+    HomeOption,
+    JoinOption,
+    JsonOption,
+    MemoryOption,
+    NetworkOption,
+    StorageOption,
+    VerboseOption,
+    home_of,
+    limits_of,
+    pairs_of,
+    require,
+)
+from formation_p2p.cli.words import say
+from formation_p2p.errors import InvalidInput
+from formation_p2p.trust.grants import Right
+
+if TYPE_CHECKING:
+    from formation_p2p.cli.watched import Watch
+    from formation_p2p.host.drivers.driver import Driver
+    from formation_p2p.host.home import Home
+    from formation_p2p.node import Node
+    from formation_p2p.resources.limits import Limits
+
+GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
+WORKER_LISTEN: Final = "/ip4/0.0.0.0/tcp/0"
+# A worker that has reached nobody by now says so. It goes on trying.
+ALONE_S: Final = 5.0
+
+WORKER_EPILOG: Final = """
+\b
+Examples:
+  formation network join -     once, with the join string you were sent
+  formation worker
+  formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
+  formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
+
+A task of the process or python driver is a program that runs as this user: it can do what this
+user can, but for the limits of its lease. Invite those whom you would let log in.
+"""
+GATE_EPILOG: Final = """
+\b
+Examples:
+  formation gate
+  formation gate --announce /ip4/203.0.113.7/tcp/4001     behind a router, or in a cloud
+  formation gate --announce /dns/gate.example.org/tcp/4001
+"""
+
+LISTEN_HELP: Final = "Listen here. Can be given again."
+
+
+def worker(
+    listen: Annotated[
+        list[str], typer.Option("--listen", metavar="MULTIADDR", help=LISTEN_HELP)
+    ] = [WORKER_LISTEN],  # noqa: B006 - typer takes a copy
+    drivers: Annotated[
+        list[str],
+        typer.Option(
+            "--driver",
+            metavar="NAME",
+            help="Run tasks of this kind: process, python. Can be given again.",
+        ),
+    ] = ["process", "python"],  # noqa: B006
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    storage: StorageOption = None,
+    network: NetworkOption = None,
+    gpus: GpusOption = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="Say this of the machine; tasks can ask for it. Can be given again.",
+        ),
+    ] = None,
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Lend this machine to the network until Ctrl-C.
+
+    Offers all that `formation profile` shows, or what the limits leave of it, and prints a line
+    for each task that has run. On Ctrl-C it withdraws, and gives back what runs: whoever
+    submitted that has it run elsewhere. With --json, each event is a line of JSON.
+    """
+    limits = limits_of(cpu, memory, storage, network, gpus)
+    said = pairs_of("label", labels or ())
+    place = home_of(home, join)
+    require(place, Right.WORK)
+    raise typer.Exit(
+        run_interruptible(
+            lambda interrupt: _worker(interrupt, place, listen, drivers, limits, said, as_json)
+        )
+    )
+
+
+async def _worker(
+    interrupt: Interrupt,
+    home: Home,
+    listen: Sequence[str],
+    drivers: Sequence[str],
+    limits: Limits,
+    labels: Mapping[str, str],
+    as_json: bool,
+) -> int:
+    from formation_p2p.cli.as_json import put
+    from formation_p2p.cli.tables import offer_in_words
+    from formation_p2p.cli.watched import Watch
+    from formation_p2p.cli.worklog import WorkLog, show_as_json
+    from formation_p2p.node import Node
+
+    leave = asyncio.Event()
+    log = WorkLog()
+    watch = Watch(show_as_json if as_json else log.show)
+    makers = await asyncio.to_thread(_makers, drivers, watch)
+    async with Node.join(home=home.path, listen=listen) as node:
+        interrupt.first(leave.set, "formation: leaving the network")
+        hardware = await node.worker(drivers=makers, limits=limits, labels=labels)
+        can = hardware.capability
+        if as_json:
+            what = {"drivers": sorted(makers), "labels": labels, "capability": asdict(can)}
+            put({"event": "ready", **_who(node), **what})
+        else:
+            log.line(f"worker {node.peer_id}")
+            for address in node.addresses:
+                log.line(f"  listens at {address}")
+            said = "".join(f", {key}={value}" for key, value in labels.items())
+            log.line(f"  offers {offer_in_words(can)}, for {' and '.join(sorted(makers))}{said}")
+        alone = asyncio.create_task(_say_when_alone(node, home))
+        with contextlib.nullcontext() if as_json else log.counting(watch):
+            await leave.wait()
+        alone.cancel()
+    if as_json:
+        put({"event": "left"})
+    return DONE
+
+
+def _makers(names: Iterable[str], watch: Watch) -> dict[str, Callable[[], Driver]]:
+    """Raises InvalidInput."""
+    from formation_p2p.host.drivers.builtin import builtin_drivers
+
+    known = builtin_drivers()
+    for name in names:
+        if name not in known:
+            raise InvalidInput("driver", f"{name!r} is not built in; there are {', '.join(known)}")
+    return {name: partial(watch.watched, known[name]) for name in names}
+
+
+async def _say_when_alone(node: Node, home: Home) -> None:
+    from formation_p2p.cli.outcomes import why_alone
+
+    await asyncio.sleep(ALONE_S)
+    why = await why_alone(node, home)
+    if why is not None:
+        say(f"formation: {why}; trying again meanwhile")
+
+
+def gate(
+    listen: Annotated[
+        list[str], typer.Option("--listen", metavar="MULTIADDR", help=LISTEN_HELP)
+    ] = [GATE_LISTEN],  # noqa: B006
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--announce",
+            metavar="MULTIADDR",
+            help="Where others reach this gate, if not where it listens. Can be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Be the peer that others join through, until Ctrl-C.
+
+    A gate is a peer like any other, with an address that all the others can reach, and that
+    stays. It coordinates nothing: who has joined goes on without it. Its address goes into the
+    network's list here, so that invitations made on this machine name it.
+    """
+    place = home_of(home, join)
+    raise typer.Exit(
+        run_interruptible(lambda interrupt: _gate(interrupt, place, listen, announce, as_json))
+    )
+
+
+async def _gate(
+    interrupt: Interrupt,
+    home: Home,
+    listen: Sequence[str],
+    announce: Sequence[str] | None,
+    as_json: bool,
+) -> int:
+    from formation_p2p.cli.as_json import put
+    from formation_p2p.node import Node
+
+    leave = asyncio.Event()
+    async with Node.join(home=home.path, listen=listen) as node:
+        interrupt.first(leave.set, "formation: leaving the network")
+        tail = f"/p2p/{node.peer_id}"
+        gates = [a.removesuffix(tail) + tail for a in announce or node.addresses]
+        for address in reversed(gates):  # each goes first, so that they end in their order
+            home.add_gate(address)
+        if as_json:
+            put({"event": "ready", **_who(node), "gates": gates})
+        else:
+            _print_gate(node, home, gates)
+        await leave.wait()
+    if as_json:
+        put({"event": "left"})
+    return DONE
+
+
+def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
+    print(f"gate {node.peer_id}")
+    for address in gates:
+        print(f"  {address}")
+    if home.has_root_key():
+        print("to invite others, run: formation network invite", flush=True)
+    else:
+        print("to name it in invitations, run where the network was created:")
+        print(f"  formation network add-gate {gates[0]}", flush=True)
+    if node.peer_id != home.identity().peer_id:
+        say(
+            "formation: another node runs from this home, so this gate's peer id is not the "
+            "home's own, and may be another one next time; give the gate a --home of its own"
+        )
+
+
+def _who(node: Node) -> dict[str, object]:
+    return {"peer_id": node.peer_id, "addresses": list(node.addresses)}

@@ -1,0 +1,275 @@
+"""`formation submit`: the tasks of a job file, each on whichever worker can."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from formation_p2p.cli.exits import IN_WORDS
+from formation_p2p.cli.files import append, make_folder, write_outputs
+from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.job_file import PRINTED, JobFile, TaskLine, read_job_file
+from formation_p2p.cli.options import (
+    HomeOption,
+    JoinOption,
+    JsonOption,
+    VerboseOption,
+    home_of,
+    require,
+)
+from formation_p2p.cli.words import one_line, say
+from formation_p2p.errors import InvalidInput, TaskFailed
+from formation_p2p.trust.grants import Right
+
+if TYPE_CHECKING:
+    from formation_p2p.dispatch.job_events import JobEvent
+    from formation_p2p.host.home import Home
+    from formation_p2p.job import JobHandle, TaskResult
+    from formation_p2p.workload.process import ProcessSpec
+
+    Show = Callable[[JobEvent], None]
+
+EPILOG: Final = f"""
+\b
+A job file:
+  name = "thumbnails"
+  needs = "cpu=1,memory=256MiB"   # what each task needs; as for run
+  priority = 0                    # at most what your grant allows
+  attempts = 3                    # of a task that fails
+  timeout = "5m"                  # of one attempt; seconds where it is a number
+\b
+  [[task]]                        # as many of these as you like
+  each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
+  label = "small-{{each}}"          # how it is called; its number or `each` otherwise
+  argv = ["convert", "{{each}}", "-resize", "25%", "small.png"]
+  files_in = ["images/{{each}}"]    # from the job file's folder; seen by base name
+  files_out = ["small.png"]       # brought back to DIR/LABEL/
+  env = {{ LANG = "C" }}
+  stdin = ""
+
+Only argv must be there. `each = {{ from = 1, to = 250 }}` counts. An unknown key is an error.
+
+\b
+Examples:
+  formation submit job.toml
+  formation submit job.toml --out-dir results
+  formation submit job.toml --json | jq -r 'select(.event == "failed").task'
+
+\b
+{IN_WORDS}"""
+
+
+def submit(
+    job_file: Annotated[
+        Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)
+    ],
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out-dir",
+            metavar="DIR",
+            help="Keep what each task brings: in DIR/LABEL/ its files, and what it printed as "
+            "stdout and stderr.",
+            show_default=False,
+        ),
+    ] = None,
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Run many tasks, written in a TOML file, and wait for them.
+
+    Each task is a command, and runs once, on a worker that has what it needs: the nearest to it
+    by XOR distance, or another that is free. One whose worker dies is placed again. Ends with a
+    table of what became of each task; with --json, each event is a line of JSON.
+    """
+    job = read_job_file(job_file)
+    if out_dir is None and any(task.files_out for task in job.tasks):
+        raise InvalidInput("out-dir", "the tasks send files back; say where they go")
+    specs = job.specs()
+    place = home_of(home, join)
+    require(place, Right.SUBMIT, driver="process", priority=job.priority)
+    code = run_interruptible(
+        lambda interrupt: _submit(interrupt, place, job, specs, out_dir, as_json)
+    )
+    raise typer.Exit(code)
+
+
+async def _submit(
+    interrupt: Interrupt,
+    home: Home,
+    job_file: JobFile,
+    specs: list[ProcessSpec],
+    out_dir: Path | None,
+    as_json: bool,
+) -> int:
+    from formation_p2p.cli.outcomes import exit_code_of, why_empty
+    from formation_p2p.node import Node
+
+    began_s = time.monotonic()
+    async with Node.join(home=home.path, listen=()) as node:
+        job = await node.submit(
+            specs,
+            needs=job_file.needs,
+            name=job_file.name,
+            labels=[task.label for task in job_file.tasks],
+            priority=job_file.priority,
+            attempts=job_file.attempts,
+            timeout_s=job_file.timeout_s,
+        )
+        interrupt.first(job.cancel, "cancelling the job")
+        kept = _Kept(job, job_file.tasks, out_dir)
+        with _lines(job) if as_json else _bar(len(job.tasks)) as show:
+            async for event in job.events():
+                kept.take(event)
+                show(event)
+        results = kept.checked(await job)
+        if not as_json:
+            _report(results, time.monotonic() - began_s, out_dir)
+        if interrupt.number is not None and any(each.status == "cancelled" for each in results):
+            return interrupt.exit_code
+        if all(each.status == "unplaceable" and not each.refusals for each in results):
+            say(f"formation: nobody could be asked: {await why_empty(node, home)}")
+        return exit_code_of(results)
+
+
+class _Kept:
+    """What the tasks bring, put where the person wants it as it comes."""
+
+    def __init__(self, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None) -> None:
+        self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
+        self._out_dir = out_dir
+        self._broken: dict[str, str] = {}
+
+    def take(self, event: JobEvent) -> None:
+        """Raises LocalError where it cannot be kept."""
+        from formation_p2p.cli.outcomes import process_result
+        from formation_p2p.dispatch.job_events import TaskPlaced, TaskPrinted, TaskSucceeded
+
+        match event:
+            case TaskPlaced(task_id) if self._out_dir is not None:
+                folder = self._folder(self._out_dir, task_id)
+                for name in PRINTED:  # by an attempt that failed, or by an earlier job
+                    (folder / name).unlink(missing_ok=True)
+            case TaskPrinted(task_id, is_stderr, data) if self._out_dir is not None:
+                append(self._folder(self._out_dir, task_id) / PRINTED[is_stderr], data)
+            case TaskSucceeded(task_id, _, result):
+                try:
+                    files = process_result(result).files
+                    if self._out_dir is not None:
+                        folder = self._folder(self._out_dir, task_id)
+                        write_outputs(folder, self._tasks[task_id].files_out, files)
+                except TaskFailed as error:
+                    self._broken[task_id] = str(error)
+            case _:
+                pass
+
+    def checked(self, results: Sequence[TaskResult]) -> list[TaskResult]:
+        """With those as failed that brought something else than was asked for."""
+        from formation_p2p.dispatch.job_events import Attempt
+
+        return [
+            replace(each, status="failed", reasons=(Attempt(each.worker, why, lost=False),))
+            if each.worker is not None and (why := self._broken.get(each.task_id))
+            else each
+            for each in results
+        ]
+
+    def _folder(self, out_dir: Path, task_id: str) -> Path:
+        folder = out_dir / self._tasks[task_id].label
+        make_folder(folder)
+        return folder
+
+
+@contextlib.contextmanager
+def _lines(job: JobHandle) -> Iterator[Show]:
+    from formation_p2p.cli.as_json import EventLines, put
+
+    lines = EventLines({task.task_id: task.label for task in job.tasks})
+    yield lambda event: put(lines.line(event))
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Show]:
+    """How far the job is, where somebody looks on."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from formation_p2p.cli.tables import console
+    from formation_p2p.dispatch.job_events import (
+        TaskCancelled,
+        TaskGaveUp,
+        TaskPlaced,
+        TaskRetried,
+        TaskSucceeded,
+        TaskUnplaceable,
+    )
+
+    if not sys.stderr.isatty():
+        yield lambda event: None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    under_way: set[str] = set()
+    failed = 0
+    with Progress(*columns, TextColumn("{task.description}"), console=console(stderr=True)) as bar:
+        row = bar.add_task("looking for workers", total=total)
+
+        def show(event: JobEvent) -> None:
+            nonlocal failed
+            match event:
+                case TaskPlaced(task_id):
+                    under_way.add(task_id)
+                case TaskRetried(task_id):
+                    under_way.discard(task_id)
+                case (
+                    TaskSucceeded(task_id)
+                    | TaskGaveUp(task_id)
+                    | TaskUnplaceable(task_id)
+                    | TaskCancelled(task_id)
+                ):
+                    under_way.discard(task_id)
+                    failed += not isinstance(event, TaskSucceeded)
+                    bar.advance(row)
+                case _:
+                    return
+            bar.update(row, description=f"{len(under_way)} under way, {failed} without a result")
+
+        yield show
+
+
+def _report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -> None:
+    from formation_p2p.cli.tables import console
+    from formation_p2p.cli.tables import results as table
+
+    notes = {each.task_id: _note(each) for each in results}
+    console().print(table(results, notes))
+    counts = {
+        status: sum(each.status == status for each in results)
+        for status in ("succeeded", "failed", "unplaceable", "cancelled")
+    }
+    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    where = "" if out_dir is None else f"; what they brought is in {out_dir}"
+    say(f"{told}, in {took_s:.1f} s{where}")
+
+
+def _note(result: TaskResult) -> str:
+    """Why it brought nothing, or the last that it printed."""
+    from formation_p2p.cli.outcomes import process_result, why_failed, why_nobody
+
+    match result.status:
+        case "failed":
+            return why_failed(result, printed=False)
+        case "unplaceable":
+            return why_nobody(result.refusals)
+        case "succeeded":
+            printed = process_result(result.result).stdout_tail.decode(errors="replace")
+            return one_line(next(iter(printed.strip().splitlines()[-1:]), ""))
+        case _:
+            return ""

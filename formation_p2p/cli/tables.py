@@ -1,0 +1,152 @@
+"""Tables for people. Cells are plain text: markup in a label, or from a peer, stays as it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from formation_p2p.cli.words import one_line, printable, refusal_in_words, short
+from formation_p2p.host.hardware import Hardware
+from formation_p2p.identity import PeerId
+from formation_p2p.job import TaskResult
+from formation_p2p.placement.decision import Ranked
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Refusal
+from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.gpu import format_compute_capability
+from formation_p2p.units import format_bytes, format_milli
+
+# Of an XOR distance of 64 hexadecimal digits: what differs between a few thousand workers.
+DISTANCE_DIGITS: Final = 12
+# Rows of a table of results; a larger job shows those that brought nothing, and counts the rest.
+MAX_RESULT_ROWS: Final = 50
+# What is not shown on a terminal goes to a file or another program, which wraps nothing.
+_WIDE: Final = 240
+
+
+def console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr,
+        width=None if stream.isatty() else _WIDE,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def workers(profiles: Iterable[Profile]) -> Table:
+    table = _table("worker", "cpu free", "memory free", "gpus", "labels", "drivers")
+    for each in profiles:
+        table.add_row(
+            short(each.peer_id),
+            _cpu(each),
+            _memory(each),
+            _gpus_of(each),
+            printable(" ".join(f"{key}={value}" for key, value in each.labels)) or "-",
+            printable(" ".join(each.drivers)),
+        )
+    return table
+
+
+def ranked(found: Sequence[Ranked]) -> Table:
+    table = _table("rank", "worker", "distance", "cpu free", "memory free", "gpus")
+    for rank, each in enumerate(found, start=1):
+        table.add_row(
+            str(rank),
+            short(each.profile.peer_id),
+            f"{each.distance:064x}"[:DISTANCE_DIGITS],
+            _cpu(each.profile),
+            _memory(each.profile),
+            _gpus_of(each.profile),
+        )
+    return table
+
+
+def rejected(refusals: Iterable[tuple[PeerId, Refusal]]) -> Table:
+    table = _table("worker", "why not")
+    for peer_id, why in refusals:
+        table.add_row(short(peer_id), refusal_in_words(why))
+    return table
+
+
+def hardware(found: Hardware) -> Table:
+    can, free = found.capability, found.capacity
+    table = _table("resource", "offered", "free now")
+    table.add_row("cpu", format_milli(can.cpu_milli), format_milli(free.cpu_milli))
+    table.add_row("memory", format_bytes(can.memory_bytes), format_bytes(free.memory_bytes))
+    table.add_row("storage", format_bytes(can.storage_bytes), format_bytes(free.storage_bytes))
+    network = f"{can.network_mbps} Mbit/s" if can.network_mbps else "unknown"
+    table.add_row("network", network, "")
+    busy = dict(found.gpu_utilisation)
+    memory_free = {each.device_id: each.memory_bytes for each in free.gpus}
+    for gpu in can.gpus:
+        idle = f"{100 - busy[gpu.device_id]} % idle, " if gpu.device_id in busy else ""
+        left = format_bytes(memory_free.get(gpu.device_id, 0))
+        version = format_compute_capability(gpu.compute_capability)
+        what = f"{gpu.vendor} {gpu.model}, {format_bytes(gpu.memory_bytes)}, {version}"
+        table.add_row("gpu", what, f"{idle}{left}")
+    table.add_row("system", f"{can.os} {can.arch}", "")
+    return table
+
+
+def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
+    """`notes` has something to say of some tasks, by their id."""
+    table = _table("task", "status", "worker", "tries", "seconds", "note")
+    shown = ended
+    if len(ended) > MAX_RESULT_ROWS:
+        shown = [each for each in ended if each.status != "succeeded"][:MAX_RESULT_ROWS]
+    for each in shown:
+        table.add_row(
+            printable(each.label),
+            each.status,
+            "-" if each.worker is None else short(each.worker),
+            str(each.attempts),
+            f"{each.ran_ms / 1000:.1f}" if each.status == "succeeded" else "-",
+            one_line(notes.get(each.task_id, "")),
+        )
+    return table
+
+
+def offer_in_words(can: Capability) -> str:
+    gpus = _gpus(can) if can.gpus else "no GPU"
+    cores = "core" if can.cpu_milli == 1000 else "cores"
+    return (
+        f"{format_milli(can.cpu_milli)} {cores}, {format_bytes(can.memory_bytes)} of memory, "
+        f"{format_bytes(can.storage_bytes)} of storage, {gpus}"
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    return table
+
+
+def _cpu(worker: Profile) -> str:
+    return f"{format_milli(worker.capacity.cpu_milli)}/{format_milli(worker.capability.cpu_milli)}"
+
+
+def _memory(worker: Profile) -> str:
+    free, all_ = worker.capacity.memory_bytes, worker.capability.memory_bytes
+    return f"{format_bytes(free)}/{format_bytes(all_)}"
+
+
+def _gpus_of(worker: Profile) -> str:
+    if not worker.capability.gpus:
+        return "-"
+    free_milli = sum(gpu.share_milli for gpu in worker.capacity.gpus)
+    return f"{_gpus(worker.capability)}, {format_milli(free_milli)} free"
+
+
+def _gpus(can: Capability) -> str:
+    counts: dict[str, int] = {}
+    for gpu in can.gpus:
+        name = f"{gpu.model} {format_bytes(gpu.memory_bytes)}"
+        counts[name] = counts.get(name, 0) + 1
+    return printable(" + ".join(f"{n} x {name}" for name, n in counts.items()))

@@ -1,0 +1,73 @@
+"""How small things are written for people. What comes from others is made safe here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from formation_p2p.identity import PeerId
+from formation_p2p.refusals import Infeasible, Refusal
+from formation_p2p.resources.gpu import format_compute_capability
+from formation_p2p.units import format_bytes, format_milli
+
+# Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
+SHORT_ID_CHARS: Final = 8
+# A message is one line of a terminal or a few; what is longer is cut.
+MAX_LINE_CHARS: Final = 500
+
+_AMOUNTS: Final = {
+    "cpu": format_milli,
+    "gpu.share": format_milli,
+    "memory": format_bytes,
+    "storage": format_bytes,
+    "gpu.memory": format_bytes,
+    "gpu.cc": format_compute_capability,
+}
+
+
+def say(text: str) -> None:
+    """One line to the person, beside whatever the command puts out."""
+    print(one_line(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would act on: control characters, escapes, direction marks."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def one_line(text: str) -> str:
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"
+
+
+def short(peer_id: PeerId | str) -> str:
+    return f"…{peer_id[-SHORT_ID_CHARS:]}"
+
+
+def refusal_in_words(refusal: Refusal) -> str:
+    """As `str(refusal)`, with amounts as people write them."""
+    match refusal:
+        case Infeasible(resource, int() as needed, int() as free) if resource in _AMOUNTS:
+            amount = _AMOUNTS[resource]
+            return printable(f"{resource}: needs {amount(needed)}, has {amount(free)}")
+        case _:
+            return printable(str(refusal))
+
+
+def tally(reasons: Iterable[str]) -> str:
+    """`memory: needs 8GiB, has 4GiB (3 workers); …`, the most frequent first."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return "; ".join(why if n == 1 else f"{why} ({n} workers)" for why, n in ordered)
+
+
+def date(unix_s: float) -> str:
+    """Local time, to the minute; `never` for what no calendar holds."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+    except (OverflowError, OSError, ValueError):
+        return "never"

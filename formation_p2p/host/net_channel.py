@@ -1,0 +1,211 @@
+"""One stream of a muxed connection, with the windows of both its directions kept.
+
+Source: hashicorp/yamux specification, "Flow control".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
+
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.units import KIB
+
+if TYPE_CHECKING:
+    from libp2p.abc import IMuxedConn
+    from libp2p.custom_types import TProtocol
+
+# The specification's initial window, and here the only one: what may be under way on a stream.
+WINDOW_BYTES: Final = 256 * KIB
+# Data of one frame. Small, so that a small frame waits for little of a large one.
+DATA_BYTES: Final = 16 * KIB
+# The peer gives no window for so long: nobody reads there.
+WRITE_STALL_S: Final = 20.0
+# A stream closed by us and not by the peer is forgotten after so many ticks of the muxer.
+LINGER_TICKS: Final = 4
+
+
+class StreamStalled(StreamReset):
+    """The peer did not read for WRITE_STALL_S."""
+
+
+class Carrier(Protocol):
+    """What a stream needs of its connection. Only `room` waits."""
+
+    async def room(self) -> None:
+        """Until there is room for another frame, or the connection is over."""
+
+    def send_data(self, stream_id: int, data: memoryview) -> None: ...
+    def send_credit(self, stream_id: int, size: int) -> None: ...
+    def send_finish(self, stream_id: int) -> None: ...
+    def send_reset(self, stream_id: int) -> None: ...
+
+    def was_read(self, size: int) -> None:
+        """So many bytes that had arrived are held no longer."""
+
+    def forget(self, channel: Channel) -> None:
+        """The stream is over in both directions."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection."""
+
+    def get_remote_address(self) -> tuple[str, int] | None: ...
+
+
+class Channel(INetStream):
+    """One stream. One task may read and one may write at a time.
+
+    A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe
+    amid a frame of what is spoken on it: then `abort`.
+    """
+
+    def __init__(
+        self, carrier: Carrier, connection: IMuxedConn, stream_id: int, *, inbound: bool
+    ) -> None:
+        """`connection` is the carrier as libp2p knows it."""
+        self.carrier = carrier
+        self.muxed_conn = connection
+        self.metric_send_channel = None
+        self.stream_id = stream_id
+        self.inbound = inbound
+        self.broken: str | None = None
+        self._protocol: TProtocol | None = None
+        self._unread = bytearray()
+        self._allowed = WINDOW_BYTES  # what the peer may still send
+        self._ungranted = 0  # read here and not yet told to the peer
+        self._window = WINDOW_BYTES  # what we may still send
+        self._finished_here = False
+        self._finished_there = False
+        self._ticks_closed = 0
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._credits = trio.lowlevel.ParkingLot()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
+        await trio.lowlevel.checkpoint()
+        while not self._unread:
+            if self.broken is not None:
+                raise StreamReset(self.broken)
+            if self._finished_there:
+                raise StreamEOF("the peer has finished")
+            await self._arrivals.park()
+        taken = bytes(self._unread if n is None or n < 0 else self._unread[:n])
+        del self._unread[: len(taken)]
+        self.carrier.was_read(len(taken))
+        self._ungranted += len(taken)
+        # At half a window: fewer updates than reads, and the peer never runs dry.
+        if self._ungranted >= WINDOW_BYTES // 2 and not self._finished_there:
+            self._allowed += self._ungranted
+            self.carrier.send_credit(self.stream_id, self._ungranted)
+            self._ungranted = 0
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
+        view = memoryview(data)
+        while view:
+            if self._window == 0:
+                await self._wait_for_window()
+            await self.carrier.room()
+            self._check_writable()
+            size = min(len(view), self._window, DATA_BYTES)
+            if size == 0:
+                continue  # the window went while there was no room
+            self._window -= size
+            self.carrier.send_data(self.stream_id, view[:size])
+            view = view[size:]
+
+    async def close(self) -> None:
+        """Finish writing. The peer may still write; a while later the stream is reset."""
+        await trio.lowlevel.checkpoint()
+        if self.broken is None and not self._finished_here:
+            self._finished_here = True
+            self.carrier.send_finish(self.stream_id)
+            self._forget_if_done()
+
+    async def reset(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.abort("reset here")
+
+    def get_protocol(self) -> TProtocol | None:
+        return self._protocol
+
+    def set_protocol(self, protocol_id: TProtocol) -> None:
+        self._protocol = protocol_id
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.carrier.get_remote_address()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """Reset: both directions end at once, and the peer is told."""
+        if self.broken is None:
+            if not (self._finished_here and self._finished_there):
+                self.carrier.send_reset(self.stream_id)
+            self.end(reason)
+
+    def _forget_if_done(self) -> None:
+        if self.broken is not None or (self._finished_here and self._finished_there):
+            self.carrier.forget(self)
+
+    def _check_writable(self) -> None:
+        if self.broken is not None:
+            raise StreamReset(self.broken)
+        if self._finished_here:
+            raise StreamClosed("closed here for writing")
+
+    async def _wait_for_window(self) -> None:
+        self._check_writable()
+        with trio.move_on_after(WRITE_STALL_S) as deadline:
+            await self._credits.park()
+        if deadline.cancelled_caught:
+            self.abort("the peer does not read")
+            raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
+
+    # -- the muxer's side -----------------------------------------------------------------
+
+    def announced(self, size: int) -> None:
+        """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
+        if size > self._allowed:
+            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
+        if size and self._finished_there:
+            raise ProtocolViolation("data on a stream that its sender had finished")
+        self._allowed -= size
+
+    def arrived(self, data: memoryview) -> int:
+        """Keep what came. Returns how much was kept."""
+        if self.broken is not None:
+            return 0
+        self._unread += data
+        self._arrivals.unpark_all()
+        return len(data)
+
+    def credited(self, size: int) -> None:
+        self._window += size
+        self._credits.unpark_all()
+
+    def finished_there(self) -> None:
+        self._finished_there = True
+        self._arrivals.unpark_all()
+        self._forget_if_done()
+
+    def end(self, reason: str) -> None:
+        """Everyone who waits on this stream is told; what was unread is dropped."""
+        self.broken = reason
+        self.carrier.was_read(len(self._unread))
+        self._unread.clear()
+        self._arrivals.unpark_all()
+        self._credits.unpark_all()
+        self._forget_if_done()
+
+    def tick(self) -> None:
+        """Called every TICK_S: a peer that never finishes must not keep the stream for ever."""
+        self._ticks_closed += self._finished_here
+        if self._ticks_closed > LINGER_TICKS:
+            self.abort("the peer did not close it")

@@ -1,0 +1,139 @@
+"""The node's thread: it starts, it stops, and what crashes in it starts again as it was."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.effects import Effect
+from formation_p2p.errors import LocalError, NodeClosed
+from formation_p2p.host.claim import Claim, claim
+from formation_p2p.host.home import Home
+from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.shell import Shell
+from formation_p2p.peer.events import Tick
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> Iterator[Claim]:
+    home = Home(tmp_path / "home")
+    home.create_network()
+    taken = claim(home)
+    yield taken
+    taken.release()
+
+
+class Watched:
+    """A runtime, with what it told."""
+
+    def __init__(self, claimed: Claim, listen: tuple[str, ...] = LOOPBACK) -> None:
+        self.crashes: list[BaseException] = []
+        self.shells: list[Shell] = []
+        self.effects: list[Effect] = []
+        self.runtime = Runtime(
+            claimed.identity,
+            claimed.network,
+            listen,
+            claimed.scratch,
+            tell=self.effects.append,
+            crashed=self.crashes.append,
+            started=self.shells.append,
+        )
+
+
+def until(true: Callable[[], bool], within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+async def explode() -> None:
+    raise RuntimeError("a fault inside the network stack")
+
+
+def test_a_crashed_stack_starts_again_with_the_same_identity_and_port(claimed: Claim) -> None:
+    watched = Watched(claimed)
+    watched.runtime.start()
+    try:
+        addresses = watched.runtime.addresses
+        assert len(addresses) == 1
+        watched.runtime.call(lambda shell: shell._start(explode))
+        until(lambda: len(watched.shells) == 2)
+        assert [type(error) for error in watched.crashes] != []
+        assert watched.runtime.addresses == addresses
+        ran = threading.Event()
+        watched.runtime.call(lambda shell: ran.set())
+        assert ran.wait(5)
+    finally:
+        watched.runtime.stop()
+
+
+def test_while_the_stack_is_down_a_call_says_so_at_once(claimed: Claim) -> None:
+    watched = Watched(claimed)
+    watched.runtime.start()
+    try:
+        watched.runtime.call(lambda shell: shell._start(explode))
+        until(lambda: bool(watched.crashes))
+        with pytest.raises(NodeClosed):
+            watched.runtime.call(lambda shell: shell.feed(Tick()))
+    finally:
+        watched.runtime.stop()
+
+
+def test_a_port_that_is_taken_is_told_to_whoever_starts_the_node(
+    claimed: Claim, tmp_path: Path
+) -> None:
+    first = Watched(claimed)
+    first.runtime.start()
+    other = Home(tmp_path / "other")
+    other.create_network()
+    taken = claim(other)
+    try:
+        with pytest.raises(LocalError):
+            Watched(taken, first.runtime.addresses).runtime.start()
+    finally:
+        taken.release()
+        first.runtime.stop()
+
+
+def test_after_a_stop_the_thread_is_gone_and_calls_are_refused(claimed: Claim) -> None:
+    watched = Watched(claimed)
+    watched.runtime.start()
+    watched.runtime.stop()
+    watched.runtime.stop()
+    assert not watched.runtime._thread.is_alive()
+    with pytest.raises(NodeClosed):
+        watched.runtime.call(lambda shell: shell.feed(Tick()))
+
+
+def test_a_fault_of_the_peer_costs_the_event_and_not_the_node(
+    claimed: Claim, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(claimed)
+    watched.runtime.start()
+    try:
+        handled = threading.Event()
+
+        def feed(shell: Shell) -> None:
+            monkeypatch.setattr(shell._peer, "handle", _fails)
+            shell.feed(Tick())
+            handled.set()
+
+        watched.runtime.call(feed)
+        assert handled.wait(5)
+        assert "the peer failed on Tick" in caplog.text
+        assert watched.crashes == []
+    finally:
+        monkeypatch.undo()
+        watched.runtime.stop()
+
+
+def _fails(*_: object) -> list[Effect]:
+    raise ZeroDivisionError("a fault in the core")

@@ -1,0 +1,34 @@
+"""A network of nodes in this process, over real libp2p on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from formation_p2p import Node
+from formation_p2p.host.home import Home
+from formation_p2p.trust.grants import Rights
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+# No test of these takes longer; one that does hangs.
+DEADLINE_S = 40.0
+
+
+@asynccontextmanager
+async def gate_at(folder: Path) -> AsyncIterator[Callable[[], str]]:
+    """A running gate of a new network; what it gives makes join strings."""
+    home = Home(folder / "gate")
+    home.create_network()
+    async with Node.join(home=home.path, listen=LOOPBACK) as gate:
+        home.add_gate(gate.addresses[0])
+        yield lambda: home.invite(Rights(int(time.time()) + 3600))
+
+
+async def until(true: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not await true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.05)

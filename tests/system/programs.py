@@ -1,0 +1,103 @@
+"""Programs run as a person runs them, each under a deadline."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# A program that imports the network takes 2 s on an idle machine; tests run on busy ones.
+DEADLINE_S = 60.0
+
+
+class Program:
+    """A program that runs. Its output, errors too, is read all the time and kept."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.argv = argv
+        self.lines: list[str] = []
+        self._unread: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.process = subprocess.Popen(
+            argv,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def line_with(self, text: str, within_s: float = DEADLINE_S) -> str:
+        """The next line that holds a text, without the spaces around it."""
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                line = self._unread.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(
+                    f"{self.argv} did not say {text!r} within {within_s:.0f} s, but:\n{self.output}"
+                ) from None
+            if line is None:
+                raise AssertionError(f"{self.argv} ended without {text!r}:\n{self.output}")
+            if text in line:
+                return line.strip()
+
+    def ended(self, within_s: float = DEADLINE_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        try:
+            code = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.argv} still runs after {within_s:.0f} s:\n{self.output}"
+            ) from None
+        self._reader.join(within_s)
+        return code
+
+    def interrupt(self) -> int:
+        """Ctrl-C, and the exit code that comes of it."""
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self._unread.put(line)
+        self._unread.put(None)
+
+
+@contextmanager
+def running(*argv: str, **environment: str) -> Iterator[Program]:
+    """A program that is ended, by its id, with the block."""
+    program = Program(argv, environment)
+    try:
+        yield program
+    finally:
+        if program.process.poll() is None:
+            program.process.terminate()
+            try:
+                program.process.wait(15)
+            except subprocess.TimeoutExpired:
+                program.process.kill()
+                program.process.wait()
+
+
+def python(*arguments: str, **environment: str) -> Program:
+    """A Python program, run to its end."""
+    with running(sys.executable, *arguments, **environment) as program:
+        program.ended()
+        return program

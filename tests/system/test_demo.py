@@ -1,0 +1,71 @@
+"""`make demo` does what it says, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.system.programs import running
+
+DEMO = (sys.executable, "-m", "examples.demo")
+# Under a minute on two cores, which the other tests may keep busy as well.
+DEMO_S = 120.0
+
+
+def assert_nothing_is_left(folder: Path, children: list[psutil.Process]) -> None:
+    assert list(folder.iterdir()) == []
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+
+
+def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
+    with running(*DEMO, "--json", TMPDIR=str(tmp_path)) as demo:
+        demo.line_with("submitted")
+        children = psutil.Process(demo.process.pid).children(recursive=True)
+        assert demo.ended(DEMO_S) == 0, demo.output
+    told = json.loads(demo.lines[-1])
+    tasks, attempts = told["tasks"], told["attempts"]
+    assert told == {
+        "ok": True,
+        "tasks": tasks,
+        "attempts": attempts,
+        "workers": 3,
+        "killed": 1,
+        "lost": 0,
+        "duplicated": 0,
+        "equal_to_local": True,
+        "wall_s": told["wall_s"],
+    }
+    assert tasks > 300
+    # What was in flight when the worker was killed: one that ran, and one that waited behind it.
+    assert tasks < attempts <= tasks + 2
+    assert len(children) >= 4  # the gate and the workers
+    assert_nothing_is_left(tmp_path, children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_interrupted_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+    with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
+        demo.line_with("submitted")
+        children = psutil.Process(demo.process.pid).children(recursive=True)
+        demo.process.send_signal(number)
+        assert demo.ended() == 130, demo.output
+    assert_nothing_is_left(tmp_path, children)
+
+
+def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
+        demo.line_with("submitted")
+        children = psutil.Process(demo.process.pid).children(recursive=True)
+        os.kill(demo.process.pid, signal.SIGKILL)
+        demo.ended()
+    until = time.monotonic() + 15
+    while any(child.is_running() for child in children):
+        assert time.monotonic() < until, children
+        time.sleep(0.05)

@@ -1,0 +1,111 @@
+"""The examples, each run as its first lines say."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sys
+import tarfile
+import threading
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.programs import ROOT, Program, python, running
+
+EXAMPLES = ROOT / "examples"
+
+
+def example(name: str) -> str:
+    return str(EXAMPLES / name)
+
+
+def scheduler_line(worker: Program) -> str:
+    """What worker.py tells one to paste."""
+    return worker.line_with("scheduler.py")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples") / "home"
+
+
+@pytest.fixture(scope="module")
+def paste(home: Path) -> Iterator[str]:
+    """worker.py runs in a home that was empty; this is the line for the second terminal."""
+    with running(sys.executable, example("worker.py"), FORMATION_HOME=str(home)) as worker:
+        yield scheduler_line(worker)
+
+
+def test_the_line_that_the_worker_prints_counts_primes_in_a_second_terminal(paste: str) -> None:
+    # Nothing but the line: the home of the first terminal is not in this environment.
+    with running("bash", "-c", paste, FORMATION_HOME="/nonexistent") as scheduler:
+        assert scheduler.ended() == 0, scheduler.output
+    # https://oeis.org/A006880 has 78,498 below 10^6; 148,933 is pi(2 * 10^6).
+    assert "20 tasks found 148,933 primes below 2,000,000" in scheduler.output
+
+
+def test_a_worker_that_is_started_again_is_found_again_at_its_new_port(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    for _ in range(2):
+        with running(sys.executable, example("worker.py"), FORMATION_HOME=home) as worker:
+            with running("bash", "-c", scheduler_line(worker)) as scheduler:
+                assert scheduler.ended() == 0, scheduler.output
+            assert worker.interrupt() == 0, worker.output
+
+
+def test_a_scheduler_without_a_network_says_what_to_do(tmp_path: Path) -> None:
+    scheduler = python(example("scheduler.py"), FORMATION_HOME=str(tmp_path / "home"))
+    assert scheduler.process.returncode == 1
+    assert "formation network create" in scheduler.output
+
+
+def test_the_embedding_application_answers_others_while_a_slow_answer_is_worked_out(
+    paste: str, home: Path
+) -> None:
+    with running(sys.executable, example("embed.py"), "0", FORMATION_HOME=str(home)) as app:
+        url = app.line_with("http://")
+        slow: list[str] = []
+        thread = threading.Thread(target=lambda: slow.append(fetch(url + "100000980001501")))
+        thread.start()
+        waits = []
+        while thread.is_alive():
+            asked_s = time.monotonic()
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                fetch(url + "a-number")
+            waits.append(time.monotonic() - asked_s)
+            time.sleep(0.02)
+        thread.join()
+    assert slow == ["100000980001501 = 10000019 * 10000079\n"]
+    assert len(waits) > 3, "nothing was asked while the slow answer was worked out"
+    assert sorted(waits)[len(waits) // 2] < 0.25
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return str(response.read().decode())
+
+
+def test_the_job_file_is_submitted_and_its_archive_comes_back(
+    paste: str, home: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    # As its first line says, but for where the results go.
+    command = (EXAMPLES / "job.toml").read_text().splitlines()[0]
+    words = re.sub(r"^# formation ", "", command).replace("results", str(results)).split()
+    submitted = python("-m", "formation_p2p", *words, FORMATION_HOME=str(home))
+    assert submitted.process.returncode == 0, submitted.output
+    job = tomllib.loads((EXAMPLES / "job.toml").read_text())
+    (archive,) = results.rglob("examples.tar.gz")
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive.read_bytes()))) as tar:
+        assert sorted(tar.getnames()) == sorted(job["task"][0]["each"])
+
+
+@pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py"])
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60

@@ -1,0 +1,260 @@
+"""The one door for users, against real peers: what a caller does, gets, and is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p import (
+    Execution,
+    InvalidInput,
+    JobEnded,
+    Limits,
+    LocalError,
+    Node,
+    NodeClosed,
+    Outcome,
+    ProcessSpec,
+    Report,
+    Succeeded,
+    SyncNode,
+    TaskFailed,
+    TaskPlaced,
+    TaskPrinted,
+    TaskSucceeded,
+    Unplaceable,
+    value_of,
+)
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+@dataclass
+class World:
+    """A gate, a worker and a node that only submits."""
+
+    invite: str
+    worker: Node
+    bob: Node
+    folder: Path
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gate_at(tmp_path) as invitation:
+        join = invitation()
+        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(
+                limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB), labels={"region": "eu"}
+            )
+            async with Node.join(join, home=tmp_path / "bob", listen=()) as bob:
+
+                async def found() -> bool:
+                    return len(await bob.workers()) == 1
+
+                await until(found)
+                yield World(join, alice, bob, tmp_path)
+
+
+def divide(by: int) -> float:
+    return 1 / by
+
+
+async def test_map_gives_the_results_in_order(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        assert await world.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
+        assert await world.bob.map(divide, []) == []
+
+
+async def test_map_raises_what_the_function_raised_with_its_traceback(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TaskFailed, match="division by zero") as raised:
+            await world.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_failing_task_is_tried_as_often_as_was_asked(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(
+            ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
+        )
+        (result,) = await job
+    assert (result.status, result.attempts, len(result.reasons)) == ("failed", 2, 2)
+    assert "no" in result.reasons[-1].why
+
+
+async def test_what_nobody_can_run_fails_fast_and_says_why_for_each_worker(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        began = time.monotonic()
+        with pytest.raises(Unplaceable, match="memory") as raised:
+            await world.bob.map(divide, [1], needs="memory=1TiB")
+        assert time.monotonic() - began < 5
+    assert list(raised.value.reasons) == [world.worker.peer_id]
+
+
+async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
+        events = [event async for event in job.events()]
+        with pytest.raises(InvalidInput, match="somebody reads them"):
+            await anext(job.events())
+    assert isinstance(events[0], TaskPlaced)
+    assert events[0].worker == world.worker.peer_id
+    assert events[0].nearest
+    assert [e.data for e in events if isinstance(e, TaskPrinted)] == [b"hello\n"]
+    assert sum(isinstance(e, TaskSucceeded) for e in events) == 1
+    assert events[-1] == JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
+
+
+async def test_output_arrives_while_the_task_still_runs(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(ProcessSpec(("sh", "-c", "echo first; sleep 30")), needs=SMALL)
+        async for event in job.events():
+            if isinstance(event, TaskPrinted):
+                assert event.data == b"first\n"
+                job.cancel()
+        (result,) = await job
+    assert result.status == "cancelled"
+
+
+async def test_cancelling_the_caller_cancels_what_runs_far_away(world: World) -> None:
+    marker = world.folder / "still-running"
+    program = f"import time, pathlib\ntime.sleep(3)\npathlib.Path({str(marker)!r}).touch()"
+    async with asyncio.timeout(DEADLINE_S):
+        running = asyncio.create_task(world.bob.map(exec, [program], needs=SMALL))
+        await asyncio.sleep(1.0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.sleep(3.0)
+    assert not marker.exists()
+
+
+async def test_run_brings_back_the_output_of_one_command(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        result = await world.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
+        with pytest.raises(TaskFailed, match="exit"):
+            await world.bob.run(["false"], needs=SMALL)
+    assert (result.exit_code, result.stdout_tail) == (0, b"42\n")
+
+
+async def test_explain_ranks_who_could_and_says_why_not_the_others(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        could = await world.bob.explain("label.region=eu,driver=python")
+        could_not = await world.bob.explain("label.region=us")
+    assert [ranked.profile.peer_id for ranked in could.ranked] == [world.worker.peer_id]
+    assert [str(why) for _, why in could_not.rejected] == ["label.region: needs us, has eu"]
+
+
+async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with Node.join(world.invite, home=world.folder / "carol", listen=LOOPBACK) as carol:
+            await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
+
+            async def both() -> bool:
+                return len(await world.bob.workers()) == 2
+
+            await until(both)
+            job = await carol.submit(ProcessSpec(("sleep", "30")), needs=SMALL)
+        with pytest.raises(NodeClosed):
+            await job
+        assert [p.peer_id for p in await world.bob.workers()] == [world.worker.peer_id]
+
+
+async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(InvalidInput, match="not built in"):
+            await world.bob.worker(drivers=["wasm"])
+        with pytest.raises(InvalidInput, match="does not run"):
+            await world.bob.map(divide, [1], needs="driver=process")
+
+
+class Sleep:
+    """A driver of somebody's own, and what it is given to run."""
+
+    name = "sleep"
+    driver = "sleep"
+
+    def encode(self) -> bytes:
+        return b"0.01"
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        report.output("stdout", b"good night\n")
+        await trio.sleep(float(execution.payload))
+        return Succeeded(b"slept " + execution.payload)
+
+    async def end_lease(self, lease_id: str) -> None:
+        pass
+
+
+async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(Sleep(), needs=SMALL)
+        (nobody,) = await job
+        assert nobody.status == "unplaceable"
+        async with Node.join(world.invite, home=world.folder / "carol", listen=LOOPBACK) as carol:
+            await carol.worker(drivers={"sleep": Sleep})
+
+            async def known() -> bool:
+                return bool((await world.bob.explain("driver=sleep")).ranked)
+
+            await until(known)
+            (slept,) = await (await world.bob.submit(Sleep(), needs=SMALL))
+    assert (slept.status, slept.result) == ("succeeded", b"slept 0.01")
+
+
+async def test_results_that_are_no_plain_data_need_trust(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+        (done,) = await job
+        assert done.status == "succeeded"
+        paths = await world.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
+    assert paths == [Path("a")]
+
+
+async def test_a_node_that_was_not_entered_says_so() -> None:
+    with pytest.raises(NodeClosed, match="async with"):
+        await Node.join().map(divide, [1])
+
+
+async def test_a_home_in_no_network_cannot_be_entered(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="in no network"):
+        async with Node.join(home=tmp_path / "nobody"):
+            raise AssertionError("it was entered")
+
+
+async def test_scripts_have_the_same_without_await(world: World) -> None:
+    def script() -> tuple[list[float], int, str]:
+        with SyncNode.join(world.invite, home=world.folder / "script", listen=()) as node:
+            halves = node.map(divide, [2], needs=SMALL)
+            job = node.submit(ProcessSpec(("echo", "hi")), needs=SMALL, name="greeting")
+            events = list(job.events())
+            (result,) = job.results()
+            with pytest.raises(TaskFailed, match="succeeded|exit"):
+                node.run(["false"], needs=SMALL)
+            return halves, len(events), result.status
+
+    async with asyncio.timeout(DEADLINE_S):
+        halves, events, status = await asyncio.to_thread(script)
+    assert (halves, status) == ([0.5], "succeeded")
+    assert events >= 3
+
+
+async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
+    from formation_p2p import python_calls
+
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(python_calls(divide, [4, 0]), needs=SMALL, attempts=1)
+        good, bad = await job
+    assert value_of(good) == 0.25
+    with pytest.raises(TaskFailed, match="ZeroDivisionError"):
+        value_of(bad)

@@ -1,0 +1,160 @@
+"""People and small worlds for the tests of negotiation, execution, dispatch and the peer.
+
+bob has tasks; alice, carol and dave work; mallory is a stranger, and up to no good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from formation_p2p.dispatch.job_events import (
+    JobEvent,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.execution.effects import Execute
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.negotiation.messages import WorkMessage
+from formation_p2p.negotiation.session import Send, Undelivered
+from formation_p2p.peer.worker import Worker
+from formation_p2p.resources.capability import Capacity, idle
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.world import EPOCH_UNIX_S, Run, SimNode, World
+from formation_p2p.workload.task import Job, Task, task_id
+
+T = TypeVar("T")
+
+NEEDS = Requirements(driver="process")
+
+END = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
+
+
+def at(seconds: float) -> Moment:
+    return Moment(seconds, EPOCH_UNIX_S + seconds)
+
+
+# -- people, where there is no world --------------------------------------------------------
+
+
+def identity(name: str) -> Identity:
+    return Identity.from_seed(hashlib.sha256(name.encode()).digest())
+
+
+def contact(name: str) -> Contact:
+    return Contact(identity(name).peer_id, (f"/dns4/{name}.example/tcp/4001",))
+
+
+ALICE, BOB, CAROL, DAVE, MALLORY = map(contact, ("alice", "bob", "carol", "dave", "mallory"))
+
+
+def sent(effects: Iterable[Effect]) -> list[tuple[PeerId, WorkMessage]]:
+    """What goes out, and to whom. Refuses effects of any other kind."""
+    messages = []
+    for effect in effects:
+        assert isinstance(effect, Send), effect
+        messages.append((effect.to.peer_id, effect.message))
+    return messages
+
+
+# -- worlds ---------------------------------------------------------------------------------
+
+
+def town(seed: int = 7, run: Run | None = None, **cores: int) -> World:
+    """A gate, a worker of so many cores under each name, and bob. All have met."""
+    world = World(seed, run)
+    world.add("gate")
+    for name, count in cores.items():
+        world.add(name, serve=world.machine(cpu=count))
+    world.add("bob")
+    world.elapse(3)
+    return world
+
+
+def job(
+    count: int = 1,
+    *,
+    job_id: str = "job",
+    needs: Requirements = NEEDS,
+    payload: bytes = b"",
+    attempts: int = 3,
+    priority: int = 0,
+) -> Job:
+    """Tasks whose payloads are their numbers, unless one is given."""
+    tasks = tuple(
+        Task(task_id(job_id, n), needs, payload or b"%d" % n, max_attempts=attempts)
+        for n in range(count)
+    )
+    return Job(job_id, tasks, priority=priority)
+
+
+def only(events: Iterable[object], kind: type[T]) -> list[T]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def ends(node: SimNode) -> dict[str, JobEvent]:
+    """How each task of a node's jobs ended. Fails where one ended twice."""
+    ended: dict[str, JobEvent] = {}
+    for event in node.told:
+        if isinstance(event, END):
+            assert event.task_id not in ended, f"{event.task_id} ended twice"
+            ended[event.task_id] = event
+    return ended
+
+
+def workers_of(node: SimNode) -> list[str]:
+    """By name, the worker of each placement, in order."""
+    return [name_of(node.world, placed.worker) for placed in only(node.told, TaskPlaced)]
+
+
+def name_of(world: World, peer_id: PeerId) -> str:
+    return next(n.name for n in world.nodes.values() if n.identity.peer_id == peer_id)
+
+
+def named(world: World, pairs: Sequence[tuple[PeerId, T]]) -> dict[str, T]:
+    return {name_of(world, peer_id): value for peer_id, value in pairs}
+
+
+def where(world: World, execute: Execute) -> SimNode:
+    """The node that runs it."""
+    key = (execute.lease_id, execute.attempt_id)
+    return next(node for node in world.nodes.values() if key in node.running)
+
+
+def passed(world: World, sender: str, receiver: str) -> list[WorkMessage]:
+    """The work messages from one to another, in order."""
+    return [
+        each.message
+        for each in world.sent
+        if (each.sender, each.receiver) == (sender, receiver)
+        and isinstance(each.message, WorkMessage)
+    ]
+
+
+def worker_of(node: SimNode) -> Worker:
+    worker = node.peer._worker
+    assert worker is not None
+    return worker
+
+
+def free(node: SimNode) -> Capacity:
+    return worker_of(node)._lessor.ledger.free
+
+
+def is_idle(node: SimNode) -> bool:
+    """Whether nothing is reserved on a worker, and nothing is left of what was."""
+    worker = worker_of(node)
+    nothing_runs = not node.running and not worker._executions._runs
+    return free(node) == idle(worker._serve.capability) and not worker.has_leases and nothing_runs
+
+
+def mend(world: World, a: SimNode, b: SimNode) -> None:
+    """Heal a cut as TCP does: the streams that packets were lost on are reset at both ends."""
+    world.heal(a, b)
+    world.tell(a, Undelivered(b.identity.peer_id, "connection reset"))
+    world.tell(b, Undelivered(a.identity.peer_id, "connection reset"))

@@ -1,0 +1,437 @@
+"""The scheduler's side of a lease: bob asks alice, carol and dave, and keeps what he gets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from formation_p2p.effects import Contact
+from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.lessee import (
+    ANSWER_S,
+    DELIBERATION_S,
+    MAX_LEASE_S,
+    RENEW_AGAIN_S,
+    TRANSITIONS,
+    HeldLease,
+    HeldState,
+    LeaseHeld,
+    LeaseLost,
+    LeaseRecovered,
+    Lessee,
+    NegotiationEvent,
+    RoundClosed,
+    RoundId,
+)
+from formation_p2p.negotiation.messages import (
+    Commit,
+    CommitRefused,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    WorkMessage,
+)
+from formation_p2p.negotiation.session import Undelivered
+from formation_p2p.refusals import Busy, Gone, Infeasible, Leaving
+from formation_p2p.resources.requirements import Requirements
+from tests.unit.stories import ALICE, CAROL, DAVE, MALLORY, NEEDS, at, sent
+
+BUSY = Busy("the table of leases", 1)
+LEASE_MS = 10_000
+
+
+class Bob:
+    def __init__(self) -> None:
+        self.lessee = Lessee(b"a grant", random.Random(1))
+        self.request_ids: dict[PeerId, int] = {}
+
+    def ask(
+        self, *order: Contact, wanted: int = 1, now_s: float = 0, needs: Requirements = NEEDS
+    ) -> RoundId:
+        asked = self.lessee.ask(order, needs, wanted=wanted, priority=3, now=at(now_s), cause="")
+        for to, message in self.sends():
+            assert isinstance(message, PlacementRequest)
+            self.request_ids[to] = message.request_id
+        return asked
+
+    def sends(self) -> list[tuple[PeerId, WorkMessage]]:
+        effects, events = self.lessee.take()
+        assert events == []
+        return sent(effects)
+
+    def hears(self) -> tuple[list[tuple[PeerId, WorkMessage]], list[NegotiationEvent]]:
+        effects, events = self.lessee.take()
+        return sent(effects), events
+
+    def offered(
+        self, by: Contact, lease_id: str, now_s: float = 0, devices: Sequence[str] = ()
+    ) -> None:
+        offer = Offer(self.request_ids[by.peer_id], lease_id, tuple(devices), 1500)
+        self.lessee.offered(by, offer, at(now_s))
+
+    def refused(self, by: Contact, now_s: float = 0) -> None:
+        self.lessee.refused(by, Refused(self.request_ids[by.peer_id], BUSY), at(now_s))
+
+    def committed(self, by: Contact, now_s: float = 0) -> HeldLease:
+        self.ask(by, now_s=now_s)
+        self.offered(by, f"of {by.peer_id}", now_s)
+        self.lessee.take()
+        return self.lessee.held[by.peer_id, f"of {by.peer_id}"]
+
+    def leased(self, by: Contact, now_s: float = 0) -> HeldLease:
+        lease = self.committed(by, now_s)
+        self.lessee.leased(by, Leased(lease.lease_id, 5, LEASE_MS))
+        assert self.hears() == ([], [LeaseHeld(lease)])
+        return lease
+
+
+@pytest.fixture
+def bob() -> Bob:
+    return Bob()
+
+
+# -- the table ------------------------------------------------------------------------------
+
+GONE = Gone("the lease", "for the test")
+
+
+def out_of_reach(bob: Bob) -> None:
+    for _ in range(2):
+        bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(1))
+
+
+HAPPEN: dict[str, Callable[[Bob, HeldLease], object]] = {
+    "leased": lambda bob, x: bob.lessee.leased(ALICE, Leased(x.lease_id, 5, LEASE_MS)),
+    "refused": lambda bob, x: bob.lessee.commit_refused(ALICE, CommitRefused(x.lease_id, GONE)),
+    "renewed": lambda bob, x: bob.lessee.renewed(ALICE, Renewed(x.lease_id, LEASE_MS)),
+    "ended": lambda bob, x: bob.lessee.ended(ALICE, LeaseEnded(x.lease_id, GONE)),
+    "silent": lambda bob, x: bob.lessee.tick(at(1000)),
+    "expired": lambda bob, x: bob.lessee.tick(at(1000)),
+    "released": lambda bob, x: bob.lessee.release(x, "for the test"),
+    "lost": lambda bob, x: out_of_reach(bob),
+}
+# Both are what a tick brings when the worker has said nothing: one before it leased, one after.
+IN_TIME = {"silent", "expired"}
+
+
+def in_state(bob: Bob, state: HeldState) -> HeldLease:
+    if state is HeldState.COMMITTED:
+        return bob.committed(ALICE)
+    lease = bob.leased(ALICE)
+    if state is HeldState.ENDED:
+        bob.lessee.release(lease, "for the test")
+        bob.lessee.take()
+    return lease
+
+
+@pytest.mark.parametrize("event", HAPPEN)
+@pytest.mark.parametrize("state", HeldState)
+def test_a_lease_follows_the_table_and_nothing_else(bob: Bob, state: HeldState, event: str) -> None:
+    lease = in_state(bob, state)
+    HAPPEN[event](bob, lease)
+    ways = TRANSITIONS.get(state, {})
+    if event in IN_TIME:
+        event = next((x for x in ways if x in IN_TIME), event)
+    assert lease.state == ways.get(event, state)
+    assert (lease.key in bob.lessee.held) == (lease.state is not HeldState.ENDED)
+    lost = [x for x in bob.hears()[1] if isinstance(x, LeaseLost)]
+    ended_by_them = state is not lease.state is HeldState.ENDED and event != "released"
+    assert len(lost) == ended_by_them
+
+
+def test_every_event_of_the_table_is_tried_above() -> None:
+    assert {event for ways in TRANSITIONS.values() for event in ways} == HAPPEN.keys()
+
+
+# -- rounds ---------------------------------------------------------------------------------
+
+
+def test_everyone_is_asked_with_the_needs_and_the_grant(bob: Bob) -> None:
+    bob.lessee.ask((ALICE, CAROL), NEEDS, wanted=1, priority=3, now=at(0), cause="a job")
+    (to_alice, first), (to_carol, second) = bob.sends()
+    assert (to_alice, to_carol) == (ALICE.peer_id, CAROL.peer_id)
+    assert isinstance(first, PlacementRequest)
+    assert isinstance(second, PlacementRequest)
+    assert (first.needs, first.grant, first.priority) == (NEEDS, b"a grant", 3)
+    assert first.request_id != second.request_id
+
+
+def test_the_round_closes_as_soon_as_the_best_has_offered(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.offered(ALICE, "a1")
+    # carol is outstanding, but she could only lose.
+    gone = Gone("the worker", "it did not answer within 0.0 s")
+    assert bob.hears() == (
+        [(ALICE.peer_id, Commit("a1"))],
+        [RoundClosed(asked, (ALICE.peer_id,), ((CAROL.peer_id, gone),))],
+    )
+    bob.offered(CAROL, "c1", now_s=0.1)
+    assert bob.hears() == ([(CAROL.peer_id, Release("c1"))], [])
+
+
+def test_a_lesser_offer_waits_half_a_second_for_a_better_one(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.offered(CAROL, "c1", now_s=0.1)
+    assert bob.hears() == ([], [])
+    assert bob.lessee.next_timeout() == DELIBERATION_S
+    bob.lessee.tick(at(DELIBERATION_S))
+    gone = Gone("the worker", "it did not answer within 0.5 s")
+    assert bob.hears() == (
+        [(CAROL.peer_id, Commit("c1"))],
+        [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, gone),))],
+    )
+
+
+def test_a_lesser_offer_is_taken_at_once_when_the_better_one_refuses(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.offered(CAROL, "c1")
+    bob.refused(ALICE)
+    assert bob.hears() == (
+        [(CAROL.peer_id, Commit("c1"))],
+        [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, BUSY),))],
+    )
+
+
+def test_the_better_offer_is_taken_and_the_other_given_back(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.offered(CAROL, "c1")
+    bob.offered(ALICE, "a1")
+    assert bob.hears() == (
+        [(ALICE.peer_id, Commit("a1")), (CAROL.peer_id, Release("c1"))],
+        [RoundClosed(asked, (ALICE.peer_id,), ())],
+    )
+
+
+def test_as_many_are_taken_as_are_wanted(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL, DAVE, wanted=2)
+    bob.refused(ALICE)
+    bob.offered(DAVE, "d1")
+    assert bob.hears() == ([], [])
+    bob.offered(CAROL, "c1")
+    assert bob.hears() == (
+        [(CAROL.peer_id, Commit("c1")), (DAVE.peer_id, Commit("d1"))],
+        [RoundClosed(asked, (CAROL.peer_id, DAVE.peer_id), ((ALICE.peer_id, BUSY),))],
+    )
+
+
+def test_with_fewer_than_wanted_all_are_taken(bob: Bob) -> None:
+    asked = bob.ask(ALICE, wanted=5)
+    bob.offered(ALICE, "a1")
+    assert bob.hears() == (
+        [(ALICE.peer_id, Commit("a1"))],
+        [RoundClosed(asked, (ALICE.peer_id,), ())],
+    )
+
+
+def test_silence_ends_a_round_after_three_seconds(bob: Bob) -> None:
+    asked = bob.ask(ALICE)
+    assert bob.lessee.next_timeout() == ANSWER_S
+    bob.lessee.tick(at(ANSWER_S - 0.1))
+    assert bob.hears() == ([], [])
+    bob.lessee.tick(at(ANSWER_S))
+    gone = Gone("the worker", "it did not answer within 3.0 s")
+    assert bob.hears() == ([], [RoundClosed(asked, (), ((ALICE.peer_id, gone),))])
+
+
+def test_a_worker_out_of_reach_is_as_good_as_a_refusal(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.lessee.undelivered(Undelivered(DAVE.peer_id, "no business of this round"), at(0))
+    bob.offered(CAROL, "c1")
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no route"), at(0))
+    gone = Gone("the worker", "no route")
+    assert bob.hears() == (
+        [(CAROL.peer_id, Commit("c1"))],
+        [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, gone),))],
+    )
+
+
+@pytest.mark.parametrize("devices", [(), ("GPU-0",), ("GPU-0", "GPU-0"), ("a", "b", "c")])
+def test_an_offer_of_other_devices_than_asked_for_is_given_back(
+    bob: Bob, devices: tuple[str, ...]
+) -> None:
+    asked = bob.ask(ALICE, needs=Requirements(driver="process", gpu_count=2))
+    bob.offered(ALICE, "a1", devices=devices)
+    short = Infeasible("gpu", 2, len(set(devices)))
+    assert bob.hears() == (
+        [(ALICE.peer_id, Release("a1"))],
+        [RoundClosed(asked, (), ((ALICE.peer_id, short),))],
+    )
+
+
+def test_an_answer_counts_only_from_whom_it_was_asked_and_once(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL)
+    offer = Offer(bob.request_ids[ALICE.peer_id], "m1", (), 1500)
+    bob.lessee.offered(MALLORY, offer, at(0))
+    assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
+    bob.lessee.refused(MALLORY, Refused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
+    bob.refused(ALICE)
+    bob.offered(ALICE, "a1")  # she has refused already
+    assert bob.hears() == ([(ALICE.peer_id, Release("a1"))], [])
+
+
+def test_a_lease_that_a_worker_offers_twice_counts_once(bob: Bob) -> None:
+    """Else the second round would take the lease from under the first, which waits for ever."""
+    lease = bob.leased(ALICE)
+    asked = bob.ask(ALICE)
+    bob.offered(ALICE, lease.lease_id)
+    twice = Gone(f"lease {lease.lease_id}", "the worker offered it twice")
+    assert bob.hears() == ([], [RoundClosed(asked, (), ((ALICE.peer_id, twice),))])
+    assert bob.lessee.held == {lease.key: lease}
+
+
+def test_two_workers_may_have_leases_of_the_same_name(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL, wanted=2)
+    bob.offered(ALICE, "1")
+    bob.offered(CAROL, "1")
+    assert set(bob.lessee.held) == {(ALICE.peer_id, "1"), (CAROL.peer_id, "1")}
+
+
+def test_a_later_life_of_a_node_uses_other_request_ids() -> None:
+    first, second = (Lessee(b"", random.Random(seed)) for seed in (1, 2))
+    for lessee in (first, second):
+        lessee.ask((ALICE,), NEEDS, wanted=1, priority=0, now=at(0), cause="")
+    assert sent(first.take()[0]) != sent(second.take()[0])
+
+
+# -- leases ---------------------------------------------------------------------------------
+
+
+def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    assert lease.expires_s == 10.0
+    assert bob.lessee.next_timeout() == pytest.approx(20 / 3)
+    renew = (ALICE.peer_id, Renew(lease.lease_id, 5))
+    bob.lessee.tick(at(6.6))
+    assert bob.hears() == ([], [])
+    bob.lessee.tick(at(6.7))
+    assert bob.hears() == ([renew], [])
+    assert bob.lessee.next_timeout() == 6.7 + RENEW_AGAIN_S
+    bob.lessee.tick(at(7.7))
+    assert bob.hears() == ([renew], [])
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    assert bob.hears() == ([], [])
+    assert lease.expires_s == 16.7  # from the first renewal that was not answered
+
+
+def test_this_side_never_believes_in_a_lease_longer_than_the_worker(bob: Bob) -> None:
+    """The answer may have been long under way: what counts is when it was asked for."""
+    lease = bob.committed(ALICE, now_s=0)
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS))  # at, say, 2.9
+    assert lease.expires_s == 10.0
+
+
+def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
+    lease = bob.committed(ALICE)
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000))
+    assert lease.expires_s == MAX_LEASE_S
+
+
+def test_a_lease_that_is_not_renewed_in_time_is_lost(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.lessee.tick(at(10.0))
+    assert bob.hears() == (
+        [],
+        [LeaseLost(lease, Gone("the worker", "it did not answer in time"))],
+    )
+    assert bob.lessee.next_timeout() == float("inf")
+
+
+def test_a_commit_that_is_not_answered_in_time_is_lost_and_the_late_lease_returned(
+    bob: Bob,
+) -> None:
+    lease = bob.committed(ALICE)
+    bob.lessee.tick(at(ANSWER_S))
+    gone = Gone("the worker", "it did not answer in time")
+    assert bob.hears() == ([], [LeaseLost(lease, gone)])
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS))
+    assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
+
+
+def test_a_released_lease_is_given_back_once(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.lessee.release(lease, "idle")
+    bob.lessee.release(lease, "idle")
+    assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
+
+
+def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    before = lease.expires_s
+    bob.lessee.renewed(MALLORY, Renewed(lease.lease_id, 1))
+    bob.lessee.ended(MALLORY, LeaseEnded(lease.lease_id, Leaving()))
+    bob.lessee.commit_refused(MALLORY, CommitRefused(lease.lease_id, Leaving()))
+    assert bob.hears() == ([], [])
+    assert (lease.state, lease.expires_s) == (HeldState.LEASED, before)
+
+
+def test_renewals_that_nobody_asked_for_prolong_nothing(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    for _ in range(3):
+        bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    assert lease.expires_s == 10.0
+
+
+# -- broken streams -------------------------------------------------------------------------
+
+
+def test_after_a_broken_stream_the_worker_is_asked_and_its_answer_recovers_the_lease(
+    bob: Bob,
+) -> None:
+    lease, others = bob.leased(ALICE), bob.leased(CAROL)
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
+    assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
+    assert (lease.doubtful, others.doubtful) == (True, False)
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    assert bob.hears() == ([], [LeaseRecovered(lease)])
+    assert lease.expires_s == 12.0
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    assert bob.hears() == ([], [])
+
+
+def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
+    bob.lessee.take()
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "refused"), at(2))
+    assert bob.hears() == ([], [LeaseLost(lease, Gone("the worker", "refused"))])
+
+
+def test_a_commit_that_may_not_have_arrived_is_lost_at_once(bob: Bob) -> None:
+    lease = bob.committed(ALICE)
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
+    assert bob.hears() == ([], [LeaseLost(lease, Gone("the worker", "broke"))])
+
+
+def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.committed(CAROL)
+    bob.lessee.disconnected(ALICE.peer_id, at(2))
+    bob.lessee.disconnected(ALICE.peer_id, at(2))
+    bob.lessee.disconnected(CAROL.peer_id, at(2))  # her answer may still come
+    assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
+    assert lease.doubtful
+
+
+def test_who_leaves_gives_everything_back(bob: Bob) -> None:
+    leased, committed = bob.leased(ALICE), bob.committed(CAROL)
+    bob.ask(MALLORY, DAVE)
+    bob.offered(DAVE, "d1")
+    bob.lessee.leave("leave")
+    assert bob.hears() == (
+        [
+            (ALICE.peer_id, Release(leased.lease_id)),
+            (CAROL.peer_id, Release(committed.lease_id)),
+            (DAVE.peer_id, Release("d1")),
+        ],
+        [],
+    )
+    bob.offered(MALLORY, "m1")  # too late
+    assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
+    assert bob.lessee.next_timeout() == float("inf")

@@ -1,0 +1,342 @@
+"""The worker's side of a lease: alice has two cores, and bob wants some."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from formation_p2p.effects import Contact, Moment
+from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.fencing import Fence
+from formation_p2p.negotiation.lessor import (
+    HOLD_S,
+    LEASE_S,
+    MAX_OFFERS_PER_OWNER,
+    TRANSITIONS,
+    LeaseState,
+    Lessor,
+)
+from formation_p2p.negotiation.messages import (
+    Commit,
+    CommitRefused,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+)
+from formation_p2p.negotiation.session import Send
+from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving
+from formation_p2p.resources.capability import Capability, idle
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB, MIB
+from formation_p2p.workload.task import MIN_MEMORY_BYTES
+from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, at, sent
+
+MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
+LEASE_MS = round(LEASE_S * 1000)
+HOLD_MS = round(HOLD_S * 1000)
+
+
+class Alice:
+    """Her lessor. It admits who shows `a grant`, until that expires at `expires_s`."""
+
+    def __init__(self, capability: Capability = MACHINE) -> None:
+        self.expires_s = float("inf")
+        drivers = ("process", "python")
+        self.lessor = Lessor(capability, {"region": "eu"}, drivers, self._admits, random.Random(1))
+
+    def _admits(
+        self, grant: bytes, shown_by: PeerId, needs: Requirements, priority: int, now: Moment
+    ) -> Denied | None:
+        if grant != b"a grant":
+            return Denied("submit", "no grant was shown")
+        if now.mono_s >= self.expires_s:
+            return Denied("submit", "the grant expired")
+        return None
+
+    def offer(self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS) -> str:
+        """The id of the lease that she offers."""
+        ((receiver, message),) = sent(self.lessor.requested(to, asked(needs), at(now_s)))
+        assert isinstance(message, Offer)
+        assert receiver == to.peer_id
+        return message.lease_id
+
+    def lease(self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS) -> str:
+        lease_id = self.offer(now_s, to, needs)
+        self.lessor.committed(to, Commit(lease_id), at(now_s))
+        return lease_id
+
+    def refusal(self, needs: Requirements = NEEDS, grant: bytes = b"a grant") -> object:
+        request = replace(asked(needs), grant=grant)
+        ((_, message),) = sent(self.lessor.requested(BOB, request, at(0)))
+        assert isinstance(message, Refused)
+        return message.refusal
+
+    def state(self, lease_id: str) -> LeaseState:
+        lease = self.lessor._leases.get(lease_id)
+        return LeaseState.ENDED if lease is None else lease.state
+
+    @property
+    def free_milli(self) -> int:
+        return self.lessor.ledger.free.cpu_milli
+
+
+def asked(needs: Requirements = NEEDS, request_id: int = 1) -> PlacementRequest:
+    return PlacementRequest(request_id, needs, b"a grant", 0)
+
+
+def gone(lease_id: str) -> Gone:
+    return Gone(f"lease {lease_id}", "it expired, was released, or never was yours")
+
+
+@pytest.fixture
+def alice() -> Alice:
+    return Alice()
+
+
+# -- the table ------------------------------------------------------------------------------
+
+HAPPEN: dict[str, Callable[[Alice, str], object]] = {
+    "commit": lambda alice, x: alice.lessor.committed(BOB, Commit(x), at(1)),
+    "renew": lambda alice, x: alice.lessor.renewed(BOB, Renew(x, 1), at(1)),
+    "release": lambda alice, x: alice.lessor.released(BOB, Release(x)),
+    "expire": lambda alice, x: alice.lessor.tick(at(1000)),
+    "leave": lambda alice, x: alice.lessor.leave(),
+    "fenced": lambda alice, x: alice.lessor.fenced(x),
+}
+
+
+def in_state(alice: Alice, state: LeaseState) -> str:
+    if state is LeaseState.OFFERED:
+        return alice.offer()
+    lease_id = alice.lease()
+    if state is not LeaseState.LEASED:
+        alice.lessor.released(BOB, Release(lease_id))
+    if state is LeaseState.ENDED:
+        alice.lessor.fenced(lease_id)
+    return lease_id
+
+
+@pytest.mark.parametrize("event", HAPPEN)
+@pytest.mark.parametrize("state", LeaseState)
+def test_a_lease_follows_the_table_and_nothing_else(
+    alice: Alice, state: LeaseState, event: str
+) -> None:
+    lease_id = in_state(alice, state)
+    HAPPEN[event](alice, lease_id)
+    assert alice.state(lease_id) == TRANSITIONS.get(state, {}).get(event, state)
+    # Capacity is held for as long as the lease has not ended, and no longer.
+    held = alice.state(lease_id) is not LeaseState.ENDED
+    assert alice.free_milli == (1000 if held else 2000)
+
+
+def test_every_event_of_the_table_is_tried_above() -> None:
+    assert {event for ways in TRANSITIONS.values() for event in ways} == HAPPEN.keys()
+
+
+# -- offers ---------------------------------------------------------------------------------
+
+
+def test_an_offer_holds_capacity_softly_and_for_less_than_two_seconds(alice: Alice) -> None:
+    request = PlacementRequest(42, NEEDS, b"a grant", 0)
+    ((to, offer),) = sent(alice.lessor.requested(BOB, request, at(10)))
+    assert isinstance(offer, Offer)
+    assert (to, offer) == (BOB.peer_id, Offer(42, offer.lease_id, (), HOLD_MS))
+    assert alice.free_milli == 1000
+    assert alice.lessor.next_timeout() == 10 + HOLD_S < 12
+    assert alice.lessor.tick(at(10 + HOLD_S - 0.01)) == []
+    assert alice.free_milli == 1000
+    assert alice.lessor.tick(at(10 + HOLD_S)) == []  # nothing ran: there is nothing to fence
+    assert alice.free_milli == 2000
+    assert alice.lessor.next_timeout() == float("inf")
+
+
+def test_a_commit_after_the_hold_is_refused(alice: Alice) -> None:
+    lease_id = alice.offer()
+    alice.lessor.tick(at(HOLD_S))
+    refused = CommitRefused(lease_id, gone(lease_id))
+    answer = alice.lessor.committed(BOB, Commit(lease_id), at(HOLD_S))
+    assert sent(answer) == [(BOB.peer_id, refused)]
+
+
+def test_the_grant_is_judged_before_anything_else_is_told(alice: Alice) -> None:
+    """A stranger does not learn that alice has no GPU, nor that she is leaving."""
+    denied = Denied("submit", "no grant was shown")
+    impossible = replace(NEEDS, gpu_count=1)
+    assert alice.refusal(impossible, grant=b"") == denied
+    alice.lessor.leave()
+    assert alice.refusal(impossible, grant=b"") == denied
+    assert alice.refusal(impossible) == Leaving()
+
+
+def test_what_she_cannot_do_is_refused_with_the_reason(alice: Alice) -> None:
+    assert alice.refusal(replace(NEEDS, cpu_milli=3000)) == Infeasible("cpu", 3000, 2000)
+    assert alice.refusal(replace(NEEDS, driver="wasm")) == Infeasible(
+        "driver", "wasm", "process,python"
+    )
+    mars = replace(NEEDS, labels=(("region", "mars"),))
+    assert alice.refusal(mars) == Infeasible("label.region", "mars", "eu")
+    assert alice.free_milli == 2000
+
+
+def test_what_is_taken_is_refused_with_what_is_free(alice: Alice) -> None:
+    alice.offer(needs=replace(NEEDS, cpu_milli=1500))
+    assert alice.refusal(NEEDS) == Infeasible("cpu", 1000, 500)
+
+
+def test_two_schedulers_race_for_the_last_core_and_one_gets_it() -> None:
+    alice = Alice(replace(MACHINE, cpu_milli=1000))
+    lease_id = alice.offer(to=BOB)
+    ((_, refused),) = sent(alice.lessor.requested(CAROL, asked(), at(0)))
+    assert refused == Refused(1, Infeasible("cpu", 1000, 0))
+    stolen = alice.lessor.committed(CAROL, Commit(lease_id), at(0))
+    assert sent(stolen) == [(CAROL.peer_id, CommitRefused(lease_id, gone(lease_id)))]
+    assert sent(alice.lessor.committed(BOB, Commit(lease_id), at(0))) == [
+        (BOB.peer_id, Leased(lease_id, 1, LEASE_MS))
+    ]
+
+
+def test_an_offer_names_the_devices_and_a_released_one_gives_them_back() -> None:
+    gpu = Gpu("GPU-7", "nvidia", "a100", 40 * GIB, 80)
+    alice = Alice(replace(MACHINE, gpus=(gpu,)))
+    wants_one = replace(NEEDS, gpu_count=1)
+    ((_, offer),) = sent(alice.lessor.requested(BOB, asked(wants_one), at(0)))
+    assert isinstance(offer, Offer)
+    assert offer.device_ids == ("GPU-7",)
+    assert alice.refusal(wants_one) == Infeasible("gpu", 1, 0)
+    assert alice.lessor.released(BOB, Release(offer.lease_id)) == []
+    assert alice.lessor.ledger.free == idle(alice.lessor._capability)
+
+
+def test_a_lease_takes_what_any_task_is_given_at_the_least() -> None:
+    """Else a thousand leases over one byte each would be given 64 MiB each."""
+    alice = Alice(Capability(cpu_milli=2000, memory_bytes=100 * MIB))
+    tiny = replace(NEEDS, cpu_milli=1, memory_bytes=1)
+    alice.offer(needs=tiny)
+    assert alice.lessor.ledger.free.memory_bytes == 100 * MIB - MIN_MEMORY_BYTES
+    assert alice.refusal(tiny) == Infeasible("memory", 64 * MIB, 36 * MIB)
+
+
+def test_one_owner_can_hold_so_many_offers_open_and_no_more() -> None:
+    alice = Alice(Capability(cpu_milli=100_000, memory_bytes=8 * GIB))
+    tiny = replace(NEEDS, cpu_milli=1, memory_bytes=1)
+    first = alice.offer(needs=tiny)
+    for _ in range(MAX_OFFERS_PER_OWNER - 1):
+        alice.offer(needs=tiny)
+    assert alice.refusal(tiny) == Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
+    alice.offer(to=CAROL, needs=tiny)  # others are not held up by it
+    alice.lessor.committed(BOB, Commit(first), at(0))
+    alice.offer(needs=tiny)  # a lease is no open offer
+
+
+def test_the_table_of_leases_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.negotiation.lessor.MAX_LEASES", 1)
+    alice = Alice()
+    alice.lease()
+    assert alice.refusal() == Busy("the table of leases", 1)
+    assert len(alice.lessor) == 1
+
+
+def test_where_the_ledger_is_full_first_its_reason_is_told(
+    alice: Alice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("formation_p2p.resources.ledger.MAX_RESERVATIONS", 0)
+    assert alice.refusal() == Busy("the ledger", 0)
+
+
+# -- leases ---------------------------------------------------------------------------------
+
+
+def test_a_commit_makes_the_hold_hard_for_ten_seconds(alice: Alice) -> None:
+    lease_id = alice.offer()
+    answer = alice.lessor.committed(BOB, Commit(lease_id), at(1))
+    assert sent(answer) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS))]
+    assert alice.lessor.next_timeout() == 11.0
+
+
+def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice) -> None:
+    lease_id = alice.lease(now_s=0)
+    again = alice.lessor.committed(BOB, Commit(lease_id), at(4))
+    assert sent(again) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS - 4000))]
+    assert alice.lessor.next_timeout() == LEASE_S
+
+
+def test_each_lease_has_a_higher_fence_than_the_one_before(alice: Alice) -> None:
+    first, second = alice.lease(), alice.lease()
+    assert alice.lessor._leases[first].fence < alice.lessor._leases[second].fence
+
+
+def test_a_renewal_counts_from_when_it_came(alice: Alice) -> None:
+    lease_id = alice.lease(now_s=0)
+    answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(7))
+    assert sent(answer) == [(BOB.peer_id, Renewed(lease_id, LEASE_MS))]
+    assert alice.lessor.next_timeout() == 17.0
+    assert alice.lessor.tick(at(16.9)) == []
+    assert alice.lessor.tick(at(17)) == [Fence(lease_id, cause="")]
+
+
+@pytest.mark.parametrize(
+    ("who", "fence"), [(MALLORY, 1), (BOB, 0), (BOB, 2)], ids=["stranger", "before", "after"]
+)
+def test_only_the_owner_renews_and_only_under_the_right_fence(
+    alice: Alice, who: Contact, fence: int
+) -> None:
+    lease_id = alice.lease(now_s=0)
+    answer = alice.lessor.renewed(who, Renew(lease_id, fence), at(5))
+    assert sent(answer) == [(who.peer_id, LeaseEnded(lease_id, gone(lease_id)))]
+    assert alice.lessor.next_timeout() == LEASE_S
+    assert alice.lessor.lease(who, lease_id, fence) == gone(lease_id)
+
+
+def test_a_stranger_cannot_tell_another_ones_lease_from_none(alice: Alice) -> None:
+    lease_id = alice.lease()
+    answers = [
+        alice.lessor.committed(MALLORY, Commit(x), at(0)) for x in (lease_id, "0123456789abcdef")
+    ]
+    told = [
+        str(message).replace(lease_id, "0123456789abcdef") for ((_, message),) in map(sent, answers)
+    ]
+    assert told[0] == told[1]
+    assert alice.lessor.released(MALLORY, Release(lease_id)) == []
+    assert alice.state(lease_id) is LeaseState.LEASED
+
+
+def test_an_expired_lease_frees_its_capacity_only_once_nothing_runs(alice: Alice) -> None:
+    lease_id = alice.lease()
+    assert alice.lessor.tick(at(LEASE_S)) == [Fence(lease_id, cause="")]
+    assert alice.free_milli == 1000
+    assert alice.lessor.tick(at(LEASE_S + 60)) == []  # one fence is enough
+    assert alice.lessor.next_timeout() == float("inf")
+    alice.lessor.fenced(lease_id)
+    assert alice.free_milli == 2000
+    assert len(alice.lessor) == 0
+    alice.lessor.fenced(lease_id)
+    assert alice.free_milli == 2000
+
+
+def test_a_lease_whose_grant_expired_is_not_renewed(alice: Alice) -> None:
+    """Expiry is how a right is taken back: no lease may outlive it by renewals."""
+    lease_id = alice.lease()
+    alice.expires_s = 5.0
+    denied = Denied("submit", "the grant expired")
+    told, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6))
+    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, denied))]
+    assert fence == Fence(lease_id, cause="")
+
+
+def test_who_leaves_tells_the_owners_of_leases_and_takes_no_more(alice: Alice) -> None:
+    offered, leased = alice.offer(), alice.lease(to=CAROL)
+    told, fence = alice.lessor.leave()
+    assert isinstance(told, Send)
+    assert sent([told]) == [(CAROL.peer_id, LeaseEnded(leased, Leaving()))]
+    assert fence == Fence(leased, cause="")
+    assert alice.state(offered) is LeaseState.ENDED
+    assert alice.refusal() == Leaving()

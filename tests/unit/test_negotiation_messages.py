@@ -1,0 +1,246 @@
+"""The work protocol on the wire: everything comes back, and nothing else gets in."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.negotiation.messages import (
+    MAX_FRAME_BYTES,
+    MAX_GRANT_BYTES,
+    MAX_ID_CHARS,
+    MAX_INT,
+    MAX_MESSAGE_CHARS,
+    MAX_MS,
+    MAX_OUTPUT_BYTES,
+    Cancel,
+    Commit,
+    CommitRefused,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    ResultAck,
+    TaskEnded,
+    TaskOutput,
+    TaskStarted,
+    WorkMessage,
+    pack,
+    parse,
+)
+from formation_p2p.records.codec import decode, encode
+from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.resources.bounds import MAX_GPUS
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
+from tests.unit import resources_world
+from tests.unit.stories import NEEDS
+
+counts = st.integers(0, MAX_INT)
+times_ms = st.integers(0, MAX_MS)
+shown = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), max_size=20)
+ids = shown
+needs = resources_world.needs.filter(lambda needs: needs.driver != "")
+amounts = counts | shown
+refusals: st.SearchStrategy[Refusal] = (
+    st.builds(Infeasible, shown, amounts, amounts)
+    | st.builds(Denied, shown, shown)
+    | st.builds(Gone, shown, shown)
+    | st.builds(Busy, shown, counts)
+    | st.just(Leaving())
+)
+blobs = st.binary(max_size=20)
+lines = st.lists(shown, max_size=3).map("\n\t".join)
+outcomes: st.SearchStrategy[Outcome] = st.builds(Succeeded, blobs) | st.builds(
+    Failed, st.sampled_from(FailureKind), lines, blobs
+)
+messages: st.SearchStrategy[WorkMessage] = st.one_of(
+    st.builds(PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY)),
+    st.builds(Offer, counts, ids, st.lists(ids, max_size=4).map(tuple), times_ms),
+    st.builds(Refused, counts, refusals),
+    st.builds(Commit, ids),
+    st.builds(Leased, ids, counts, times_ms),
+    st.builds(CommitRefused, ids, refusals),
+    st.builds(Renew, ids, counts),
+    st.builds(Renewed, ids, times_ms),
+    st.builds(LeaseEnded, ids, refusals),
+    st.builds(Release, ids),
+    st.builds(Dispatch, ids, counts, ids, shown, blobs, times_ms),
+    st.builds(TaskStarted, ids, ids),
+    st.builds(TaskOutput, ids, ids, st.booleans(), blobs),
+    st.builds(TaskEnded, ids, counts, ids, outcomes, counts),
+    st.builds(Cancel, ids, ids),
+    st.builds(ResultAck, ids, ids),
+)
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers(-(2**64), 2**64 - 1)
+    | st.text(max_size=8)
+    | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def put(value: Any, path: list[int], new: object) -> Any:
+    """`value` with what stands at a place in its nested lists replaced."""
+    if not path or not isinstance(value, list) or not value:
+        return new
+    place = path[0] % len(value)
+    return [*value[:place], put(value[place], path[1:], new), *value[place + 1 :]]
+
+
+@settings(max_examples=150)
+@given(messages)
+def test_every_message_comes_back_as_it_was(message: WorkMessage) -> None:
+    assert parse(pack(message)) == message
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=64))
+def test_no_bytes_break_the_parser(raw: bytes) -> None:
+    with contextlib.suppress(ProtocolViolation):
+        parse(raw)
+
+
+@settings(max_examples=150)
+@given(messages, st.data())
+def test_no_damage_to_a_frame_breaks_the_parser(message: WorkMessage, data: st.DataObject) -> None:
+    raw = bytearray(pack(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    for damaged in (bytes(raw), cut, bytes(raw) + b"\x00"):
+        with contextlib.suppress(ProtocolViolation):
+            parse(damaged)
+
+
+@settings(max_examples=150)
+@given(messages, st.lists(st.integers(0, 20), max_size=4), anything)
+def test_no_field_of_another_kind_breaks_the_parser(
+    message: WorkMessage, path: list[int], new: object
+) -> None:
+    """And what gets through is a message like any other: it can be sent on."""
+    raw = encode(put(decode(pack(message), MAX_FRAME_BYTES), path, new))
+    with contextlib.suppress(ProtocolViolation):
+        parsed = parse(raw)
+        assert parse(pack(parsed)) == parsed
+
+
+LONG = "x" * (MAX_ID_CHARS + 1)
+WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PlacementRequest(-1, NEEDS, b""),
+        PlacementRequest(MAX_INT + 1, NEEDS, b""),
+        PlacementRequest(1, NEEDS, bytes(MAX_GRANT_BYTES + 1)),
+        PlacementRequest(1, NEEDS, b"", MAX_PRIORITY + 1),
+        PlacementRequest(1, NEEDS, b"", -1),
+        PlacementRequest(1, Requirements(), b""),  # of no driver
+        Offer(1, LONG, (), 0),
+        Offer(1, "lease\x07", (), 0),
+        Offer(1, "lease", ("GPU-0",) * (MAX_GPUS + 1), 0),
+        Offer(1, "lease", (LONG,), 0),
+        Offer(1, "lease", (), MAX_MS + 1),
+        Offer(1, "lease", (), -1),
+        Refused(1, Gone(WORDY, "")),
+        Refused(1, Gone("", "\x1b[2J")),
+        Refused(1, Infeasible("cpu", -1, 0)),
+        Refused(1, Busy("x", MAX_INT + 1)),
+        Leased("lease", -1, 0),
+        Leased("lease", 1, MAX_MS + 1),
+        Dispatch("lease", 1, "attempt", LONG, b"", 0),
+        Dispatch("lease", 1, "attempt", "process", bytes(MAX_PAYLOAD_BYTES + 1), 0),
+        Dispatch("lease", 1, "attempt", "process", b"", -1),
+        TaskOutput("lease", "attempt", False, bytes(MAX_OUTPUT_BYTES + 1)),
+        TaskEnded("lease", 1, "attempt", Succeeded(bytes(MAX_RESULT_BYTES + 1)), 0),
+        TaskEnded("lease", 1, "attempt", Succeeded(b""), -1),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_is_out_of_bounds_is_refused(message: WorkMessage) -> None:
+    with pytest.raises(ProtocolViolation):
+        parse(pack(message))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        0,
+        None,
+        [],
+        [4],
+        [0, "lease"],
+        [17, "lease"],
+        [4, "lease", "more"],
+        [4, b"lease"],
+        [3, 1, ["unheard of"]],
+        [3, 1, ["leaving", "more"]],
+        [3, 1, "leaving"],
+        [3, 1, ["infeasible", "cpu", None, 0]],
+        [13, "lease", "attempt", 2, b""],
+        [13, "lease", "attempt", True, b""],
+        [14, "lease", 1, "attempt", ["ok"], 0],
+        [14, "lease", 1, "attempt", ["melted", "", b""], 0],
+        [14, "lease", 1, "attempt", ["exit", "\x1b[2J", b""], 0],
+        [14, "lease", 1, "attempt", None, 0],
+    ],
+    ids=str,
+)
+def test_what_has_another_shape_is_refused(fields: object) -> None:
+    with pytest.raises(ProtocolViolation):
+        parse(encode(fields))
+
+
+def test_a_frame_past_its_bound_is_refused_unread() -> None:
+    with pytest.raises(ProtocolViolation, match="at most"):
+        parse(bytes(MAX_FRAME_BYTES + 1))
+
+
+def test_the_largest_payload_and_result_fit_into_a_frame() -> None:
+    dispatch = Dispatch("lease", 1, "attempt", "process", bytes(MAX_PAYLOAD_BYTES), MAX_MS)
+    assert parse(pack(dispatch)) == dispatch
+    ended = TaskEnded("lease", 1, "attempt", Succeeded(bytes(MAX_RESULT_BYTES)), 0)
+    assert parse(pack(ended)) == ended
+
+
+def test_a_machine_with_every_device_there_may_be_can_be_offered() -> None:
+    offer = Offer(1, "lease", tuple(f"GPU-{n:036d}" for n in range(MAX_GPUS)), 1500)
+    assert parse(pack(offer)) == offer
+
+
+def test_control_characters_of_a_traceback_never_travel() -> None:
+    """A task prints what it likes; it must not move another's cursor."""
+    nasty = "line one\n\tindented \x1b[31mred\x1b[0m\r\x07 \u202egnp.exe \x00 \ud800 café"
+    failed = Failed(FailureKind.EXCEPTION, nasty, b"\x1b")
+    message = parse(pack(TaskEnded("lease", 1, "attempt", failed, 0)))
+    assert isinstance(message, TaskEnded)
+    expected = "line one\n\tindented ?[31mred?[0m?? ?gnp.exe ? ? café".replace("?", "\ufffd")
+    assert message.outcome == replace(failed, message=expected)
+
+
+def test_of_a_long_traceback_the_end_travels() -> None:
+    failed = Failed(FailureKind.EXCEPTION, "x" * MAX_MESSAGE_CHARS + "ValueError: the cause")
+    message = parse(pack(TaskEnded("lease", 1, "attempt", failed, 0)))
+    assert isinstance(message, TaskEnded)
+    assert isinstance(message.outcome, Failed)
+    assert len(message.outcome.message) == MAX_MESSAGE_CHARS
+    assert message.outcome.message.endswith("xxxValueError: the cause")

@@ -1,0 +1,67 @@
+"""Deny by default: who may work, and who may have what run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formation_p2p.effects import Contact, Moment
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Denied
+from formation_p2p.resources.capability import Capability, idle
+from formation_p2p.trust.grants import Right, Rights, issue
+from formation_p2p.trust.membership import Membership
+from tests.unit.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
+
+ROOT = identity("root")
+MEMBERSHIP = Membership(ROOT.public_key)
+NOW = at(0)
+EXPIRY = int(NOW.unix_s) + 3600
+LATER = Moment(7200, NOW.unix_s + 7200)
+
+
+def grant(of: Contact, *may: Right, priority: int = 100) -> bytes:
+    drivers = frozenset({"process"})
+    rights = Rights(EXPIRY, frozenset(may) or frozenset(Right), drivers, priority)
+    return issue(ROOT, rights, of.peer_id)
+
+
+def profile(of: Contact, shown: bytes) -> Profile:
+    capability = Capability(1000, 2**30)
+    return Profile(
+        peer_id=of.peer_id,
+        sequence=1,
+        issued_unix_s=int(NOW.unix_s),
+        expires_unix_s=EXPIRY,
+        capability=capability,
+        capacity=idle(capability),
+        grant=shown,
+    )
+
+
+def test_a_worker_with_a_grant_may_work_until_it_expires() -> None:
+    alice = profile(ALICE, grant(ALICE))
+    assert MEMBERSHIP.may_work(alice, NOW) is None
+    assert isinstance(MEMBERSHIP.may_work(alice, LATER), Denied)
+
+
+def test_nobody_else_may_work() -> None:
+    for shown in (b"", b"\x00", grant(ALICE), grant(MALLORY, Right.SUBMIT)):
+        assert isinstance(MEMBERSHIP.may_work(profile(MALLORY, shown), NOW), Denied)
+    forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
+    assert isinstance(MEMBERSHIP.may_work(profile(MALLORY, forged), NOW), Denied)
+
+
+def test_a_scheduler_may_have_run_what_its_grant_allows_and_no_more() -> None:
+    shown = grant(BOB, priority=5)
+    assert MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 5, NOW) is None
+    python = replace(NEEDS, driver="python")
+    for denied in (
+        MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 6, NOW),
+        MEMBERSHIP.may_submit(shown, BOB.peer_id, python, 0, NOW),
+        MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 0, LATER),
+        MEMBERSHIP.may_submit(shown, MALLORY.peer_id, NEEDS, 0, NOW),
+        MEMBERSHIP.may_submit(b"", BOB.peer_id, NEEDS, 0, NOW),
+        MEMBERSHIP.may_submit(grant(BOB, Right.WORK), BOB.peer_id, NEEDS, 0, NOW),
+    ):
+        assert isinstance(denied, Denied)
+        assert denied.right == "submit"
