@@ -33,6 +33,7 @@ from formation_p2p.errors import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, Report
 from formation_p2p.host.hardware import Hardware
+from formation_p2p.host.home import Home
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.node import Node, python_calls, value_of
 from formation_p2p.placement.decision import Decision
@@ -44,6 +45,7 @@ from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sync import SyncJob, SyncNode
+from formation_p2p.trust.grants import Right, Rights
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
@@ -65,6 +67,7 @@ __all__ = [
     "Gone",
     "Gpu",
     "Hardware",
+    "Home",
     "Infeasible",
     "InvalidInput",
     "JobEnded",
@@ -84,6 +87,8 @@ __all__ = [
     "RemoteError",
     "Report",
     "Requirements",
+    "Right",
+    "Rights",
     "Succeeded",
     "SyncJob",
     "SyncNode",

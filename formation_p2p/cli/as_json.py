@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +25,7 @@ from formation_p2p.dispatch.job_events import (
 from formation_p2p.errors import InvalidInput
 from formation_p2p.host.hardware import Hardware
 from formation_p2p.identity import PeerId
+from formation_p2p.job import JobHandle
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Refusal
@@ -36,6 +38,17 @@ Json = dict[str, Any]
 def put(document: Json) -> None:
     """One JSON document, on a line of its own."""
     print(json.dumps(document), flush=True)
+
+
+def lines_of(job: JobHandle) -> Callable[[JobEvent], Awaitable[None]]:
+    """What writes the events of a job of processes, each as a line."""
+    lines = EventLines({task.task_id: task.label for task in job.tasks})
+
+    async def write(event: JobEvent) -> None:
+        # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
+        await asyncio.to_thread(put, lines.line(event))
+
+    return write
 
 
 def hardware(found: Hardware) -> Json:

@@ -29,7 +29,7 @@ class Interrupt:
         """Have the first signal do `action`, and tell the person `note`."""
 
         def act() -> None:
-            say(f"{note}; press Ctrl-C again to end at once")
+            say(f"formation: {note}; press Ctrl-C again to end at once")
             action()
 
         self._first = act

@@ -60,7 +60,7 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             refused = isinstance(result.error(), Unauthorized)
             kind = Unauthorized if refused else Unplaceable
             next_ = "" if refused else "; `formation explain` shows who could run what"
-            return kind(f"{what} runs nowhere: {why_nobody(result.refusals)}{next_}")
+            return kind(f"nobody runs {what}: {why_nobody(result.refusals)}{next_}")
 
 
 def exit_code_of(results: Sequence[TaskResult]) -> int:

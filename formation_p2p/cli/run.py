@@ -30,7 +30,6 @@ from formation_p2p.cli.options import (
     pairs_of,
     require,
 )
-from formation_p2p.cli.outcomes import error_of, process_result, why_empty
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.errors import Unplaceable
 from formation_p2p.resources.parse import parse_requirements
@@ -40,7 +39,6 @@ from formation_p2p.workload.process import ProcessSpec
 if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent
     from formation_p2p.host.home import Home
-    from formation_p2p.job import JobHandle
     from formation_p2p.resources.requirements import Requirements
 
     Show = Callable[[JobEvent], Awaitable[None]]
@@ -63,7 +61,9 @@ Examples:
 def run(
     argv: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND [ARG]...", help="The command, as the worker is to run it."),
+        typer.Argument(
+            metavar="ARGV", help="The command and its arguments, as the worker is to run them."
+        ),
     ],
     needs: NeedsOption = "",
     files_in: Annotated[
@@ -155,6 +155,8 @@ async def _run(
     attempts: int,
     as_json: bool,
 ) -> int:
+    from formation_p2p.cli.as_json import lines_of
+    from formation_p2p.cli.outcomes import error_of, process_result, why_empty
     from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
@@ -167,31 +169,19 @@ async def _run(
             timeout_s=timeout_s,
         )
         interrupt.first(job.cancel, "cancelling the command")
-        show = _lines(job) if as_json else _pass_on(spec.argv[0])
+        show = lines_of(job) if as_json else _pass_on(spec.argv[0])
         async for event in job.events():
             await show(event)
         (result,) = await job
         if result.status == "cancelled" and interrupt.number is not None:
             return interrupt.exit_code
         if result.status == "unplaceable" and not result.refusals:
-            raise Unplaceable(f"{spec.argv[0]} runs nowhere: {await why_empty(node, home)}")
+            raise Unplaceable(f"nobody runs {spec.argv[0]}: {await why_empty(node, home)}")
         error = error_of(result, spec.argv[0])
         if error is not None:
             raise error
         write_outputs(Path(), spec.files_out, process_result(result.result).files)
         return DONE
-
-
-def _lines(job: JobHandle) -> Show:
-    from formation_p2p.cli.as_json import EventLines, put
-
-    lines = EventLines({task.task_id: task.label for task in job.tasks})
-
-    async def show(event: JobEvent) -> None:
-        # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
-        await asyncio.to_thread(put, lines.line(event))
-
-    return show
 
 
 def _pass_on(what: str) -> Show:
@@ -206,9 +196,11 @@ def _pass_on(what: str) -> Show:
             case TaskPlaced():
                 impatience.cancel()
             case TaskPrinted(_, is_stderr, data):
+                # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
                 await asyncio.to_thread(_write, sys.stderr if is_stderr else sys.stdout, data)
             case TaskRetried(_, attempt):
-                say(f"formation: lost on {short(attempt.worker)}: {attempt.why}; trying again")
+                how = "lost" if attempt.lost else "failed"
+                say(f"formation: {how} on {short(attempt.worker)}: {attempt.why}; trying again")
             case _:
                 pass
 

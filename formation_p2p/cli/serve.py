@@ -29,11 +29,11 @@ from formation_p2p.cli.options import (
     require,
 )
 from formation_p2p.cli.words import say
-from formation_p2p.errors import InvalidInput
+from formation_p2p.errors import InvalidInput, NodeClosed
 from formation_p2p.trust.grants import Right
 
 if TYPE_CHECKING:
-    from formation_p2p.cli.watched import Watch
+    from formation_p2p.cli.watched import Watch, WorkEvent
     from formation_p2p.host.drivers.driver import Driver
     from formation_p2p.host.home import Home
     from formation_p2p.node import Node
@@ -130,10 +130,10 @@ async def _worker(
 
     leave = asyncio.Event()
     log = WorkLog()
-    watch = Watch(show_as_json if as_json else log.show)
+    watch = Watch()
     makers = await asyncio.to_thread(_makers, drivers, watch)
     async with Node.join(home=home.path, listen=listen) as node:
-        interrupt.first(leave.set, "formation: leaving the network")
+        interrupt.first(leave.set, "leaving the network")
         hardware = await node.worker(drivers=makers, limits=limits, labels=labels)
         can = hardware.capability
         if as_json:
@@ -145,13 +145,23 @@ async def _worker(
                 log.line(f"  listens at {address}")
             said = "".join(f", {key}={value}" for key, value in labels.items())
             log.line(f"  offers {offer_in_words(can)}, for {' and '.join(sorted(makers))}{said}")
+        showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
+        showing.add_done_callback(lambda _: leave.set())  # nobody reads it any more
         alone = asyncio.create_task(_say_when_alone(node, home))
         with contextlib.nullcontext() if as_json else log.counting(watch):
             await leave.wait()
         alone.cancel()
+    watch.close()
+    await showing
     if as_json:
         put({"event": "left"})
     return DONE
+
+
+async def _show(watch: Watch, show: Callable[[WorkEvent], None]) -> None:
+    async for event in watch.events():
+        # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
+        await asyncio.to_thread(show, event)
 
 
 def _makers(names: Iterable[str], watch: Watch) -> dict[str, Callable[[], Driver]]:
@@ -169,7 +179,10 @@ async def _say_when_alone(node: Node, home: Home) -> None:
     from formation_p2p.cli.outcomes import why_alone
 
     await asyncio.sleep(ALONE_S)
-    why = await why_alone(node, home)
+    try:
+        why = await why_alone(node, home)
+    except NodeClosed as error:
+        why = str(error)
     if why is not None:
         say(f"formation: {why}; trying again meanwhile")
 
@@ -216,7 +229,7 @@ async def _gate(
 
     leave = asyncio.Event()
     async with Node.join(home=home.path, listen=listen) as node:
-        interrupt.first(leave.set, "formation: leaving the network")
+        interrupt.first(leave.set, "leaving the network")
         tail = f"/p2p/{node.peer_id}"
         gates = [a.removesuffix(tail) + tail for a in announce or node.addresses]
         for address in reversed(gates):  # each goes first, so that they end in their order

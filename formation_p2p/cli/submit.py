@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from formation_p2p.job import JobHandle, TaskResult
     from formation_p2p.workload.process import ProcessSpec
 
-    Show = Callable[[JobEvent], None]
+    Show = Callable[[JobEvent], Awaitable[None]]
 
 EPILOG: Final = f"""
 \b
@@ -111,6 +111,7 @@ async def _submit(
     out_dir: Path | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.cli.as_json import lines_of
     from formation_p2p.cli.outcomes import exit_code_of, why_empty
     from formation_p2p.node import Node
 
@@ -127,10 +128,11 @@ async def _submit(
         )
         interrupt.first(job.cancel, "cancelling the job")
         kept = _Kept(job, job_file.tasks, out_dir)
-        with _lines(job) if as_json else _bar(len(job.tasks)) as show:
+        lines = contextlib.nullcontext(lines_of(job))
+        with lines if as_json else _bar(len(job.tasks)) as show:
             async for event in job.events():
                 kept.take(event)
-                show(event)
+                await show(event)
         results = kept.checked(await job)
         if not as_json:
             _report(results, time.monotonic() - began_s, out_dir)
@@ -190,14 +192,6 @@ class _Kept:
 
 
 @contextlib.contextmanager
-def _lines(job: JobHandle) -> Iterator[Show]:
-    from formation_p2p.cli.as_json import EventLines, put
-
-    lines = EventLines({task.task_id: task.label for task in job.tasks})
-    yield lambda event: put(lines.line(event))
-
-
-@contextlib.contextmanager
 def _bar(total: int) -> Iterator[Show]:
     """How far the job is, where somebody looks on."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -212,8 +206,11 @@ def _bar(total: int) -> Iterator[Show]:
         TaskUnplaceable,
     )
 
+    async def nobody_looks(event: JobEvent) -> None:
+        pass
+
     if not sys.stderr.isatty():
-        yield lambda event: None
+        yield nobody_looks
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     under_way: set[str] = set()
@@ -221,7 +218,7 @@ def _bar(total: int) -> Iterator[Show]:
     with Progress(*columns, TextColumn("{task.description}"), console=console(stderr=True)) as bar:
         row = bar.add_task("looking for workers", total=total)
 
-        def show(event: JobEvent) -> None:
+        async def show(event: JobEvent) -> None:
             nonlocal failed
             match event:
                 case TaskPlaced(task_id):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,14 +43,30 @@ WorkEvent = WorkBegan | WorkEnded
 class Watch:
     """Counts, and hands each event over from the node's thread to the loop's."""
 
-    def __init__(self, show: Callable[[WorkEvent], None]) -> None:
+    def __init__(self) -> None:
         self.running = self.succeeded = self.failed = 0
-        self._show = show
         self._loop = asyncio.get_running_loop()
         self._events: deque[WorkEvent] = deque(maxlen=MAX_UNSHOWN)
+        self._news = asyncio.Event()
+        self._closed = False
 
     def watched(self, make: Callable[[], Driver]) -> Driver:
         return _Watched(make(), self._tell)
+
+    async def events(self) -> AsyncIterator[WorkEvent]:
+        """All that happens until `close`. One reader only."""
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._closed:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def close(self) -> None:
+        """Once the node has been left: nothing will happen any more."""
+        self._closed = True
+        self._news.set()
 
     def _tell(self, event: WorkEvent) -> None:
         """On the node's thread."""
@@ -61,12 +77,8 @@ class Watch:
             self.succeeded += event.how == "succeeded"
             self.failed += event.how != "succeeded"
         self._events.append(event)
-        if len(self._events) == 1:  # else the loop knows, and has not come to the end yet
-            self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        while self._events:
-            self._show(self._events.popleft())
+        if len(self._events) == 1:  # else the reader has not come to the end yet
+            self._loop.call_soon_threadsafe(self._news.set)
 
 
 class _Watched:

@@ -112,12 +112,9 @@ class Group:
         """The worker leased: what it refused before counts no longer."""
         self._back_offs.pop(worker, None)
 
-    def ask_order(self, now: Moment) -> list[Contact]:
+    def ask_order(self, head: TaskRun, now: Moment) -> list[Contact]:
         """Whom to ask for a lease, best first: who is nearest to most of the waiting tasks, and
-        among equals, nearest to the first of them."""
-        head = self.first_waiting()
-        if head is None:
-            return []
+        among equals, nearest to `head`, the first of them."""
         asked = [p for p in self._pool.values() if self._is_askable(p.peer_id, now)]
         asked.sort(
             key=lambda p: (
@@ -189,7 +186,11 @@ class Group:
         return None
 
     def _could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
-        return any(not run.avoids(p) and self._is_askable(p, now) for p in self._pool)
+        """Whether a worker that has not failed the task has a lease of ours, or may be asked."""
+        leased = {slot.worker for slot in self.slots.values()}
+        return any(
+            not run.avoids(p) and (p in leased or self._is_askable(p, now)) for p in self._pool
+        )
 
     def nearest(self, run: TaskRun) -> PeerId | None:
         """The capable worker nearest to a task, of those that have not failed it if there are

@@ -9,7 +9,7 @@ the longest other one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
 from formation_p2p.dispatch.group import PIPELINE, Group, Slot
@@ -42,7 +42,7 @@ from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Failed, Succeeded
+from formation_p2p.workload.outcome import Succeeded
 from formation_p2p.workload.task import Job
 
 # With nobody capable, discovery is tried again once after this long: a worker that has just
@@ -160,12 +160,14 @@ class Scheduler:
                     self._lease_recovered(lease, now)
                 case LeaseLost(lease, refusal):
                     self._lease_lost(lease, refusal, now)
+                case _:
+                    assert_never(event)
         return self._take()
 
+    # A group lasts for as long as a round of it is open or a lease of it is held.
+
     def _round_closed(self, closed: RoundClosed, now: Moment) -> None:
-        group = next((g for g in self._groups.values() if g.round == closed.round), None)
-        if group is None:
-            return
+        group = next(g for g in self._groups.values() if g.round == closed.round)
         group.round = None
         for worker, refusal in closed.refusals:
             group.back_off(worker, refusal, now)
@@ -173,10 +175,7 @@ class Scheduler:
         self._pump(group, now, "a round closed")
 
     def _lease_held(self, lease: HeldLease, now: Moment) -> None:
-        group = self._groups.get((lease.needs, lease.priority))
-        if group is None:
-            self._lessee.release(lease, "nothing waits for it any more")
-            return
+        group = self._groups[lease.needs, lease.priority]
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.welcome(worker)
@@ -185,10 +184,8 @@ class Scheduler:
         self._pump(group, now, f"lease {lease.lease_id}")
 
     def _lease_recovered(self, lease: HeldLease, now: Moment) -> None:
-        group = self._groups.get((lease.needs, lease.priority))
-        slot = None if group is None else group.slots.get(lease.key)
-        if group is None or slot is None:
-            return
+        group = self._groups[lease.needs, lease.priority]
+        slot = group.slots[lease.key]
         cause = "the worker answers again"
         for attempt_id, run in slot.attempts.items():
             self._dispatch(slot, attempt_id, run, cause)
@@ -197,9 +194,7 @@ class Scheduler:
         self._pump(group, now, cause)
 
     def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
-        group = self._groups.get((lease.needs, lease.priority))
-        if group is None:
-            return
+        group = self._groups[lease.needs, lease.priority]
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.back_off(worker, refusal, now)
@@ -247,12 +242,11 @@ class Scheduler:
         if run is None:
             return self._take()
         group = self._groups[(slot.lease.needs, slot.lease.priority)]
-        match message.outcome:
-            case Succeeded(result):
-                self._jobs.succeeded(run, sender.peer_id, result, message.ran_ms)
-            case Failed() as failed:
-                if self._jobs.failed(run, sender.peer_id, failed):
-                    group.wait(run, first=True)
+        outcome = message.outcome
+        if isinstance(outcome, Succeeded):
+            self._jobs.succeeded(run, sender.peer_id, outcome.result, message.ran_ms)
+        elif self._jobs.failed(run, sender.peer_id, outcome):
+            group.wait(run, first=True)
         self._pump(group, now, f"{message.attempt_id} ended")
         return self._take()
 
@@ -276,7 +270,8 @@ class Scheduler:
         group.wake_s = float("inf")
         group.forget_expired(now)
         self._fill(group, 1, now, cause)
-        if group.waiting and not self._seek(group, now, cause):
+        head = group.first_waiting()
+        if head is not None and not self._seek(group, head, now, cause):
             self._fill(group, PIPELINE, now, cause)
         if not group.waiting:
             self._let_go(group, cause)
@@ -315,12 +310,12 @@ class Scheduler:
     def _cancel(self, slot: Slot, attempt_id: str, cause: str) -> None:
         self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, attempt_id), cause)
 
-    def _seek(self, group: Group, now: Moment, cause: str) -> bool:
+    def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> bool:
         """Go for more leases, or for more workers. Returns whether leases may yet come of what
         is under way."""
         if group.round is not None or group.committing:
             return True
-        order = group.ask_order(now)
+        order = group.ask_order(head, now)
         if order:
             at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
             group.round = self._lessee.ask(
@@ -333,11 +328,11 @@ class Scheduler:
             )
             return True
         if group.find is None:
-            self._look(group, now, cause)
+            self._look(group, head, now, cause)
         group.wake_s = min(group.wake_s, group.next_askable_s())
         return False
 
-    def _look(self, group: Group, now: Moment, cause: str) -> None:
+    def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time; give up where it has nobody to name, twice."""
         stranded = not group.has_candidates and not group.slots
         if stranded and group.looks >= 2:
@@ -348,14 +343,12 @@ class Scheduler:
         if now.mono_s < due_s:
             group.wake_s = min(group.wake_s, due_s)
             return
-        head = group.first_waiting()
-        if head is None:
+        group.find = self._finder.find(group.needs, head.key, now, cause)
+        if group.find is None:  # too many are under way
+            group.wake_s = now.mono_s + SECOND_LOOK_S
             return
         group.looked_s = now.mono_s
         group.looks = group.looks + 1 if stranded else 0
-        group.find = self._finder.find(group.needs, head.key, now, cause)
-        if group.find is None:
-            group.wake_s = now.mono_s + SECOND_LOOK_S
 
     def _nobody(self, group: Group) -> None:
         reasons = group.reasons()

@@ -16,6 +16,7 @@ from formation_p2p.errors import RemoteError, Unreachable
 from formation_p2p.host import net_identify, net_negotiation
 from formation_p2p.host.net_addresses import told_by
 from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_shares import STREAMS_PER_S, Pace
 from formation_p2p.host.net_yamux import Muxer
 from formation_p2p.identity import peer_id_from_bytes
 
@@ -50,6 +51,7 @@ class Connection(INetConn):
         remote = muxer.get_remote_address()
         self.remote_host = remote[0] if remote is not None else None
         self._muxer = muxer
+        self._stream_pace = Pace(STREAMS_PER_S)
         self._identified = trio.Event()
         self._opened_at = trio.current_time()
 
@@ -85,7 +87,9 @@ class Connection(INetConn):
             nursery.start_soon(self._identify)
             try:
                 while True:
-                    nursery.start_soon(self._serve, await self._muxer.accept(), handler)
+                    channel = await self._muxer.accept()
+                    await self._stream_pace.wait()
+                    nursery.start_soon(self._serve, channel, handler)
             except MuxedConnUnavailable as end:
                 log.debug("connection to %s is over: %s", self.peer, end)
             with trio.CancelScope(shield=True):

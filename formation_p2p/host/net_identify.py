@@ -32,6 +32,8 @@ AGENT: Final = "formation_p2p"
 MAX_MESSAGE_BYTES: Final = 16 * KIB
 # Of those at most eight are kept (MAX_ADDRESSES); the rest are transports that we lack.
 MAX_PARSED_ADDRESSES: Final = 32
+# An address with a DNS name of 253 characters, and a relay's in front of it.
+MAX_ADDRESS_BYTES: Final = 400
 
 
 async def read_message(channel: Channel) -> tuple[str, ...]:
@@ -56,6 +58,8 @@ def _addresses(message: bytes) -> tuple[str, ...]:
         raise ProtocolViolation("an identify message that does not parse") from error
     found = []
     for raw in itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES):
+        if len(raw) > MAX_ADDRESS_BYTES:
+            continue
         try:
             found.append(str(Multiaddr(raw)))
         except Exception:  # noqa: BLE001, S112

@@ -29,6 +29,10 @@ MAX_ANSWERING: Final = 4
 KAD_FRAMES_PER_S: Final = 256
 # The events of a few hundred short tasks a second.
 WORK_FRAMES_PER_S: Final = 1024
+# Peers remembered: some times as many as may be connected.
+MAX_SHARES: Final = 1024
+# A negotiation costs 1 ms as well. A foreign implementation opens a stream for each request.
+STREAMS_PER_S: Final = 128
 # What may come at once after a pause, in seconds of the rate.
 BURST_S: Final = 4
 
@@ -88,17 +92,15 @@ class Share:
 
 
 class Shares:
-    """Of all connected peers; `forget` one when its last connection closes."""
+    """Of the peers that were there lately: one that comes back has no new share by that."""
 
     def __init__(self) -> None:
         self.large_frame_bytes = 0
-        self._shares: dict[PeerId, Share] = {}
+        self._shares: dict[PeerId, Share] = {}  # the latest at the end
 
     def of(self, peer: PeerId) -> Share:
-        share = self._shares.get(peer)
-        if share is None:
-            share = self._shares[peer] = Share(self)
+        share = self._shares.pop(peer, None) or Share(self)
+        self._shares[peer] = share
+        if len(self._shares) > MAX_SHARES:
+            del self._shares[next(iter(self._shares))]
         return share
-
-    def forget(self, peer: PeerId) -> None:
-        self._shares.pop(peer, None)

@@ -8,7 +8,6 @@ subclassed, since what is wrong lies in its three loops:
 - :703 sends pings and never acts on one that stays unanswered;
 - :1377, :1487 the reader waits for the write lock to acknowledge and to pong, so that two peers
   that write much at once wait for each other;
-- :1693 after a message that does not decrypt it goes on reading, a log line each 10 ms;
 - :1293 any number of streams may be opened to us.
 
 Source: hashicorp/yamux specification; libp2p yamux specification.

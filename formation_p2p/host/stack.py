@@ -14,31 +14,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
-from libp2p.abc import INetStream
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.custom_types import TProtocol
-from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStore
-from libp2p.security.noise.transport import Transport as NoiseTransport
-from multiaddr import Multiaddr
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, Unreachable
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
-from formation_p2p.host.net_addresses import TcpAddress, expand
-from formation_p2p.host.net_channel import Channel
-from formation_p2p.host.net_host import GuardedHost
-from formation_p2p.host.net_kad import KadCaller, serve_kad
-from formation_p2p.host.net_shares import Shares
-from formation_p2p.host.net_work import WorkSessions
-from formation_p2p.host.swarm import GuardedSwarm
-from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
+from formation_p2p.host.net_addresses import TcpAddress
+from formation_p2p.identity import Identity, PeerId
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net_network import Network
 
 log = logging.getLogger(__name__)
 
@@ -90,21 +78,17 @@ class Stack:
                 f"libp2p {found} is installed, but this needs exactly {LIBP2P_VERSION}: "
                 f"pip install libp2p=={LIBP2P_VERSION}"
             )
-        if "LIBP2P_DEBUG" not in os.environ:
-            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
-            # what strangers cause. What of that matters is logged here.
-            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
         self.addresses: tuple[str, ...] = ()
         """Where it really listens: never 0.0.0.0, without /p2p/…; set once `run` has started."""
         self.announced: tuple[str, ...] = ()
         """What peers are told: `announce` if given, else `addresses`."""
         self._identity = identity
-        self._listen = [Multiaddr(str(a)) for a in _parse("listen", listen)]
+        self._listen = _parse("listen", listen)
         self._announce = tuple(str(a) for a in _parse("announce", announce))
         self._kad_protocol = kad_protocol
         self._work_protocol = work_protocol
         self._pending: set[trio.CancelScope] = set()
-        self._network: _Network | None = None
+        self._network: Network | None = None
         self._closing = trio.Event()
         self._closed = trio.Event()
 
@@ -114,21 +98,21 @@ class Stack:
         """Serve until `close`. Raises LocalError where it cannot listen, and whatever breaks the
         network underneath. Calls that are pending then raise NodeClosed.
         """
+        # 0.7 s and 78 MB, which nobody pays who does not run a network.
+        from formation_p2p.host.net_network import Network
+
         refused: LocalError | None = None
         try:
             async with trio.open_nursery() as nursery:
-                network = _Network(
+                network = Network(
                     self._identity, handlers, nursery, self._kad_protocol, self._work_protocol
                 )
-                await nursery.start(network.swarm.run)
                 try:
-                    await network.swarm.listen(*self._listen)
+                    self.addresses = await network.start(self._listen, self._announce)
                 except LocalError as error:
                     refused = error
                 else:
-                    bound = network.host.get_transport_addrs()
-                    self.addresses = expand([TcpAddress.parse(str(a)) for a in bound])
-                    self.announced = network.host.addresses = self._announce or self.addresses
+                    self.announced = self._announce or self.addresses
                     self._network = network
                     task_status.started()
                     try:
@@ -198,79 +182,10 @@ class Stack:
         return connection.contact if connection is not None else to
 
     @property
-    def _running(self) -> _Network:
+    def _running(self) -> Network:
         if self._network is None:
             raise NodeClosed("the network does not run; start it, or wait until it is restarted")
         return self._network
-
-
-class _Network:
-    """What exists while a stack runs."""
-
-    def __init__(
-        self,
-        identity: Identity,
-        handlers: Handlers,
-        nursery: trio.Nursery,
-        kad_protocol: str,
-        work_protocol: str,
-    ) -> None:
-        key_pair = create_new_key_pair(identity.seed)
-        peer_id = ID(peer_id_to_bytes(identity.peer_id))
-        peerstore = PeerStore()
-        peerstore.add_key_pair(peer_id, key_pair)
-        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
-        self._handlers = handlers
-        self._nursery = nursery
-        self._shares = Shares()
-        self.swarm = GuardedSwarm(peer_id, peerstore, noise, on_disconnected=self._disconnected)
-        self.host = GuardedHost(self.swarm)
-        self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
-        self.work = WorkSessions(
-            work_protocol,
-            self.swarm.dial,
-            self._shares,
-            self._spawn,
-            handlers.received,
-            self._undelivered,
-        )
-        self.host.set_stream_handler(TProtocol(kad_protocol), self._serve_kad)
-        self.host.set_stream_handler(TProtocol(work_protocol), self._serve_work)
-
-    async def _serve_kad(self, stream: INetStream) -> None:
-        assert isinstance(stream, Channel)
-        connection = self.swarm.connection_of(stream)
-        share = self._shares.of(connection.peer)
-        await serve_kad(stream, connection, share, self._handlers.asked)
-
-    async def _serve_work(self, stream: INetStream) -> None:
-        assert isinstance(stream, Channel)
-        await self.work.serve(stream, self.swarm.connection_of(stream))
-
-    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(_logged, task)
-
-    def _undelivered(self, to: PeerId, reason: str) -> None:
-        try:
-            self._handlers.undelivered(to, reason)
-        except Exception:
-            # The shell's fault, and nobody above us to tell: the network goes on.
-            log.exception("the handler of undelivered frames failed")
-
-    def _disconnected(self, peer: PeerId) -> None:
-        self._shares.forget(peer)
-        try:
-            self._handlers.disconnected(peer)
-        except Exception:
-            log.exception("the handler of closed connections failed")  # as above
-
-
-async def _logged(task: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await task()
-    except Exception:
-        # One peer's stream must not end the network, whatever goes wrong with it.
-        log.exception("a task of the network failed")
 
 
 def _parse(field: str, addresses: Iterable[str]) -> list[TcpAddress]:

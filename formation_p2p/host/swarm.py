@@ -74,6 +74,8 @@ DIAL_S: Final = 15.0  # all addresses of a peer
 ADDRESS_S: Final = 8.0  # one of them, with its handshake
 STAGGER_S: Final = 0.25  # the head start of a better address, as RFC 8305 has it
 
+_THIS_MACHINE: Final = "loopback"
+
 
 @dataclass(eq=False)
 class _Dial:
@@ -240,17 +242,17 @@ class GuardedSwarm(Swarm):
 
     async def _accepted(self, stream: ReadWriteCloser) -> None:
         remote = stream.get_remote_address()
-        ip = remote[0] if remote is not None else None
-        refusal = self._refusal(ip)
+        origin = _origin(remote[0]) if remote is not None else ""
+        refusal = self._refusal(origin)
         if refusal is not None:
-            log.debug("a connection from %s is refused: %s", ip, refusal)
+            log.debug("a connection from %s is refused: %s", remote, refusal)
             await stream.close()
             return
-        with self._handshaking(ip):
+        with self._handshaking(origin):
             try:
                 muxer = await self.upgrader.upgrade(RawConnection(stream, False), None)
             except SwarmException as error:
-                log.debug("a connection from %s fails: %s", ip, error)
+                log.debug("a connection from %s fails: %s", remote, error)
                 return
         if self._make_room(inbound=True):  # others may have taken it meanwhile
             self._adopt(Connection(muxer, inbound=True))
@@ -258,23 +260,24 @@ class GuardedSwarm(Swarm):
             await muxer.close()
 
     @contextmanager
-    def _handshaking(self, ip: str | None) -> Iterator[None]:
-        self._handshakes[ip or ""] += 1
+    def _handshaking(self, origin: str) -> Iterator[None]:
+        self._handshakes[origin] += 1
         try:
             yield
         finally:
-            self._handshakes[ip or ""] -= 1
+            self._handshakes[origin] -= 1
             self._handshakes += Counter()  # drops the zeros
 
-    def _refusal(self, ip: str | None) -> str | None:
-        if ip is None or self.stopping:
+    def _refusal(self, origin: str) -> str | None:
+        if not origin or self.stopping:
             return "closed already"
         if self._handshakes.total() >= MAX_HANDSHAKES:
             return "too many handshakes"
-        if not ipaddress.ip_address(ip).is_loopback:
-            if self._handshakes[ip] >= MAX_HANDSHAKES_PER_IP:
+        if origin != _THIS_MACHINE:
+            if self._handshakes[origin] >= MAX_HANDSHAKES_PER_IP:
                 return "too many handshakes with this address"
-            if sum(c.remote_host == ip and c.inbound for c in self._all()) >= MAX_INBOUND_PER_IP:
+            there = [c for c in self._all() if c.inbound and _origin(c.remote_host) == origin]
+            if len(there) >= MAX_INBOUND_PER_IP:
                 return "too many connections from this address"
         if not self._make_room(inbound=True):
             return "too many connections"
@@ -403,3 +406,13 @@ class GuardedSwarm(Swarm):
     ) -> IMuxedConn:
         muxer = await self.upgrader.upgrade(raw_conn, None)
         return self._adopt(Connection(muxer, inbound=True)).muxed_conn
+
+
+def _origin(host: str | None) -> str:
+    """Whom an address is counted for: of IPv6 the /64, since whoever has one has all of it."""
+    if host is None:
+        return ""
+    ip = ipaddress.ip_address(host)
+    if ip.is_loopback:
+        return _THIS_MACHINE
+    return host if ip.version == 4 else str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))

@@ -34,7 +34,7 @@ from formation_p2p.resources.requirements import Requirements
 
 RoundId = NewType("RoundId", int)
 
-# How long to wait for a better offer once there is one (design: at most 500 ms).
+# How long to wait for a better offer once there is one.
 DELIBERATION_S: Final = 0.5
 # How long to wait for any answer at all: a dial of three slow round trips, and a retry.
 ANSWER_S: Final = 3.0
@@ -99,7 +99,8 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class RoundClosed:
-    """Every worker asked is in one of the two: committed to, or here with why not."""
+    """`refusals` are of those that said no, or nothing in time. A worker whose answer no longer
+    mattered is in neither."""
 
     round: RoundId
     committed: tuple[PeerId, ...]
@@ -131,7 +132,10 @@ NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
 
 @dataclass(slots=True)
 class _Round:
-    """`order` is best first. A worker is outstanding while it has neither offered nor refused."""
+    """`order` is best first. A worker is outstanding while it has neither offered nor refused.
+
+    `offered_s` is when the first offer came.
+    """
 
     round: RoundId
     needs: Requirements
@@ -142,6 +146,7 @@ class _Round:
     cause: str
     requests: dict[int, PeerId] = field(default_factory=dict)
     offers: dict[PeerId, Offer] = field(default_factory=dict)
+    offered_s: float = float("inf")
     refusals: dict[PeerId, Refusal] = field(default_factory=dict)
 
     def outstanding(self, peer_id: PeerId) -> bool:
@@ -160,7 +165,7 @@ class _Round:
         return True
 
     def closes_s(self) -> float:
-        return self.started_s + (DELIBERATION_S if self.offers else ANSWER_S)
+        return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
 
 
 class Lessee:
@@ -216,6 +221,7 @@ class Lessee:
         short = _shortfall(offer, asked.needs)
         if short is None:
             asked.offers[sender.peer_id] = offer
+            asked.offered_s = min(asked.offered_s, now.mono_s)
         else:
             asked.refusals[sender.peer_id] = short
             self._send(sender, Release(offer.lease_id), "the offer holds less than was asked")
@@ -316,7 +322,7 @@ class Lessee:
             self._close(asked, now)
 
     def _close(self, asked: _Round, now: Moment) -> None:
-        """Commit to the best offers, give back the rest; who has not answered is out of time."""
+        """Commit to the best offers, and give back the rest."""
         del self._rounds[asked.round]
         committed: list[PeerId] = []
         refusals: list[tuple[PeerId, Refusal]] = []
@@ -326,8 +332,9 @@ class Lessee:
             if refusal is not None:
                 refusals.append((contact.peer_id, refusal))
             elif offer is None:
-                waited = f"it did not answer within {now.mono_s - asked.started_s:.1f} s"
-                refusals.append((contact.peer_id, Gone("the worker", waited)))
+                if now.mono_s >= asked.closes_s():
+                    waited = f"it did not answer within {now.mono_s - asked.started_s:.1f} s"
+                    refusals.append((contact.peer_id, Gone("the worker", waited)))
             elif (contact.peer_id, offer.lease_id) in self.held:
                 twice = Gone(f"lease {offer.lease_id}", "the worker offered it twice")
                 refusals.append((contact.peer_id, twice))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import mallory
 import psutil
@@ -20,6 +22,7 @@ from formation_p2p.errors import Unreachable
 from formation_p2p.host import net_channel, net_connection, net_upgrade, net_work, net_yamux, swarm
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame, encode_length
 from formation_p2p.host.net_addresses import TcpAddress
+from formation_p2p.host.net_shares import MAX_SHARES, Shares
 from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
 from formation_p2p.identity import Identity
 from formation_p2p.units import KIB, MIB
@@ -163,6 +166,18 @@ def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
     run(story)
 
 
+def test_garbage_after_noise_ends_the_connection_at_once() -> None:
+    async def story() -> None:
+        bob = Node()
+        async with running(bob):
+            hand = await mallory.muxed(bob)
+            raw: Any = hand.pipe
+            await raw.conn.read_writer.read_write_closer.write(struct.pack("!H", 64) + bytes(64))
+            await until(lambda: bob.gone, within_s=1)
+
+    run(story)
+
+
 # -- streams ------------------------------------------------------------------------------------
 
 
@@ -288,6 +303,67 @@ def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 200 <= len(floods) <= 300
 
     run(story)
+
+
+@pytest.mark.parametrize("frame", [mallory.PING, WINDOW_UPDATE, DATA])
+def test_a_flood_of_empty_frames_delays_the_others_a_little(frame: int) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.open(1, KAD_PROTOCOL)
+            flags = SYN if frame == mallory.PING else 0
+            flood = mallory.HEADER.pack(0, frame, flags, 0 if flags else 1, 0) * 4000
+
+            async def swallow() -> None:
+                while True:
+                    await hand.pipe.read(mallory.HEADER.size)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(swallow)
+                end = trio.current_time() + 1
+                while trio.current_time() < end:
+                    await hand.pipe.write(flood)
+                nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_streams_opened_without_end_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_connection, "STREAMS_PER_S", 50)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            with trio.move_on_after(1):
+                for i in range(10_000):
+                    await hand.open(2 * i + 1, KAD_PROTOCOL)
+                    await hand.data(2 * i + 1, encode_frame(b"flood"))
+                    await hand.send(WINDOW_UPDATE, mallory.FIN, 2 * i + 1, 0)
+                    await trio.sleep(0.0005)
+            floods = [frame for _, frame in victim.requests if frame == b"flood"]
+            assert 100 < len(floods) < 300
+
+    run(story)
+
+
+def test_whoever_comes_back_has_spent_what_it_had_spent() -> None:
+    async def story() -> None:
+        shares = Shares()
+        busy = Identity.from_seed(bytes(32)).peer_id
+        share = shares.of(busy)
+        assert shares.of(busy) is share
+        for _ in range(MAX_SHARES):
+            shares.of(Identity.from_seed(os.urandom(32)).peer_id)
+        assert shares.of(busy) is not share
+
+    run(story)
+
+
+def test_an_address_is_counted_for_whoever_has_it() -> None:
+    assert swarm._origin("192.0.2.1") == "192.0.2.1"
+    assert swarm._origin("2001:db8::1") == swarm._origin("2001:db8::ffff:1")
+    assert swarm._origin("2001:db8::1") != swarm._origin("2001:db8:0:1::1")
+    assert swarm._origin("127.0.0.1") == swarm._origin("::1")
 
 
 def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -416,23 +415,6 @@ def test_a_ping_leaves_nothing_behind() -> None:
                 assert await read_all(channel, 32) == payload
             handler = bob.stack._running.host.multiselect.handlers[PING]
             assert not hasattr(handler, "__self__")
-
-    run(story)
-
-
-def test_garbage_after_noise_ends_the_connection_at_once() -> None:
-    """`stream_muxer/yamux/yamux.py:1693`: what does not decrypt is logged and reading goes on.
-
-    Ours: `Muxer._until_broken`.
-    """
-
-    async def story() -> None:
-        bob = Node()
-        async with running(bob):
-            hand = await mallory.muxed(bob)
-            raw: Any = hand.pipe
-            await raw.conn.read_writer.read_write_closer.write(struct.pack("!H", 64) + bytes(64))
-            await until(lambda: bob.gone, within_s=1)
 
     run(story)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from tests.system.programs import running
 
 DEMO = (sys.executable, "-m", "examples.demo")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.system.programs import ROOT, Program, python, running
 
 EXAMPLES = ROOT / "examples"

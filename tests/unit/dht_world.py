@@ -1,11 +1,11 @@
-"""A small world of DHT nodes on a virtual clock: the shipped `Kademlia`, and nothing above it.
+"""A small world of DHT nodes on a virtual clock: the shipped `Kademlia`, and little above it.
 
     world = DhtWorld(seed=1)
     gate, alice, bob = world.join("gate", "alice", "bob")
-    operation = alice.dht.put_value(value_name(alice.peer_id), alice.profile(world.now), …)
+    operation = alice.dht.find_node(bob.peer_id, world.now, "a test")
     world.perform(alice)
     world.elapse(5)
-    assert alice.ended(operation) == Published(…)
+    assert bob.contact in alice.searched(operation).closest
 
 Every message passes through its own encoder and parser. A node may lie, fall silent or die.
 """
@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.kademlia import Kademlia
@@ -88,6 +88,14 @@ def names_in_network(profile: Profile) -> frozenset[bytes]:
     return names_of(profile, NETWORK)
 
 
+class Upper(Protocol):
+    """What stands on a node's DHT: a finder, an announcer."""
+
+    def completed(self, completed: Completed, now: Moment) -> None: ...
+    def tick(self, now: Moment) -> None: ...
+    def next_timeout(self) -> float: ...
+
+
 @dataclass(slots=True, eq=False)
 class DhtNode:
     name: str
@@ -97,6 +105,7 @@ class DhtNode:
     alive: bool = True
     silent: bool = False
     lie: Lie | None = None
+    upper: Upper | None = None
     completed: list[tuple[float, Completed]] = field(default_factory=list)
     tick_s: float = float("inf")
 
@@ -170,12 +179,19 @@ class DhtWorld:
 
     def perform(self, node: DhtNode) -> None:
         """What came of calling a node: send its requests, keep what it completed."""
-        effects, completed = node.dht.take()
-        node.completed += [(self.now_s, each) for each in completed]
-        for effect in effects:
-            assert isinstance(effect, Ask), f"{effect} outside of a request"
-            self._ask(node, effect)
-        due_s = max(node.dht.next_timeout(), self.now_s)
+        while True:
+            effects, completed = node.dht.take()
+            for effect in effects:
+                assert isinstance(effect, Ask), f"{effect} outside of a request"
+                self._ask(node, effect)
+            for each in completed:
+                node.completed.append((self.now_s, each))
+                if node.upper is not None:
+                    node.upper.completed(each, self.now)
+            if not completed:
+                break
+        upper_s = float("inf") if node.upper is None else node.upper.next_timeout()
+        due_s = max(min(node.dht.next_timeout(), upper_s), self.now_s)
         if due_s < node.tick_s:
             node.tick_s = due_s
             self._at(due_s, lambda: self._tick(node, due_s))
@@ -207,6 +223,8 @@ class DhtWorld:
         if node.alive and node.tick_s == due_s:
             node.tick_s = float("inf")
             node.dht.tick(self.now)
+            if node.upper is not None:
+                node.upper.tick(self.now)
             self.perform(node)
 
     def _tell(self, node: DhtNode, event: Answered | AskFailed) -> None:
@@ -220,9 +238,7 @@ class DhtWorld:
         at_s = self.now_s + LATENCY_S
         self._at(at_s, lambda: self._arrive(node, other, ask, request))
 
-    def _arrive(
-        self, node: DhtNode, other: DhtNode | None, ask: Ask, request: kad.Request
-    ) -> None:
+    def _arrive(self, node: DhtNode, other: DhtNode | None, ask: Ask, request: kad.Request) -> None:
         if other is None or not other.alive or other.silent:
             # The dead refuse at once; the silent let the asker wait for its whole timeout.
             late_s = ask.timeout_s if other is not None and other.silent else LATENCY_S

@@ -1,0 +1,115 @@
+"""The parts of a running stack, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from multiaddr import Multiaddr
+
+from formation_p2p.host.net_addresses import TcpAddress, expand
+from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_host import GuardedHost
+from formation_p2p.host.net_kad import KadCaller, serve_kad
+from formation_p2p.host.net_shares import Shares
+from formation_p2p.host.net_work import WorkSessions
+from formation_p2p.host.swarm import GuardedSwarm
+from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
+
+if TYPE_CHECKING:
+    from formation_p2p.host.stack import Handlers
+
+log = logging.getLogger(__name__)
+
+
+class Network:
+    """What exists while a stack runs. `nursery` is the one that it runs in."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        handlers: Handlers,
+        nursery: trio.Nursery,
+        kad_protocol: str,
+        work_protocol: str,
+    ) -> None:
+        if "LIBP2P_DEBUG" not in os.environ:
+            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
+            # what strangers cause. What of that matters is logged here.
+            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+        key_pair = create_new_key_pair(identity.seed)
+        peer_id = ID(peer_id_to_bytes(identity.peer_id))
+        peerstore = PeerStore()
+        peerstore.add_key_pair(peer_id, key_pair)
+        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
+        self._handlers = handlers
+        self._nursery = nursery
+        self._shares = Shares()
+        self.swarm = GuardedSwarm(peer_id, peerstore, noise, on_disconnected=self._disconnected)
+        self.host = GuardedHost(self.swarm)
+        self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
+        self.work = WorkSessions(
+            work_protocol,
+            self.swarm.dial,
+            self._shares,
+            self._spawn,
+            handlers.received,
+            self._undelivered,
+        )
+        self.host.set_stream_handler(TProtocol(kad_protocol), self._serve_kad)
+        self.host.set_stream_handler(TProtocol(work_protocol), self._serve_work)
+
+    async def start(
+        self, listen: Sequence[TcpAddress], announce: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Listen. Returns the addresses listened on; raises LocalError."""
+        await self._nursery.start(self.swarm.run)
+        await self.swarm.listen(*(Multiaddr(str(address)) for address in listen))
+        bound = self.host.get_transport_addrs()
+        addresses = expand([TcpAddress.parse(str(address)) for address in bound])
+        self.host.addresses = announce or addresses
+        return addresses
+
+    async def _serve_kad(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        connection = self.swarm.connection_of(stream)
+        share = self._shares.of(connection.peer)
+        await serve_kad(stream, connection, share, self._handlers.asked)
+
+    async def _serve_work(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        await self.work.serve(stream, self.swarm.connection_of(stream))
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(_logged, task)
+
+    def _undelivered(self, to: PeerId, reason: str) -> None:
+        try:
+            self._handlers.undelivered(to, reason)
+        except Exception:
+            # The shell's fault, and nobody above us to tell: the network goes on.
+            log.exception("the handler of undelivered frames failed")
+
+    def _disconnected(self, peer: PeerId) -> None:
+        try:
+            self._handlers.disconnected(peer)
+        except Exception:
+            log.exception("the handler of closed connections failed")  # as above
+
+
+async def _logged(task: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await task()
+    except Exception:
+        # One peer's stream must not end the network, whatever goes wrong with it.
+        log.exception("a task of the network failed")

@@ -1,0 +1,244 @@
+"""The job file of `formation submit`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
+from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import MIB
+from formation_p2p.workload.process import ProcessSpec
+
+HERE = Path("/jobs")
+
+
+def parsed(text: str) -> JobFile:
+    return parse_job_file(dedent(text), HERE)
+
+
+def refused(text: str) -> str:
+    with pytest.raises(InvalidInput) as error:
+        parsed(text)
+    return str(error.value)
+
+
+def test_the_least_job_is_one_command() -> None:
+    job = parsed("""
+        [[task]]
+        argv = ["true"]
+    """)
+    assert (job.name, job.needs, job.priority, job.attempts) == ("", Requirements(), 0, 3)
+    assert job.timeout_s is None
+    (task,) = job.tasks
+    assert (task.label, task.argv, task.env, task.stdin) == ("0", ("true",), {}, None)
+    assert (task.files_in, task.files_out) == ({}, ())
+
+
+def test_a_job_with_everything_in_it() -> None:
+    job = parsed("""
+        name = "words"
+        needs = { cpu = 0.5, memory = "64MiB", label = { zone = "a" } }
+        priority = 7
+        attempts = 2
+        timeout = "5m"
+
+        [[task]]
+        each = ["a.txt", "b.txt"]
+        label = "count-{each}"
+        argv = ["sh", "-c", "wc {each} > ${OUT}"]
+        files_in = ["texts/{each}"]
+        files_out = ["{each}.count"]
+        env = { OUT = "{each}.count" }
+        stdin = "of {each}"
+
+        [[task]]
+        argv = ["hostname"]
+    """)
+    assert (job.name, job.priority, job.attempts, job.timeout_s) == ("words", 7, 2, 300.0)
+    assert job.needs == Requirements(cpu_milli=500, memory_bytes=64 * MIB, labels=(("zone", "a"),))
+    a, b, last = job.tasks
+    assert a.label == "count-a.txt"
+    assert a.argv == ("sh", "-c", "wc a.txt > ${OUT}")
+    assert a.files_in == {"a.txt": HERE / "texts/a.txt"}
+    assert (b.files_out, b.env, b.stdin) == (
+        ("b.txt.count",),
+        {"OUT": "b.txt.count"},
+        b"of b.txt",
+    )
+    assert last.label == "2"
+
+
+def test_needs_may_be_written_as_on_the_command_line_and_time_in_seconds() -> None:
+    job = parsed("""
+        needs = "cpu=2,gpu.memory=24GB"
+        timeout = 1.5
+        [[task]]
+        argv = ["true"]
+    """)
+    assert (job.needs.cpu_milli, job.needs.gpu_count, job.timeout_s) == (2000, 1, 1.5)
+
+
+def test_a_range_has_both_its_ends() -> None:
+    job = parsed("""
+        [[task]]
+        each = { from = 9, to = 11 }
+        argv = ["render", "{each}"]
+    """)
+    assert [task.argv[1] for task in job.tasks] == ["9", "10", "11"]
+    assert [task.label for task in job.tasks] == ["9", "10", "11"]
+
+
+def test_a_path_in_each_still_names_a_folder() -> None:
+    job = parsed("""
+        [[task]]
+        each = ["texts/a", "texts/b"]
+        argv = ["wc", "{each}"]
+    """)
+    assert [task.label for task in job.tasks] == ["texts-a", "texts-b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("argv = [", "is no TOML"),
+        ("", "there is none; write at least one [[task]]"),
+        ("tasks = []", "'tasks' is no key here; there are name, needs"),
+        ("task = 3", "task: 3 is not a list of tables"),
+        ("task = [3]", "task 1: 3 is not a table"),
+        ('[[task]]\ncomand = "x"', "task 1: 'comand' is no key here; there are label, each, argv"),
+        ('[[task]]\nargv=["a"]\n[[task]]\n', "task 2: argv: is missing"),
+        ('[[task]]\nargv="true"', "task 1: argv: 'true' is not a list of texts"),
+        ("[[task]]\nargv=[1]", "task 1: argv: 1 is no text; put it in quotes"),
+        ('[[task]]\nargv=["a"]\nenv={A=1}', "task 1: env.A: 1 is no text"),
+        ('[[task]]\nargv=["a"]\nstdin=[]', "task 1: stdin: a list is no text"),
+        ('[[task]]\nargv=["a"]\nlabel="a/b"', "task 1: label: 'a/b' cannot name a folder"),
+        ('[[task]]\nargv=["a"]\nlabel=".."', "cannot name a folder"),
+        ('[[task]]\nargv=["a"]\nlabel=""', "cannot name a folder"),
+        ('[[task]]\nargv=["a"]\nlabel="\\u001b[2J"', "cannot name a folder"),
+        ('[[task]]\nargv=["a"]\neach=["x", 1]\nlabel="same"', "two tasks are called 'same'"),
+        ('[[task]]\nargv=["a"]\neach=[]', "task 1: each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach=[1.5]', "each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=1}', "each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=1,to=2,by=1}', "each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=true,to=true}', "each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=2,to=1}', "each: is empty"),
+        ('[[task]]\nargv=["a"]\neach={from=1,to=999999999999}', "more than 100000"),
+        ('[[task]]\nargv=["a"]\nfiles_in=["a/x","b/x"]', "would both be x"),
+        ('[[task]]\nargv=["a"]\nfiles_out=["stdout"]', "give the file another name"),
+        ('priority="1"\n[[task]]\nargv=["a"]', "priority: '1' is not a whole number"),
+        ('attempts=true\n[[task]]\nargv=["a"]', "attempts: True is not a whole number"),
+        ('timeout="soon"\n[[task]]\nargv=["a"]', "timeout: 'soon' is no span of time"),
+        ('timeout=true\n[[task]]\nargv=["a"]', "timeout: True is no text"),
+        ('name=1\n[[task]]\nargv=["a"]', "name: 1 is no text"),
+        ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is no requirement"),
+        ('needs=3\n[[task]]\nargv=["a"]', "needs: 3 is no text"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, told: str) -> None:
+    assert told in refused(text)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["argv", "each", "label", "from", "to"]), inner)
+        ),
+        max_leaves=8,
+    ),
+    st.sampled_from(["name", "needs", "priority", "attempts", "timeout", "task"]),
+)
+def test_whatever_stands_there_is_read_or_refused(value: object, key: str) -> None:
+    text = f"{key} = {_toml(value)}"
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    with pytest.raises(InvalidInput):
+        parse_job_file(text if key == "task" else text + "\n[[task]]\nargv = [1]", HERE)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
+        case list():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case dict():
+            return (
+                "{" + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + "}"
+            )
+        case _:
+            return repr(value)
+
+
+# -- the files of a job ------------------------------------------------------------------------
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "job.toml"
+    path.write_text(dedent(text), encoding="utf-8")
+    return path
+
+
+def test_files_are_named_from_the_job_files_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_bytes(b"a\n")
+    path = written(
+        tmp_path,
+        """
+        [[task]]
+        argv = ["wc", "a.txt"]
+        files_in = ["texts/a.txt"]
+        stdin = "x"
+        """,
+    )
+    assert read_job_file(path).specs() == [
+        ProcessSpec(("wc", "a.txt"), stdin=b"x", files_in={"a.txt": b"a\n"})
+    ]
+
+
+def test_a_job_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="No such file"):
+        read_job_file(tmp_path / "none.toml")
+    (tmp_path / "x.toml").write_bytes(b"\xff")
+    with pytest.raises(InvalidInput, match="no text in UTF-8"):
+        read_job_file(tmp_path / "x.toml")
+
+
+def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, '[[task]]\nargv = ["a"]\nfiles_in = ["none.txt"]')
+    with pytest.raises(LocalError, match=r"none\.txt: No such file"):
+        read_job_file(path).specs()
+
+
+def test_what_no_process_takes_is_refused_with_the_name_of_the_task(tmp_path: Path) -> None:
+    path = written(tmp_path, '[[task]]\nlabel = "x"\nargv = ["a"]\nfiles_out = ["../b"]')
+    with pytest.raises(InvalidInput, match=r"task x: files_out: '\.\./b' is no plain"):
+        read_job_file(path).specs()
+
+
+def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.cli.job_file.MAX_INPUT_BYTES", 20)
+    (tmp_path / "big").write_bytes(bytes(9))
+    path = written(
+        tmp_path,
+        """
+        [[task]]
+        each = [1, 2, 3]
+        argv = ["a"]
+        files_in = ["big"]
+        """,
+    )
+    with pytest.raises(InvalidInput, match="files_in: those of all tasks have more than 20B"):
+        read_job_file(path).specs()

@@ -1,0 +1,346 @@
+"""What the command line reads from people, and writes for them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.cli import exits
+from formation_p2p.cli.as_json import EventLines
+from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.files import check_outputs, named, read_input, write_outputs
+from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.logs import log_from
+from formation_p2p.cli.options import limits_of, pairs_of, read_join_string
+from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
+from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.errors import (
+    FormationError,
+    InvalidInput,
+    LocalError,
+    NodeClosed,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+    Unreachable,
+)
+from formation_p2p.identity import Identity
+from formation_p2p.job import TaskResult
+from formation_p2p.refusals import Denied, Infeasible, Leaving
+from formation_p2p.resources.limits import Limits
+from formation_p2p.units import GIB
+from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.process import ProcessResult
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+
+BOB = Identity.from_seed(bytes(32)).peer_id
+
+
+# -- what people write ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30), ("1.5", 1.5), ("90s", 90), ("5m", 300), ("2h", 7200), ("30d", 2_592_000)],
+)
+def test_spans_of_time_are_read(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e9", "inf", "nan", "5 minutes", "h", "9" * 30])
+def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="expires: .* is no span of time"):
+        parse_duration_s(text, "expires")
+
+
+def test_pairs_are_read_and_anything_else_is_refused() -> None:
+    assert pairs_of("env", ["A=1", "B=", "C=x=y"]) == {"A": "1", "B": "", "C": "x=y"}
+    for wrong in (["A"], ["=1"], ["A=1", "A=2"]):
+        with pytest.raises(InvalidInput, match="env"):
+            pairs_of("env", wrong)
+
+
+def test_limits_are_read_and_name_what_is_wrong() -> None:
+    assert limits_of("1.5", "8GiB", None, 100, 0) == Limits(
+        cpu_milli=1500, memory_bytes=8 * GIB, network_mbps=100, gpu_count=0
+    )
+    for field, values in (
+        ("cpu", ("many", None, None)),
+        ("memory", (None, "8 apples", None)),
+        ("storage", (None, None, "-1")),
+    ):
+        with pytest.raises(InvalidInput) as error:
+            limits_of(*values, None, None)
+        assert error.value.field == field
+
+
+def test_a_join_string_comes_as_it_is_from_a_file_or_from_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_join_string("formation1:abc") == "formation1:abc"
+    (tmp_path / "join").write_text("formation1:def\n")
+    assert read_join_string(str(tmp_path / "join")) == "formation1:def\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("formation1:\n  ghi\n"))
+    assert read_join_string("-") == "formation1:\n  ghi\n"
+
+
+@pytest.mark.parametrize("wrong", ["ormation1:c2VjcmV0", "x" * 5000, "\0", "/"])
+def test_half_a_join_string_is_not_repeated_in_the_error(wrong: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        read_join_string(wrong)
+    assert wrong not in str(error.value).removesuffix("all of it")
+
+
+# -- what they read ------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_terminal_acts_on_gets_through() -> None:
+    assert printable("a\x1b[2Jb\u202ec\x07") == "a\ufffd[2Jb\ufffdc\ufffd"
+    assert one_line("two\nlines\tand \x1b") == "two lines and \ufffd"
+    assert len(one_line("x" * 10_000)) < 1000
+
+
+def test_refusals_have_amounts_as_people_write_them() -> None:
+    assert refusal_in_words(Infeasible("memory", 8 * GIB, 4 * GIB)) == (
+        "memory: needs 8GiB, has 4GiB"
+    )
+    assert refusal_in_words(Infeasible("cpu", 1500, 250)) == "cpu: needs 1.5, has 0.25"
+    assert refusal_in_words(Infeasible("gpu.cc", 86, 80)) == "gpu.cc: needs 8.6, has 8.0"
+    assert refusal_in_words(Infeasible("label.zone", "a", "none")) == (
+        "label.zone: needs a, has none"
+    )
+    assert refusal_in_words(Denied("submit", "no\x1b grant")) == (
+        "not allowed to submit: no\ufffd grant"
+    )
+
+
+def test_equal_reasons_are_counted() -> None:
+    assert tally(["a", "b", "b"]) == "b (2 workers); a"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TaskFailed(""), 1),
+        (InvalidInput("cpu", "none"), 2),
+        (LocalError(""), 2),
+        (NodeClosed(""), 2),
+        (Unplaceable(""), 3),
+        (Unreachable(""), 3),
+        (Unauthorized(""), 4),
+        (FormationError(""), 2),
+    ],
+)
+def test_every_error_has_its_exit_code(error: FormationError, code: int) -> None:
+    assert exits.code_of(error) == code
+
+
+def failed(
+    why: str, kind: FailureKind | None, result: bytes = b"", lost: bool = False
+) -> TaskResult:
+    attempt = Attempt(BOB, why, lost)
+    return TaskResult("j/0", "x", "failed", BOB, result, reasons=(attempt,), kind=kind)
+
+
+def test_what_the_person_has_seen_already_is_not_said_again() -> None:
+    ended = ProcessResult(3, stderr_tail=b"no such key").encode()
+    task = failed("exit: ended with exit code 3: no such key", FailureKind.EXIT, ended)
+    assert why_failed(task, printed=True) == "ended with exit code 3"
+    assert why_failed(task, printed=False) == "ended with exit code 3: no such key"
+    well = ProcessResult(0).encode()
+    missing = failed("exit: ended well, but: a: b", FailureKind.EXIT, well)
+    assert why_failed(missing, printed=True) == "ended well, but: a: b"
+    liar = failed("exit: ended: oddly", FailureKind.EXIT, b"nonsense")
+    assert why_failed(liar, printed=True) == "ended: oddly"
+    gone = failed("exit: code", FailureKind.EXIT, lost=True)
+    assert why_failed(gone, printed=True) == "exit: code"
+
+
+def test_errors_of_tasks_say_who_and_why() -> None:
+    error = error_of(failed("timeout: ran past its 3 s", FailureKind.TIMEOUT), "sleep")
+    assert isinstance(error, TaskFailed)
+    assert str(error) == f"sleep failed on …{BOB[-8:]}: ran past its 3 s"
+    small = Infeasible("memory", 8 * GIB, GIB)
+    nobody = error_of(TaskResult("j/0", "x", "unplaceable", refusals=((BOB, small),)), "sleep")
+    assert type(nobody) is Unplaceable
+    assert "nobody runs sleep: memory: needs 8GiB, has 1GiB" in str(nobody)
+    denied = ((BOB, Denied("submit", "the grant expired")),)
+    refused = error_of(TaskResult("j/0", "x", "unplaceable", refusals=denied), "sleep")
+    assert isinstance(refused, Unauthorized)
+    assert error_of(TaskResult("j/0", "x", "succeeded"), "sleep") is None
+    assert isinstance(error_of(TaskResult("j/0", "x", "cancelled"), "sleep"), TaskFailed)
+
+
+def test_the_worst_that_a_job_holds_decides_its_exit_code() -> None:
+    done = TaskResult("j/0", "x", "succeeded")
+    bad = failed("exit: code 1", FailureKind.EXIT)
+    nowhere = TaskResult("j/0", "x", "unplaceable", refusals=((BOB, Leaving()),))
+    denied = TaskResult("j/0", "x", "unplaceable", refusals=((BOB, Denied("submit", "no")),))
+    assert exit_code_of([done]) == 0
+    assert exit_code_of([done, bad, nowhere, denied]) == 1
+    assert exit_code_of([done, nowhere]) == 3
+    assert exit_code_of([denied]) == 4
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_only_what_was_asked_for_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    files = {"a": b"new", "data/b": b"b", ".bashrc": b"evil"}
+    write_outputs(tmp_path, ["a", "data/b"], files)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["a", "b"]
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_a_file_that_did_not_come_back_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="did not send a back"):
+        write_outputs(tmp_path, ["a"], {})
+
+
+def test_a_result_that_is_none_is_the_workers_fault() -> None:
+    with pytest.raises(TaskFailed, match="no result of a process"):
+        process_result(b"nonsense")
+
+
+def test_a_folder_in_the_way_is_found_before_the_work_is_done(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(LocalError, match="is a folder"):
+        check_outputs(tmp_path, ["a"])
+    check_outputs(tmp_path, ["b"])
+    with pytest.raises(LocalError, match="Is a directory"):
+        write_outputs(tmp_path, ["a"], {"a": b""})
+    (tmp_path / "b").write_text("")
+    with pytest.raises(LocalError, match="b: "):
+        write_outputs(tmp_path, ["b/c"], {"b/c": b""})
+
+
+def test_inputs_are_plain_files_that_fit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    assert read_input(tmp_path / "a") == b"a"
+    assert named("in", [tmp_path / "a"]) == {"a": tmp_path / "a"}
+    for wrong in (Path("/dev/zero"), tmp_path):
+        with pytest.raises(LocalError, match="no plain file"):
+            read_input(wrong)
+    with (tmp_path / "big").open("wb") as big:
+        big.truncate(MAX_PAYLOAD_BYTES + 1)
+    with pytest.raises(LocalError, match="travel with a task"):
+        read_input(tmp_path / "big")
+    with pytest.raises(InvalidInput, match="would both be a"):
+        named("in", [tmp_path / "a", tmp_path / "b/a"])
+
+
+# -- events for programs ---------------------------------------------------------------------------
+
+
+def test_a_character_cut_in_two_is_put_together() -> None:
+    lines = EventLines({"j/0": "x"})
+    first = lines.line(TaskPrinted("j/0", False, "ä".encode()[:1]))
+    second = lines.line(TaskPrinted("j/0", False, "ä".encode()[1:]))
+    assert first["text"] + second["text"] == "ä"
+    lines.line(TaskPrinted("j/0", True, b"\xc3"))
+    lines.line(TaskPlaced("j/0", "j/0#2", BOB, True))
+    assert lines.line(TaskPrinted("j/0", True, b"a"))["text"] == "a"
+
+
+def test_events_are_json_even_where_a_result_is_nonsense() -> None:
+    lines = EventLines({"j/0": "x"})
+    good = ProcessResult(0, {"a": b"123"}).encode()
+    attempts = (Attempt(BOB, "exit: 1", False),)
+    told = [
+        lines.line(TaskSucceeded("j/0", BOB, good, 12)),
+        lines.line(TaskSucceeded("j/0", BOB, b"nonsense", 12)),
+        lines.line(TaskGaveUp("j/0", attempts, FailureKind.EXIT, b"")),
+        lines.line(TaskUnplaceable("j/0", ((BOB, Infeasible("cpu", 2, 1)), (BOB, Leaving())))),
+        lines.line(JobEnded(1, 0, 0, 0)),
+    ]
+    succeeded, nonsense, gave_up, unplaceable, ended = [json.loads(json.dumps(t)) for t in told]
+    assert (succeeded["exit_code"], succeeded["files"]) == (0, {"a": 3})
+    assert nonsense["exit_code"] is None
+    assert (gave_up["event"], gave_up["kind"]) == ("failed", "exit")
+    assert [each["kind"] for each in unplaceable["refusals"]] == ["infeasible", "leaving"]
+    assert ended == {
+        "event": "ended",
+        "succeeded": 1,
+        "failed": 0,
+        "unplaceable": 0,
+        "cancelled": 0,
+    }
+
+
+# -- logs and signals ------------------------------------------------------------------------------
+
+
+def test_logs_are_a_line_each_and_show_tracebacks_only_to_who_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = logging.getLogger().handlers[:]
+    log = logging.getLogger("formation_p2p.test")
+    try:
+        for verbosity in (0, 2):
+            log_from(verbosity)
+            log.debug("quiet")
+            try:
+                raise ValueError("bad\x1b")
+            except ValueError:
+                log.exception("it\nfailed")
+    finally:
+        logging.getLogger().handlers[:] = before
+        logging.getLogger("formation_p2p").setLevel(logging.NOTSET)
+    plain, *rest = capsys.readouterr().err.splitlines()
+    assert plain == (
+        "error: formation_p2p.test: it failed: ValueError('bad\\x1b') (-vv shows where)"
+    )
+    assert rest[0] == "debug: formation_p2p.test: quiet"
+    assert any("Traceback" in line for line in rest)
+    assert "\x1b" not in "".join(rest)
+
+
+def test_the_first_signal_does_what_the_work_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(interrupt: Interrupt) -> int:
+        asked = asyncio.Event()
+        interrupt.first(asked.set, "stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asked.wait(), 5)
+        return interrupt.exit_code
+
+    assert run_interruptible(work) == 128 + signal.SIGTERM
+    assert "stopping; press Ctrl-C again to end at once" in capsys.readouterr().err
+
+
+def test_work_that_asked_for_nothing_is_cancelled() -> None:
+    async def work(interrupt: Interrupt) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(5)
+        return 0
+
+    assert run_interruptible(work) == 130
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    async def work(interrupt: Interrupt) -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        return 7
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_interruptible(work) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,387 @@
+"""The DHT's messages, against bytes written by hand from the kad-dht specification.
+
+Protobuf in short: a field begins with `number << 3 | kind`; kind 0 is a varint, kind 2 bytes
+with their length before them.
+"""
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.dht.messages import (
+    MAX_CLOSER,
+    MAX_NAME_BYTES,
+    MAX_PROVIDERS,
+    MAX_REQUIREMENTS_BYTES,
+    MAX_VALUE_BYTES,
+    AddProvider,
+    FindNode,
+    GetProviders,
+    GetValue,
+    Nodes,
+    Ping,
+    Pong,
+    Provider,
+    ProviderQuery,
+    Providers,
+    PutValue,
+    Reply,
+    Request,
+    Stored,
+    Value,
+    encode,
+    parse_reply,
+    parse_request,
+)
+from formation_p2p.effects import Contact
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.keyspace import Key, key_to_bytes
+from formation_p2p.records.addresses import MAX_ADDRESSES
+from tests.unit import dht_world as world
+
+ALICE, BOB = world.contact("alice"), world.contact("bob")
+TYPES = {
+    "PUT_VALUE": 0,
+    "GET_VALUE": 1,
+    "ADD_PROVIDER": 2,
+    "GET_PROVIDERS": 3,
+    "FIND_NODE": 4,
+    "PING": 5,
+}
+
+
+def varint(number: int) -> bytes:
+    low = b""
+    while number > 0x7F:
+        low += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return low + bytes([number])
+
+
+def integer(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def length(field: int, value: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def kind(name: str) -> bytes:
+    """The type, field 1. As everywhere in proto3, a zero is left out."""
+    return integer(1, TYPES[name]) if TYPES[name] else b""
+
+
+def peer(contact: Contact, *more: bytes) -> bytes:
+    """id = 1, addrs = 2."""
+    [address] = contact.addresses
+    _, _, host, _, port = address.split("/")
+    raw = b"\x04" + bytes(map(int, host.split("."))) + b"\x06" + int(port).to_bytes(2, "big")
+    return length(1, peer_id_to_bytes(contact.peer_id)) + length(2, raw) + b"".join(more)
+
+
+def name_field(name: bytes) -> bytes:
+    return length(2, name)
+
+
+RECORD, CLOSER, PROVIDER, QUERY, PROFILE = 3, 8, 9, 100, 100
+TARGET = Key(7)
+
+REQUESTS: list[tuple[Request, bytes]] = [
+    (Ping(), kind("PING")),
+    (FindNode(b"name"), kind("FIND_NODE") + name_field(b"name")),
+    (GetValue(b"name"), kind("GET_VALUE") + name_field(b"name")),
+    (GetProviders(b"name"), kind("GET_PROVIDERS") + name_field(b"name")),
+    (
+        GetProviders(b"name", ProviderQuery(TARGET, b"cbor", 5)),
+        kind("GET_PROVIDERS")
+        + name_field(b"name")
+        + length(QUERY, length(1, key_to_bytes(TARGET)) + length(2, b"cbor") + integer(3, 5)),
+    ),
+    (
+        AddProvider(b"name", Provider(ALICE, b"signed")),
+        kind("ADD_PROVIDER")
+        + name_field(b"name")
+        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+    ),
+    (
+        PutValue(b"name", b"signed"),
+        name_field(b"name") + length(RECORD, length(1, b"name") + length(2, b"signed")),
+    ),
+]
+
+REPLIES: list[tuple[Request, Reply, bytes]] = [
+    (Ping(), Pong(), kind("PING")),
+    (
+        FindNode(b"name"),
+        Nodes((ALICE, BOB)),
+        kind("FIND_NODE") + length(CLOSER, peer(ALICE)) + length(CLOSER, peer(BOB)),
+    ),
+    (
+        GetProviders(b"name"),
+        Providers((Provider(ALICE, b"signed"),), (BOB,)),
+        kind("GET_PROVIDERS")
+        + length(CLOSER, peer(BOB))
+        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+    ),
+    (
+        GetValue(b"name"),
+        Value(b"signed", (BOB,)),
+        kind("GET_VALUE") + length(RECORD, length(2, b"signed")) + length(CLOSER, peer(BOB)),
+    ),
+    (GetValue(b"name"), Value(None, ()), kind("GET_VALUE")),
+    (
+        PutValue(b"name", b"signed"),
+        Stored(b"name", b"signed"),
+        name_field(b"name") + length(RECORD, length(1, b"name") + length(2, b"signed")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "wire"), REQUESTS)
+def test_requests_are_written_and_read_as_the_specification_has_them(
+    request_: Request, wire: bytes
+) -> None:
+    assert encode(request_) == wire
+    assert parse_request(wire) == request_
+
+
+@pytest.mark.parametrize(("request_", "reply", "wire"), REPLIES)
+def test_replies_are_written_and_read_as_the_specification_has_them(
+    request_: Request, reply: Reply, wire: bytes
+) -> None:
+    assert encode(reply) == wire
+    assert parse_reply(wire, request_) == reply
+
+
+# What js-libp2p writes: it sends clusterLevelRaw = 10 with every message, and zeros as well.
+JS_KEY = bytes.fromhex("1220d18f46f364ebeeec500929c72a4898feb2747730b129d970de15cf80626ebcbc")
+JS_PEER = bytes.fromhex("122090c9620a79a8ba913d9f84394a32488494f98cf0ce4dddbb86cb44519970c4e0")
+JS_RECORD_DIGEST = bytes.fromhex(
+    "22b0a34f217fd3646806 57d82a17fb8468d28f16f60d77f7074a7e8a002c5a76"
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "request_"),
+    [
+        ("0804 1208 2f762f68656c6c6f 5000", FindNode(b"/v/hello")),
+        ("0801 1208 2f762f68656c6c6f 5000", GetValue(b"/v/hello")),
+        (f"0804 1222 {JS_KEY.hex()} 5000", FindNode(JS_KEY)),
+        (
+            "0800 1208 2f762f68656c6c6f 1a35 0a08 2f762f68656c6c6f 1205 776f726c64"
+            f"1a22 1220 {JS_RECORD_DIGEST.hex()} 5000",
+            PutValue(b"/v/hello", b"world"),
+        ),
+        (
+            f"0802 1222 {JS_KEY.hex()} 4a2e 0a22 {JS_PEER.hex()} 1208 047f00000106e4bb 5000",
+            AddProvider(
+                JS_KEY,
+                Provider(Contact(peer_id_from_bytes(JS_PEER), ("/ip4/127.0.0.1/tcp/58555",))),
+            ),
+        ),
+    ],
+)
+def test_requests_of_js_libp2p_are_understood(raw: str, request_: Request) -> None:
+    assert parse_request(bytes.fromhex(raw)) == request_
+
+
+def test_fields_that_we_do_not_know_are_skipped() -> None:
+    # py-libp2p sends a sender's record as field 11, and a peer's signed one as its field 4.
+    with_more = peer(BOB, integer(3, 1), length(4, b"signed"))
+    reply = kind("FIND_NODE") + length(CLOSER, with_more) + length(11, b"record")
+    assert parse_reply(reply, FindNode(b"name")) == Nodes((BOB,))
+    assert parse_request(integer(1, 5) + length(666, b"news") + integer(15, 3)) == Ping()
+
+
+def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
+    raw = encode(AddProvider(b"name", Provider(ALICE, b"signed")))
+    assert b"\xa2\x06\x06signed" in raw  # field 100, and fields below 16 take one byte
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b"\xff", "no DHT message"),
+        (length(RECORD, length(5, b"\xff")), "no DHT message"),  # timeReceived is text
+        (kind("FIND_NODE"), "a key of 0 bytes"),
+        (kind("FIND_NODE") + name_field(bytes(MAX_NAME_BYTES + 1)), "a key of 129 bytes"),
+        (integer(1, 6) + name_field(b"name"), "type 6"),
+        (integer(1, (1 << 64) - 1) + name_field(b"name"), "type -1"),
+        (kind("ADD_PROVIDER") + name_field(b"name"), "0 providers"),
+        (
+            kind("ADD_PROVIDER") + name_field(b"name") + 2 * length(PROVIDER, peer(ALICE)),
+            "2 providers",
+        ),
+        (
+            kind("ADD_PROVIDER") + name_field(b"name") + length(PROVIDER, length(1, b"no id")),
+            "0 providers",
+        ),
+        (
+            kind("ADD_PROVIDER")
+            + name_field(b"name")
+            + length(PROVIDER, peer(ALICE, length(PROFILE, bytes(MAX_VALUE_BYTES + 1)))),
+            "a profile of 4097 bytes",
+        ),
+        (
+            name_field(b"name") + length(RECORD, length(2, bytes(MAX_VALUE_BYTES + 1))),
+            "a value of 4097 bytes",
+        ),
+        (
+            kind("GET_PROVIDERS") + name_field(b"name") + length(QUERY, length(1, bytes(31))),
+            "32 bytes, not 31",
+        ),
+        (
+            kind("GET_PROVIDERS")
+            + name_field(b"name")
+            + length(QUERY, length(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
+            "requirements of 2049 bytes",
+        ),
+    ],
+)
+def test_requests_that_the_protocol_does_not_allow_are_violations(raw: bytes, problem: str) -> None:
+    with pytest.raises(ProtocolViolation, match=problem):
+        parse_request(raw)
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked", "answered"),
+    [
+        (PutValue(b"name", b""), 0, 1),
+        (GetValue(b"name"), 1, 4),
+        (GetProviders(b"name"), 3, 1),
+        (FindNode(b"name"), 4, 5),
+        (Ping(), 5, 0),
+    ],
+)
+def test_a_reply_of_another_type_is_a_violation(
+    request_: Request, asked: int, answered: int
+) -> None:
+    with pytest.raises(ProtocolViolation, match=f"type {answered} to a request of type {asked}"):
+        parse_reply(integer(1, answered), request_)
+
+
+def test_add_provider_has_no_reply_whatever_comes() -> None:
+    assert parse_reply(b"\xff", AddProvider(b"name", Provider(ALICE))) is None
+
+
+@pytest.mark.parametrize(("wanted", "given_"), [(0, 1), (5, 5), (33, MAX_PROVIDERS), (1 << 31, 32)])
+def test_a_query_gets_at_least_one_and_at_most_so_many(wanted: int, given_: int) -> None:
+    query = length(1, bytes(32)) + integer(3, wanted)
+    parsed = parse_request(kind("GET_PROVIDERS") + name_field(b"name") + length(QUERY, query))
+    assert parsed == GetProviders(b"name", ProviderQuery(Key(0), b"", given_))
+
+
+def test_of_too_many_peers_the_first_are_read_and_of_their_addresses_too() -> None:
+    address = length(2, b"\x04\x0a\x00\x00\x01\x06\x0f\xa1")
+    many = length(1, peer_id_to_bytes(ALICE.peer_id)) + 50 * address
+    raw = kind("GET_PROVIDERS") + 100 * length(CLOSER, many) + 100 * length(PROVIDER, many)
+    reply = parse_reply(raw, GetProviders(b"name"))
+    assert isinstance(reply, Providers)
+    assert len(reply.closer) == MAX_CLOSER
+    assert len(reply.providers) == MAX_PROVIDERS
+    assert all(len(each.addresses) == MAX_ADDRESSES for each in reply.closer)
+
+
+def test_a_peer_of_a_newer_kind_does_not_spoil_the_others() -> None:
+    newer = length(1, b"\x99" * 40)
+    unreadable = length(1, peer_id_to_bytes(ALICE.peer_id)) + length(2, b"\xff\xff\x03")
+    raw = kind("FIND_NODE") + b"".join(length(CLOSER, p) for p in (newer, unreadable, peer(BOB)))
+    assert parse_reply(raw, FindNode(b"name")) == Nodes((Contact(ALICE.peer_id), BOB))
+
+
+def test_the_largest_messages_that_we_write_fit_into_a_frame() -> None:
+    host = ".".join(["a" * 61] * 4)  # as long as a host's name may be
+    addresses = tuple(f"/dns4/{host}/tcp/{port}" for port in range(MAX_ADDRESSES))
+    largest = Contact(ALICE.peer_id, addresses)
+    provider = Provider(largest, bytes(MAX_VALUE_BYTES))
+    reply = Providers((provider,) * MAX_PROVIDERS, (largest,) * MAX_CLOSER)
+    assert 200_000 < len(encode(reply)) <= MAX_KAD_FRAME_BYTES
+    assert len(encode(AddProvider(bytes(MAX_NAME_BYTES), provider))) <= MAX_KAD_FRAME_BYTES
+
+
+names = st.binary(min_size=1, max_size=MAX_NAME_BYTES)
+values = st.binary(max_size=64)
+contacts = st.builds(
+    Contact,
+    st.sampled_from([ALICE.peer_id, BOB.peer_id, peer_id_from_bytes(JS_PEER)]),
+    st.lists(
+        st.builds("/ip4/10.0.0.{}/tcp/{}".format, st.integers(0, 255), st.integers(0, 65535)),
+        max_size=MAX_ADDRESSES,
+    ).map(tuple),
+)
+closer = st.lists(contacts, max_size=MAX_CLOSER).map(tuple)
+providers = st.builds(Provider, contacts, values)
+queries = st.builds(
+    ProviderQuery, st.integers(0, (1 << 256) - 1).map(Key), values, st.integers(1, MAX_PROVIDERS)
+)
+requests: st.SearchStrategy[Request] = st.one_of(
+    st.just(Ping()),
+    st.builds(FindNode, names),
+    st.builds(GetProviders, names, st.none() | queries),
+    st.builds(AddProvider, names, providers),
+    st.builds(GetValue, names),
+    st.builds(PutValue, names, values),
+)
+exchanges: st.SearchStrategy[tuple[Request, Reply]] = st.one_of(
+    st.just((Ping(), Pong())),
+    st.tuples(st.builds(FindNode, names), st.builds(Nodes, closer)),
+    st.tuples(
+        st.builds(GetProviders, names),
+        st.builds(Providers, st.lists(providers, max_size=MAX_PROVIDERS).map(tuple), closer),
+    ),
+    st.tuples(st.builds(GetValue, names), st.builds(Value, st.none() | values, closer)),
+    st.builds(PutValue, names, values).map(lambda put: (put, Stored(put.name, put.value))),
+)
+
+
+@given(requests)
+def test_every_request_survives_the_wire(request_: Request) -> None:
+    assert parse_request(encode(request_)) == request_
+
+
+@given(exchanges)
+def test_every_reply_survives_the_wire(exchange: tuple[Request, Reply]) -> None:
+    request_, reply = exchange
+    assert parse_reply(encode(reply), request_) == reply
+
+
+# Bytes that are nearly messages: fields of the right numbers with junk in them.
+junk = st.recursive(
+    st.binary(max_size=40),
+    lambda inner: st.lists(
+        st.one_of(
+            st.builds(integer, st.integers(1, 12) | st.just(100), st.integers(0, (1 << 64) - 1)),
+            st.builds(length, st.integers(1, 12) | st.just(100), inner),
+        ),
+        max_size=5,
+    ).map(b"".join),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(junk, requests)
+def test_no_bytes_raise_anything_but_a_violation(raw: bytes, request_: Request) -> None:
+    for each in (raw, integer(1, 3) + raw, integer(1, 4) + raw):
+        with contextlib.suppress(ProtocolViolation):
+            parse_request(each)
+        with contextlib.suppress(ProtocolViolation):
+            parse_reply(each, request_)
+
+
+@given(requests | exchanges.map(lambda exchange: exchange[1]), st.data())
+def test_no_damage_raises_anything_but_a_violation(
+    message: Request | Reply, data: st.DataObject
+) -> None:
+    raw = bytearray(encode(message))
+    if raw:
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))]
+    with contextlib.suppress(ProtocolViolation):
+        parse_request(bytes(raw))
+    with contextlib.suppress(ProtocolViolation):
+        parse_reply(bytes(raw), GetProviders(b"name"))

@@ -1,0 +1,243 @@
+"""Tasks with the same needs: whom they wait for, whom to ask, and who takes over."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.dispatch.group import (
+    FIRST_BACK_OFF_S,
+    LAST_BACK_OFF_S,
+    MAX_STEAL_SCAN,
+    MAX_WORKERS,
+    Group,
+    Slot,
+)
+from formation_p2p.dispatch.job_events import Attempt
+from formation_p2p.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.effects import Contact
+from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.keyspace import distance
+from formation_p2p.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.placement.decision import Ranked
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Busy, Denied, Refusal
+from formation_p2p.resources.capability import Capability, idle
+from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, job
+
+FULL = Busy("the table of leases", 1)
+DENIED = Denied("submit", "no grant was shown")
+
+
+def ranked(peer_id: PeerId, *, expires_s: float = 120) -> Ranked:
+    capability = Capability(4000, 2**34)
+    profile = Profile(
+        peer_id=peer_id,
+        sequence=1,
+        issued_unix_s=int(at(0).unix_s),
+        expires_unix_s=int(at(expires_s).unix_s),
+        capability=capability,
+        capacity=idle(capability),
+        addresses=(f"/dns4/{peer_id}.example/tcp/1",),
+    )
+    return Ranked(profile, 0)
+
+
+def group_of(*workers: Contact) -> Group:
+    group = Group(NEEDS, 0)
+    group.learn(tuple(ranked(each.peer_id) for each in workers), ())
+    return group
+
+
+def runs(count: int, job_id: str = "job") -> list[TaskRun]:
+    owner = JobRun(job(count, job_id=job_id))
+    return [TaskRun(task, owner, task.key) for task in owner.job.tasks]
+
+
+def nearest(run: TaskRun, *workers: Contact) -> PeerId:
+    return min((each.peer_id for each in workers), key=lambda p: distance(key_of_peer(p), run.key))
+
+
+def near(worker: Contact, *others: Contact, count: int = 1) -> list[TaskRun]:
+    """Tasks that are nearer to one worker than to the others."""
+    found = [run for run in runs(200) if nearest(run, worker, *others) == worker.peer_id]
+    return found[:count]
+
+
+def failed_at(run: TaskRun, worker: Contact) -> TaskRun:
+    run.attempts.append(Attempt(worker.peer_id, "exit", lost=False))
+    return run
+
+
+def held_by(worker: Contact) -> HeldLease:
+    return HeldLease("lease", worker, NEEDS, 0, HeldState.LEASED, expires_s=10)
+
+
+def asked(group: Group, now_s: float = 0) -> list[PeerId]:
+    head = group.first_waiting()
+    assert head is not None
+    return [each.peer_id for each in group.ask_order(head, at(now_s))]
+
+
+# -- who waits for whom ---------------------------------------------------------------------
+
+
+@given(st.integers(1, 12), st.integers(0, 3))
+def test_each_task_waits_for_the_nearest_worker(tasks: int, workers: int) -> None:
+    everyone = (ALICE, CAROL, DAVE)[:workers]
+    group = group_of(*everyone)
+    waiting = runs(tasks)
+    for run in waiting:
+        group.wait(run)
+    assert group.waiting == tasks
+    for run in waiting:
+        assert group.nearest(run) == (nearest(run, *everyone) if everyone else None)
+    for each in everyone:
+        for run in [r for r in waiting if nearest(r, *everyone) == each.peer_id]:
+            assert group.next_for(each.peer_id, at(0)) is run
+    assert group.waiting == (0 if everyone else tasks)
+
+
+def test_tasks_that_came_first_are_sent_to_the_nearest_once_there_is_one() -> None:
+    group = Group(NEEDS, 0)
+    (run,) = near(CAROL, ALICE)
+    group.wait(run)
+    assert group.first_waiting() is run
+    group.learn((ranked(ALICE.peer_id),), ())
+    assert asked(group) == [ALICE.peer_id]
+    group.learn((ranked(CAROL.peer_id),), ())
+    assert asked(group) == [CAROL.peer_id, ALICE.peer_id]
+
+
+def test_a_task_that_was_given_back_goes_first() -> None:
+    group = group_of(ALICE)
+    first, second = runs(2)
+    group.wait(first)
+    group.wait(second, first=True)
+    assert group.next_for(ALICE.peer_id, at(0)) is second
+
+
+def test_a_free_worker_takes_over_from_the_longest_queue() -> None:
+    group = group_of(ALICE, CAROL, DAVE)
+    of_carol, of_dave = near(CAROL, ALICE, DAVE, count=2), near(DAVE, ALICE, CAROL)
+    for run in (*of_dave, *of_carol):
+        group.wait(run)
+    assert group.next_for(ALICE.peer_id, at(0)) is of_carol[0]
+
+
+def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left() -> None:
+    group = group_of(ALICE, CAROL)
+    (run,) = near(ALICE, CAROL)
+    group.wait(failed_at(run, ALICE))
+    assert group.nearest(run) == CAROL.peer_id
+    assert group.next_for(ALICE.peer_id, at(0)) is None
+    group.back_off(CAROL.peer_id, FULL, at(0))
+    slot = Slot(held_by(CAROL))
+    group.slots[slot.lease.key] = slot  # she is full of our own tasks, and will have it next
+    assert group.next_for(ALICE.peer_id, at(0)) is None
+    group.slots.clear()  # nobody else works for us, or can be asked now
+    assert group.next_for(ALICE.peer_id, at(0)) is run
+
+
+def test_where_all_have_failed_a_task_the_nearest_has_it_again() -> None:
+    group = group_of(ALICE, CAROL)
+    (run,) = near(ALICE, CAROL)
+    group.wait(failed_at(failed_at(run, ALICE), CAROL))
+    assert group.nearest(run) == ALICE.peer_id
+
+
+def test_it_is_not_searched_for_ever_for_a_task_to_take_over() -> None:
+    group = group_of(ALICE, CAROL)
+    for run in near(CAROL, ALICE, count=MAX_STEAL_SCAN):
+        group.wait(failed_at(run, ALICE))
+    (good,) = near(CAROL, ALICE)
+    group.wait(good)
+    assert group.next_for(ALICE.peer_id, at(0)) is None
+    assert group.next_for(CAROL.peer_id, at(0)) is not None
+    assert group.next_for(ALICE.peer_id, at(0)) is good
+
+
+def test_the_tasks_of_one_job_can_be_taken_out() -> None:
+    group = group_of(ALICE)
+    mine, other = runs(3), runs(2, "another")
+    for run in (*mine, *other):
+        group.wait(run)
+    assert group.drain(mine[0].job) == mine
+    assert group.drain() == other
+    assert group.drain() == []
+    assert group.first_waiting() is None
+
+
+# -- whom to ask ----------------------------------------------------------------------------
+
+
+def test_who_refused_is_asked_again_after_a_while_that_doubles() -> None:
+    group = group_of(ALICE)
+    group.wait(runs(1)[0])
+    now_s, waits = 0.0, []
+    for _ in range(7):
+        assert asked(group, now_s) == [ALICE.peer_id]
+        group.back_off(ALICE.peer_id, FULL, at(now_s))
+        assert asked(group, now_s) == []
+        waits.append(group.next_askable_s() - now_s)
+        now_s = group.next_askable_s()
+    assert waits == [FIRST_BACK_OFF_S, 2, 4, 8, 16, LAST_BACK_OFF_S, LAST_BACK_OFF_S]
+    group.welcome(ALICE.peer_id)
+    assert asked(group, now_s) == [ALICE.peer_id]
+    group.back_off(ALICE.peer_id, FULL, at(now_s))
+    assert group.next_askable_s() == now_s + FIRST_BACK_OFF_S
+
+
+def test_who_denied_is_not_asked_again_however_often_it_is_heard_of() -> None:
+    group = group_of(ALICE, CAROL)
+    group.wait(runs(1)[0])
+    group.back_off(ALICE.peer_id, DENIED, at(0))
+    group.learn((ranked(ALICE.peer_id),), ())
+    assert asked(group, 1000) == [CAROL.peer_id]
+    assert group.has_candidates
+    assert group.reasons() == ((ALICE.peer_id, DENIED),)
+
+
+def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
+    group = Group(NEEDS, 0)
+    unfit, fit = ((), ((ALICE.peer_id, FULL),)), ((ranked(ALICE.peer_id),), ())
+    for heard, candidates, reasons in (
+        (unfit, False, unfit[1]),
+        (fit, True, ()),
+        (unfit, False, unfit[1]),
+    ):
+        group.learn(*heard)
+        assert (group.has_candidates, group.reasons()) == (candidates, reasons)
+
+
+def test_a_profile_that_expires_is_forgotten() -> None:
+    group = Group(NEEDS, 0)
+    group.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())
+    (run,) = near(ALICE, CAROL)
+    group.wait(run)
+    group.forget_expired(at(9))
+    assert group.nearest(run) == ALICE.peer_id
+    group.forget_expired(at(10))
+    assert group.nearest(run) == CAROL.peer_id
+    assert group.next_askable_s() == float("inf")
+
+
+def test_however_many_workers_are_heard_of_a_bounded_number_is_kept() -> None:
+    group = Group(NEEDS, 0)
+    strangers = [peer_id_of(n.to_bytes(32, "big")) for n in range(MAX_WORKERS + 10)]
+    refused: list[tuple[PeerId, Refusal]] = [(each, FULL) for each in strangers]
+    group.learn(tuple(map(ranked, strangers)), ())
+    group.wait(runs(1)[0])
+    assert set(asked(group)) == set(strangers[10:])
+    group.learn((), tuple(refused))
+    assert len(group.reasons()) == MAX_WORKERS
+    for each in strangers:
+        group.back_off(each, FULL, at(0))
+    assert len(group.reasons()) == MAX_WORKERS
+
+
+def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
+    group = group_of(ALICE)
+    assert group.is_idle
+    group.committing.add(ALICE.peer_id)
+    assert not group.is_idle

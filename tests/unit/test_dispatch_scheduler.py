@@ -1,0 +1,667 @@
+"""bob's jobs in small worlds, where workers are full, fail, die, leave and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    WorkerLost,
+)
+from formation_p2p.dispatch.jobs import MAX_LOST
+from formation_p2p.execution.effects import Execute, ExecutionOutput
+from formation_p2p.identity import key_of_peer
+from formation_p2p.keyspace import distance
+from formation_p2p.negotiation.messages import (
+    Cancel,
+    Commit,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Release,
+    ResultAck,
+    TaskEnded,
+    TaskOutput,
+    TaskStarted,
+)
+from formation_p2p.negotiation.session import Received, Undelivered
+from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.world import SimNode, World
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.task import Job, Task
+from tests.unit.stories import (
+    NEEDS,
+    ends,
+    is_idle,
+    job,
+    mend,
+    name_of,
+    named,
+    only,
+    passed,
+    town,
+    where,
+    workers_of,
+)
+
+BIG = replace(NEEDS, cpu_milli=64_000)
+EXIT = Failed(FailureKind.EXIT, "exit code 1")
+
+
+def all_succeeded(bob: SimNode, count: int) -> bool:
+    """And each counted once, with its own result."""
+    results = {e.task_id: e.result for e in only(ends(bob).values(), TaskSucceeded)}
+    return (
+        results == {f"job/{n}": b"%d" % n for n in range(count)}
+        and bob.told[-1] == JobEnded(count, 0, 0, 0)
+        and len(only(bob.told, JobEnded)) == 1
+    )
+
+
+def nearest_first(world: World, run: Task) -> list[str]:
+    workers = [n for n in world.nodes.values() if n.name not in ("gate", "bob")]
+    workers.sort(key=lambda n: distance(key_of_peer(n.identity.peer_id), run.key))
+    return [each.name for each in workers]
+
+
+def lasting(seconds: float) -> World:
+    """Three workers of a core each, whose tasks take this long and echo their payload."""
+    return town(3, lambda x: (seconds, Succeeded(x.payload)), alice=1, carol=1, dave=1)
+
+
+# -- when all goes well ---------------------------------------------------------------------
+
+
+def test_one_task_goes_to_the_nearest_worker_in_four_messages() -> None:
+    world = town(alice=1, carol=1, dave=1)
+    bob, one = world.nodes["bob"], job()
+    nearest, *others = nearest_first(world, one.tasks[0])
+    bob.submit(one)
+    world.elapse(0.5)
+    (placed,) = only(bob.told, TaskPlaced)
+    assert (name_of(world, placed.worker), placed.nearest) == (nearest, True)
+    there, back = passed(world, "bob", nearest), passed(world, nearest, "bob")
+    assert [type(message) for message in there] == [PlacementRequest, Commit, Dispatch]
+    assert [type(message) for message in back[:2]] == [Offer, Leased]
+    for each in others:
+        assert [type(x) for x in passed(world, "bob", each)] == [PlacementRequest, Release]
+
+
+def test_the_whole_story_is_told_in_order_and_the_lease_given_back_at_once() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    her = alice.identity.peer_id
+    bob.submit(job())
+    world.elapse(0.5)
+    (lease_id,) = {key[0] for key in alice.running}
+    world.tell(alice, ExecutionOutput(lease_id, "job/0#1", True, b"oh"))
+    world.elapse(1)
+    assert bob.told == [
+        TaskPlaced("job/0", "job/0#1", her, True),
+        TaskBegan("job/0", her),
+        TaskPrinted("job/0", True, b"oh"),
+        TaskSucceeded("job/0", her, b"0", 1000),
+        JobEnded(1, 0, 0, 0),
+    ]
+    assert passed(world, "bob", "alice")[-2:] == [
+        ResultAck(lease_id, "job/0#1"),
+        Release(lease_id),
+    ]
+    assert is_idle(alice)
+
+
+def test_a_fallback_takes_what_the_nearest_is_too_busy_for() -> None:
+    world = lasting(5)
+    bob, one = world.nodes["bob"], job()
+    nearest, second, _ = nearest_first(world, one.tasks[0])
+    eve = world.add("eve")
+    world.elapse(1)
+    hog = Job("hog", (Task(one.tasks[0].task_id, NEEDS, b"hog"),))
+    eve.submit(hog)
+    world.elapse(1)
+    assert workers_of(eve) == [nearest]
+    bob.submit(one)
+    world.elapse(1)
+    (placed,) = only(bob.told, TaskPlaced)
+    assert (name_of(world, placed.worker), placed.nearest) == (second, False)
+
+
+def test_many_tasks_use_every_core_and_few_leases() -> None:
+    world = lasting(1)
+    bob = world.nodes["bob"]
+    bob.submit(job(30))
+    world.elapse(13)  # ten rounds of a second, and little more
+    assert all_succeeded(bob, 30)
+    assert {*workers_of(bob)} == {"alice", "carol", "dave"}
+    for name in ("alice", "carol", "dave"):
+        assert len(only(passed(world, name, "bob"), Leased)) == 1
+        assert is_idle(world.nodes[name])
+
+
+def test_a_machine_of_four_cores_works_on_four_tasks_at_once() -> None:
+    world = town(alice=4)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(8))
+    world.elapse(0.9)
+    assert len(alice.running) == 4
+    world.elapse(2)
+    assert all_succeeded(bob, 8)
+
+
+def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
+    world = town(alice=4)
+    bob = world.nodes["bob"]
+    small, large = job(1), replace(NEEDS, cpu_milli=2000)
+    mixed = Job("job", (*small.tasks, Task("job/1", large, b"1")))
+    bob.submit(mixed)
+    bob.submit(job(1, job_id="urgent", priority=9))
+    world.elapse(3)
+    assert len(only(bob.told, TaskSucceeded)) == 3
+    asked = only(passed(world, "bob", "alice"), PlacementRequest)
+    assert {(x.needs, x.priority) for x in asked} == {(NEEDS, 0), (large, 0), (NEEDS, 9)}
+
+
+def test_a_job_submitted_before_the_node_has_joined_waits_for_that() -> None:
+    world = town(alice=1)
+    world.latency = lambda a, b: 0.6  # to look twice takes less than to join
+    late = world.add("late")
+    late.submit(job())
+    world.elapse(0.5)
+    assert late.told == []
+    world.elapse(30)
+    assert late.told[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_a_job_may_be_cancelled_before_the_node_has_joined() -> None:
+    world = town(alice=1)
+    late = world.add("late")
+    late.submit(job())
+    late.cancel("job")
+    assert late.told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    world.elapse(5)
+    assert len(late.told) == 2
+
+
+# -- when there is nobody, or nothing free --------------------------------------------------
+
+
+def test_where_nobody_is_capable_it_fails_in_about_a_second_with_each_ones_reason() -> None:
+    world = town(alice=1, carol=2)
+    bob = world.nodes["bob"]
+    bob.submit(job(2, needs=BIG))
+    world.elapse(1.5)
+    for unplaceable in ends(bob).values():
+        assert isinstance(unplaceable, TaskUnplaceable)
+        assert named(world, unplaceable.reasons) == {
+            "alice": Infeasible("cpu", 64_000, 1000),
+            "carol": Infeasible("cpu", 64_000, 2000),
+        }
+    assert bob.told[-1] == JobEnded(0, 0, 2, 0)
+
+
+def test_in_an_empty_network_it_fails_without_a_reason() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(1.5)
+    assert bob.told == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
+
+
+def test_a_worker_that_has_only_just_started_is_found_by_the_second_look() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.add("alice", serve=world.machine())
+    world.elapse(5)
+    assert all_succeeded(bob, 1)
+
+
+def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> None:
+    world = lasting(4)
+    bob, eve = world.nodes["bob"], world.add("eve")
+    world.elapse(1)
+    eve.submit(job(6, job_id="hog"))
+    world.elapse(1)
+    bob.submit(job(3))
+    world.elapse(3)
+    assert bob.told == []
+    asked = only(passed(world, "bob", "alice"), PlacementRequest)
+    assert 1 <= len(asked) <= 3  # and does not pester them
+    world.elapse(25)
+    assert all_succeeded(bob, 3)
+    assert len(only(eve.told, TaskSucceeded)) == 6
+
+
+def test_two_schedulers_race_for_the_last_core_and_both_get_their_turn() -> None:
+    world = town(alice=1)
+    bob, eve = world.nodes["bob"], world.add("eve")
+    world.elapse(1)
+    bob.submit(job())
+    eve.submit(job())
+    world.elapse(0.5)
+    assert len(world.nodes["alice"].running) == 1
+    assert len(only(passed(world, "alice", "bob") + passed(world, "alice", "eve"), Leased)) == 1
+    world.elapse(8)
+    assert all_succeeded(bob, 1)
+    assert all_succeeded(eve, 1)
+
+
+def test_a_worker_that_joins_during_the_job_is_used() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(30))
+    world.elapse(2)
+    world.add("carol", serve=world.machine(cpu=2))
+    world.elapse(20)
+    assert all_succeeded(bob, 30)
+    assert "carol" in workers_of(bob)
+
+
+def test_finds_that_must_wait_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 1)
+    world = town(alice=4)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    bob.submit(job(job_id="another", priority=1))
+    world.elapse(5)
+    assert len(only(bob.told, TaskSucceeded)) == 2
+
+
+# -- when tasks fail ------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_is_tried_elsewhere_first_and_up_to_its_limit() -> None:
+    world = town(3, lambda x: (0.5, EXIT), alice=1, carol=1, dave=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(attempts=5))
+    world.elapse(30)
+    (gave_up,) = ends(bob).values()
+    assert isinstance(gave_up, TaskGaveUp)
+    assert (len(gave_up.attempts), gave_up.kind) == (5, FailureKind.EXIT)
+    first_three = {name_of(world, attempt.worker) for attempt in gave_up.attempts[:3]}
+    assert first_three == {"alice", "carol", "dave"}
+    assert [attempt.why for attempt in gave_up.attempts] == ["exit: exit code 1"] * 5
+    assert len(only(bob.told, TaskRetried)) == 4
+    assert bob.told[-1] == JobEnded(0, 1, 0, 0)
+
+
+def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
+    world = lasting(0.5)
+    bob, one = world.nodes["bob"], job()
+    bad = nearest_first(world, one.tasks[0])[0]
+
+    def run(execute: Execute) -> tuple[float, Outcome]:
+        return 0.5, EXIT if where(world, execute).name == bad else Succeeded(execute.payload)
+
+    world.run = run
+    bob.submit(one)
+    world.elapse(5)
+    assert all_succeeded(bob, 1)
+    assert workers_of(bob)[0] == bad
+    (retried,) = only(bob.told, TaskRetried)
+    assert name_of(world, retried.attempt.worker) == bad
+
+
+def test_a_payload_that_does_not_parse_is_tried_once() -> None:
+    world = town(3, lambda x: (0.1, Failed(FailureKind.INVALID, "no CBOR")), alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(2)
+    (gave_up,) = ends(bob).values()
+    assert isinstance(gave_up, TaskGaveUp)
+    assert (len(gave_up.attempts), gave_up.kind) == (1, FailureKind.INVALID)
+
+
+# -- when workers are lost ------------------------------------------------------------------
+
+
+def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
+    world = lasting(2)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(9))
+    world.elapse(3)
+    world.kill(alice)
+    world.elapse(1)
+    (lost,) = only(bob.told, WorkerLost)
+    assert lost.worker == alice.identity.peer_id
+    moved = [retried.task_id for retried in only(bob.told, TaskRetried)]
+    assert len(moved) == 2  # the one that ran, and the one that waited behind it
+    world.elapse(30)
+    assert all_succeeded(bob, 9)
+    again = {p.task_id: name_of(world, p.worker) for p in only(bob.told, TaskPlaced)}
+    assert all(again[task] != "alice" for task in moved)
+
+
+def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() -> None:
+    """Nobody is told: packets vanish. Both sides stop believing in the lease, the worker last."""
+    world = lasting(30)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(3))
+    world.elapse(2)
+    assert len(alice.running) == 1
+    world.cut(bob, alice)
+    for _ in range(100):
+        world.elapse(0.1)
+        if only(bob.told, WorkerLost):
+            break
+        assert alice.running
+    (lost,) = only(bob.told, WorkerLost)
+    assert lost.why == "the worker is gone: it did not answer in time"
+    world.elapse(1)
+    assert is_idle(alice)  # she has fenced herself
+    mend(world, bob, alice)
+    world.elapse(90)
+    assert all_succeeded(bob, 3)
+    assert all(map(is_idle, (alice, world.nodes["carol"], world.nodes["dave"])))
+
+
+def test_a_worker_that_is_cut_off_before_it_leases_is_given_up_for_another() -> None:
+    world = lasting(1)
+    bob, one = world.nodes["bob"], job()
+    nearest, second, _ = nearest_first(world, one.tasks[0])
+    bob.submit(one)
+    while not only(passed(world, nearest, "bob"), Offer):
+        world.elapse(0.005)
+    world.cut(bob, world.nodes[nearest])
+    world.elapse(6)
+    assert all_succeeded(bob, 1)
+    assert workers_of(bob) == [second]
+    assert only(bob.told, WorkerLost) == []  # nothing ran there
+    assert is_idle(world.nodes[nearest])
+
+
+def test_a_short_cut_costs_nothing_and_nothing_runs_twice() -> None:
+    world = lasting(4)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(6))
+    world.elapse(3)
+    world.cut(bob, alice)  # across the end of the first task, and the start of the second
+    world.elapse(2)
+    mend(world, bob, alice)
+    world.elapse(10)
+    assert all_succeeded(bob, 6)
+    assert only(bob.told, WorkerLost) == []
+    assert len(only(bob.told, TaskPlaced)) == 6
+
+
+def test_a_dispatch_that_was_lost_is_sent_again() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(3))
+    world.elapse(0.5)
+    (lease_id,) = {key[0] for key in alice.running}
+    world.cut(bob, alice)
+    world.elapse(1)  # the first ends and the third is dispatched, neither heard of
+    mend(world, bob, alice)
+    world.elapse(5)
+    assert all_succeeded(bob, 3)
+    assert {x.lease_id for x in only(passed(world, "bob", "alice"), Dispatch)} == {lease_id}
+
+
+def test_a_cancel_that_was_lost_is_sent_again() -> None:
+    world = town(3, lambda x: (60, Succeeded(b"")), alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(2))
+    world.elapse(1)
+    world.cut(bob, alice)
+    bob.cancel("job")
+    mend(world, bob, alice)
+    world.elapse(1)
+    assert bob.told[-1] == JobEnded(0, 0, 0, 2)
+    assert is_idle(alice)
+
+
+def test_a_lease_that_recovers_takes_on_what_waits() -> None:
+    world = lasting(3)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(12))
+    world.elapse(2)
+    placed = len(only(bob.told, TaskPlaced))
+    world.tell(bob, Undelivered(alice.identity.peer_id, "connection reset"))
+    assert len(only(bob.told, TaskPlaced)) == placed
+    world.elapse(20)
+    assert all_succeeded(bob, 12)
+    assert only(bob.told, WorkerLost) == []
+
+
+def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
+    world = lasting(3)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(6))
+    world.elapse(1)
+    alice.leave()
+    world.elapse(0.2)
+    assert alice.left
+    (lost,) = only(bob.told, WorkerLost)
+    assert lost.why == str(Leaving())
+    world.elapse(20)
+    assert all_succeeded(bob, 6)
+
+
+def test_a_poison_task_gives_up_and_those_that_waited_behind_it_succeed() -> None:
+    """It takes every worker down that runs it. Nobody else is to suffer for that."""
+    names = [f"w{n}" for n in range(MAX_LOST + 1)]
+    run = lambda x: (60.0 if x.payload == b"poison" else 0.5, Succeeded(x.payload))  # noqa: E731
+    world = town(5, run, **dict.fromkeys(names, 1))
+    bob = world.nodes["bob"]
+    poison = Task("job/poison", NEEDS, b"poison")
+    bob.submit(Job("job", (poison, *job(20).tasks)))
+    for _ in range(200):
+        world.elapse(0.2)
+        for node in list(world.nodes.values()):
+            if any(attempt.startswith("job/poison#") for _, attempt in node.running):
+                world.kill(node)
+    ended = ends(bob)
+    gave_up = ended.pop("job/poison")
+    assert isinstance(gave_up, TaskGaveUp)
+    assert (len(gave_up.attempts), gave_up.kind) == (MAX_LOST, None)
+    assert len({attempt.worker for attempt in gave_up.attempts}) == MAX_LOST
+    assert len(only(ended.values(), TaskSucceeded)) == 20
+    assert bob.told[-1] == JobEnded(20, 1, 0, 0)
+
+
+def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
+    world = lasting(5)
+    bob = world.nodes["bob"]
+    bob.submit(job(5))
+    world.elapse(1)
+    for name in ("alice", "carol", "dave"):
+        world.kill(world.nodes[name])
+    world.elapse(100)
+    assert only(bob.told, JobEnded) == []  # they may come back
+    world.elapse(100)  # until nobody has heard of them for so long
+    assert bob.told[-1] == JobEnded(0, 0, 5, 0)
+
+
+# -- results that do not count --------------------------------------------------------------
+
+
+def test_a_result_counts_only_under_its_lease_and_fence_from_its_worker_and_once() -> None:
+    world = town(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.5)
+    alice, carol = world.nodes["alice"], world.nodes["carol"]
+    if not alice.running:
+        alice, carol = carol, alice
+    ((lease_id, attempt_id),) = alice.running
+    (leased,) = only(passed(world, alice.name, "bob"), Leased)
+    true = TaskEnded(lease_id, leased.fence, attempt_id, Succeeded(b"true"), 5)
+    for sender, stale in (
+        (alice, replace(true, fence=leased.fence - 1)),
+        (alice, replace(true, lease_id="0123456789abcdef")),
+        (alice, replace(true, attempt_id="job/0#9")),
+        (carol, true),
+    ):
+        told, acks = len(bob.told), len(only(passed(world, "bob", sender.name), ResultAck))
+        world.tell(bob, Received(sender.contact, stale))
+        assert len(bob.told) == told
+        # It is acknowledged all the same: the worker is to forget it.
+        assert len(only(passed(world, "bob", sender.name), ResultAck)) == acks + 1
+    for _ in range(2):
+        world.tell(bob, Received(alice.contact, true))
+    her = alice.identity.peer_id
+    assert bob.told[-2:] == [TaskSucceeded("job/0", her, b"true", 5), JobEnded(1, 0, 0, 0)]
+
+
+def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(0.5)
+    ((lease_id, _),) = alice.running
+    told = len(bob.told)
+    for lease in (lease_id, "0123456789abcdef"):
+        attempt = (lease, "job/0#9")
+        for message in (TaskStarted(*attempt), TaskOutput(*attempt, False, b"psst")):
+            world.tell(bob, Received(alice.contact, message))
+    assert len(bob.told) == told
+
+
+# -- cancelling -----------------------------------------------------------------------------
+
+
+def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
+    world = lasting(60)
+    bob = world.nodes["bob"]
+    bob.submit(job(10))
+    world.elapse(1)
+    running = len(only(bob.told, TaskBegan))
+    bob.cancel("job")
+    cancelled = only(bob.told, TaskCancelled)
+    assert 0 < running < 10
+    assert len(cancelled) == 10 - len(only(bob.told, TaskPlaced))  # those that waited, at once
+    world.elapse(1)
+    assert len(only(ends(bob).values(), TaskCancelled)) == 10
+    assert bob.told[-1] == JobEnded(0, 0, 0, 10)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
+    bob.cancel("job")
+    bob.cancel("no such job")
+    assert bob.told[-1] == JobEnded(0, 0, 0, 10)
+
+
+def test_cancelling_one_job_leaves_the_other_alone() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(4))
+    bob.submit(job(4, job_id="another"))
+    world.elapse(0.5)
+    bob.cancel("another")
+    world.elapse(6)
+    ended = ends(bob)
+    assert len(only(ended.values(), TaskSucceeded)) == 4
+    assert {e.task_id for e in only(ended.values(), TaskCancelled)} == {
+        f"another/{n}" for n in range(4)
+    }
+
+
+def test_cancelling_during_a_round_gives_back_what_comes_of_it() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    while not only(passed(world, "bob", "alice"), PlacementRequest):
+        world.elapse(0.005)
+    bob.cancel("job")
+    world.elapse(1)
+    assert bob.told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert only(passed(world, "bob", "alice"), Dispatch) == []
+    assert is_idle(alice)
+
+
+def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    bob.cancel("job")
+    world.elapse(1)
+    assert bob.told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert passed(world, "bob", "alice") == []
+    assert is_idle(alice)
+
+
+def test_cancelling_while_a_commit_is_under_way_gives_the_lease_back() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    while not only(passed(world, "bob", "alice"), Commit):
+        world.elapse(0.005)
+    bob.cancel("job")
+    world.elapse(1)
+    assert only(passed(world, "bob", "alice"), Dispatch) == []
+    assert is_idle(alice)
+
+
+def test_a_cancelled_task_whose_worker_dies_is_cancelled_and_not_tried_again() -> None:
+    world = lasting(60)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(1)
+    (name,) = workers_of(bob)
+    world.cut(bob, world.nodes[name])
+    bob.cancel("job")
+    assert only(bob.told, JobEnded) == []
+    world.elapse(11)
+    assert bob.told[-2:] == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert len(only(passed(world, "bob", name), Cancel)) == 0  # it never went out
+
+
+# -- what a worker may say ------------------------------------------------------------------
+
+
+def test_a_lease_that_ends_by_a_denial_ends_with_that_worker() -> None:
+    world = lasting(60)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(1)
+    (name,) = workers_of(bob)
+    ((lease_id, _),) = world.nodes[name].running
+    denied = LeaseEnded(lease_id, Denied("submit", "the grant expired"))
+    world.tell(bob, Received(world.nodes[name].contact, denied))
+    world.elapse(5)
+    assert workers_of(bob)[1] != name
+
+
+def test_needs_that_no_query_has_room_for_are_refused_before_anything_begins() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
+    models = tuple(f"{n}" + "m" * 90 for n in range(16))
+    huge = Requirements(driver="process", gpu_count=1, gpu_models=models, labels=labels)
+    bob.submit(job(needs=huge))
+    (refused,) = bob.refused
+    assert refused.what == "job"
+    assert "ask for fewer labels or models" in refused.why
+    bob.refused.clear()
+    bob.submit(job())  # the id is free
+    world.elapse(3)
+    assert bob.refused == []
+    assert all_succeeded(bob, 1)
+
+
+def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
+    """Busy is for now: the job waits."""
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    lessor = world.nodes["alice"].peer._worker
+    assert lessor is not None
+    busy = Busy("the ledger", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("formation_p2p.resources.ledger.MAX_RESERVATIONS", busy.limit)
+        bob.submit(job())
+        world.elapse(2)
+        assert bob.told == []
+    world.elapse(5)
+    assert all_succeeded(bob, 1)
