@@ -34,6 +34,7 @@ from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.peer.events import CancelJob, Explain, Explained, Refuse, Serve, Submit
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
+from formation_p2p.resources.bounds import sorted_labels
 from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
@@ -163,9 +164,8 @@ class Node:
         except TimeoutError:
             problem = f"the probe took longer than {PROBE_S:.0f} s"
             raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
-        serve = Serve(
-            hardware.capability, tuple(sorted(makers)), tuple(sorted((labels or {}).items()))
-        )
+        said = sorted_labels(tuple((labels or {}).items()))
+        serve = Serve(hardware.capability, tuple(sorted(makers)), said)
         self._serving = (serve, makers)
         self._call(self._serve)
         return hardware

@@ -142,6 +142,9 @@ class SyncNode:
     def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
         return self._wait(self._node.explain(needs, name=name))
 
+    def neighbours(self) -> int:
+        return self._wait(self._node.neighbours())
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

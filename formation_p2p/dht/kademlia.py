@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.dht.lookup import Lookup
 from formation_p2p.dht.messages import (
@@ -176,6 +176,8 @@ class Kademlia:
                 asking = self._asking.pop(ask_id)
                 self._lost(asking.to.peer_id, now)
                 self._settle(asking, False, None, now)
+            case _:
+                assert_never(event)
 
     def tick(self, now: Moment) -> None:
         if now.mono_s >= self._sweep_at:
@@ -270,14 +272,12 @@ class Kademlia:
             self._ask(contact, running.request, running.operation, running.cause)
         if not running.lookup.finished:
             return
-        match running:
-            case Search():
-                self._finish(running)
-            case Publish(writing=None):
-                self._write(running, now)
-            case Publish(writing=writing):
-                if not writing:
-                    self._finish(running)
+        if isinstance(running, Search):
+            self._finish(running)
+        elif running.writing is None:
+            self._write(running, now)
+        elif not running.writing:
+            self._finish(running)
 
     def _write(self, publish: Publish, now: Moment) -> None:
         """Write to the k nearest peers that answered; this node itself may be one of the k."""

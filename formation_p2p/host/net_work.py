@@ -103,7 +103,6 @@ class _Session:
         self._queued_bytes += len(frame)
         if len(self._queue) > MAX_QUEUED_FRAMES or self._queued_bytes > MAX_QUEUED_BYTES:
             self._overflow = f"{len(self._queue)} frames, {self._queued_bytes} bytes are queued"
-            self._clear()
         if self._writer is None:
             self._writer = trio.CancelScope()
             self._all.spawn(lambda: self._write(to))
@@ -126,6 +125,10 @@ class _Session:
                 lost = str(error)
                 if isinstance(error, StreamStalled):
                     channel.carrier.abort(lost)  # it would stall whatever is sent next as well
+            except Exception as error:
+                # Whatever it is, the frames are lost and someone must be told.
+                log.exception("writing to %s failed", self._peer)
+                lost = repr(error)
         self._writer = None
         lost = self._overflow or lost
         if lost is None and self._sending is not None:
@@ -144,22 +147,18 @@ class _Session:
         with trio.fail_after(OPEN_S):
             connection = await self._all.dial(to)
             channel = await connection.open(self._all.protocol)
-        if self._sending is None:
-            self._sending = channel
+        self._sending = channel
         self._all.spawn(lambda: self._read_own(channel, connection))
-        return self._sending
+        return channel
 
     def _lost(self, reason: str) -> None:
         self._overflow = None
-        self._clear()
+        self._queue.clear()
+        self._queued_bytes = 0
         if self._sending is not None:
             self._sending.abort(reason)
             self._sending = None
         self._all.undelivered(self._peer, reason)
-
-    def _clear(self) -> None:
-        self._queue.clear()
-        self._queued_bytes = 0
 
     # -- reading --------------------------------------------------------------------------
 

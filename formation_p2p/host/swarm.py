@@ -191,6 +191,12 @@ class GuardedSwarm(Swarm):
         siblings.append(connection)
         self.connections.setdefault(connection.muxed_conn.peer_id, []).append(connection)
         self._nursery.start_soon(self._run_connection, connection)
+        # Whoever waits for a dial has what it wants; the dial itself goes on, since the peer may
+        # have given up this connection for ours.
+        dial = self._dials.get(connection.peer)
+        if dial is not None and dial.connection is None:
+            dial.connection = connection
+            dial.ended.set()
         return connection
 
     async def _run_connection(self, connection: Connection) -> None:
@@ -341,11 +347,11 @@ class GuardedSwarm(Swarm):
                     failures.append(f"{address}: {error}")
                     failed.set()
                     return
-                if dial.connection is None:
-                    dial.connection = self._adopt(connection)
-                else:
+                if nursery.cancel_scope.cancel_called:  # another address was faster
                     await connection.close()
+                    return
                 nursery.cancel_scope.cancel()
+                self._adopt(connection)
 
             for address in addresses:
                 failed = trio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import assert_never
 
 from formation_p2p.dht.kademlia import Kademlia
 from formation_p2p.dht.operations import Published
@@ -84,6 +85,8 @@ class Worker:
                 effects = self._executions.cancelled(sender.peer_id, message)
             case ResultAck():
                 effects = self._executions.acknowledged(sender.peer_id, message)
+            case _:
+                assert_never(message)
         return self._after(effects, now)
 
     def told(self, event: FromShell, now: Moment) -> list[Effect]:
@@ -97,6 +100,8 @@ class Worker:
             case Fenced(lease_id):
                 effects = []
                 self._lessor.fenced(lease_id)
+            case _:
+                assert_never(event)
         return self._after(effects, now)
 
     def published(self, ended: Published, now: Moment) -> bool:

@@ -321,6 +321,9 @@ class World:
         started = ExecutionStarted(execute.lease_id, execute.attempt_id)
         self._later(0, lambda: self.tell(node, started))
         duration_s, outcome = self.run(execute)
+        if execute.timeout_s is not None and duration_s > execute.timeout_s:
+            duration_s = execute.timeout_s
+            outcome = Failed(FailureKind.TIMEOUT, f"it ran past its {duration_s:g} s")
         ran_ms = round(duration_s * 1000)
 
         def ended() -> None:

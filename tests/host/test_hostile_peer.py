@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import AsyncIterator
@@ -13,15 +14,25 @@ import psutil
 import pytest
 import trio
 import trio.lowlevel
+from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
 from mallory import DATA, RST, SYN, WINDOW_UPDATE
+from multiaddr import Multiaddr
 from stacks import Answer, Node, run, running, until
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import Unreachable
-from formation_p2p.host import net_channel, net_connection, net_upgrade, net_work, net_yamux, swarm
+from formation_p2p.host import (
+    net_channel,
+    net_connection,
+    net_identify,
+    net_upgrade,
+    net_work,
+    net_yamux,
+    swarm,
+)
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame, encode_length
-from formation_p2p.host.net_addresses import TcpAddress
+from formation_p2p.host.net_addresses import MAX_ADDRESSES, TcpAddress
 from formation_p2p.host.net_shares import MAX_SHARES, Shares
 from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
 from formation_p2p.identity import Identity
@@ -144,6 +155,68 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
             await until(lambda: len(list(table._all())) == 1 and not table._handshakes)
 
     run(story, within_s=30)
+
+
+def test_one_address_does_not_take_all_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "_origin", lambda host: host or "")  # loopback counts as well
+    monkeypatch.setattr(swarm, "MAX_INBOUND_PER_IP", 3)
+    monkeypatch.setattr(swarm, "MAX_HANDSHAKES_PER_IP", 2)
+
+    async def story() -> None:
+        victim = Node()
+        async with running(victim):
+            waiting = [await mallory.tcp(victim) for _ in range(2)]
+            await until(lambda: victim.stack._running.swarm._handshakes.total() == 2)
+            await closed(await mallory.tcp(victim), within_s=0.5)
+            for stream in waiting:
+                await stream.aclose()
+            await until(lambda: not victim.stack._running.swarm._handshakes)
+            hands = [await mallory.muxed(victim) for _ in range(3)]
+            await until(lambda: len(list(victim.stack._running.swarm._all())) == len(hands))
+            await closed(await mallory.tcp(victim), within_s=0.5)
+
+    run(story)
+
+
+def test_no_more_peers_are_dialled_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "MAX_OUTBOUND", 1)
+
+    async def story() -> None:
+        alice, bob, carol = Node(), Node(), Node()
+        async with running(alice, bob, carol):
+            await alice.ask(bob, b"hello")
+            with pytest.raises(Unreachable, match="none of them idle"):
+                await alice.ask(carol, b"hello")
+            monkeypatch.setattr(swarm, "EVICTABLE_AFTER_S", 0)
+            await alice.ask(carol, b"hello")
+            await until(lambda: alice.gone == [bob.peer_id])
+
+    run(story)
+
+
+def test_a_machine_short_of_file_descriptors_accepts_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept = trio.SocketListener.accept
+    failures = [OSError(errno.EMFILE, "too many open files")] * 2
+
+    async def short_of_files(listener: trio.SocketListener) -> trio.SocketStream:
+        stream = await accept(listener)
+        if failures:
+            await stream.aclose()
+            raise failures.pop()
+        return stream
+
+    monkeypatch.setattr(trio.SocketListener, "accept", short_of_files)
+
+    async def story() -> None:
+        victim = Node()
+        async with running(victim):
+            for _ in range(2):
+                await closed(await mallory.tcp(victim), within_s=1)
+            await mallory.muxed(victim)
+
+    run(story)
 
 
 def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
@@ -380,6 +453,65 @@ def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
                 await until(
                     lambda: len(table._table.get(busy.peer_id, ())) <= swarm.MAX_INBOUND_PER_PEER
                 )
+
+    run(story)
+
+
+# -- identify -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "believed"),
+    [
+        (b"", ()),
+        (b"\xff" * 10, ()),
+        (encode_length(17 * KIB), ()),
+        (encode_frame(b"no protobuf \xff\xff"), ()),
+        (
+            encode_frame(Identify(listen_addrs=[b"\xff\xff", b"", bytes(500)]).SerializeToString()),
+            (),
+        ),
+        (
+            encode_frame(
+                Identify(
+                    listen_addrs=[
+                        Multiaddr(f"/ip4/192.0.2.{i}/tcp/4001").to_bytes() for i in range(100)
+                    ]
+                ).SerializeToString()
+            ),
+            tuple(f"/ip4/192.0.2.{i}/tcp/4001" for i in range(MAX_ADDRESSES)),
+        ),
+    ],
+    ids=["silence", "varint", "long", "protobuf", "addresses", "many"],
+)
+def test_whatever_a_peer_says_of_itself(message: bytes, believed: tuple[str, ...]) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            await hand.identify(message)
+            await hand.open(1, KAD_PROTOCOL)
+            await trio.sleep(0.05)
+            await hand.data(1, encode_frame(b"mallory's"))
+            await until(lambda: any(frame == b"mallory's" for _, frame in victim.requests))
+            (sender,) = [c for c, frame in victim.requests if frame == b"mallory's"]
+            assert sender.addresses == believed
+
+    run(story)
+
+
+def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            connection = alice.stack._running.swarm.connection_to(bob.peer_id)
+            assert connection is not None
+            moved = ("/ip4/192.0.2.9/tcp/4001",)
+            for message in (b"\xff\xff", net_identify.message(b"", moved, (), None)):
+                channel = await connection.open(net_identify.PUSH_PROTOCOL)
+                await channel.write(encode_frame(message))
+                await channel.close()
+            await until(lambda: bob.stack.contact(Contact(alice.peer_id)).addresses == moved)
 
     run(story)
 

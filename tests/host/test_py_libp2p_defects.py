@@ -19,12 +19,15 @@ import psutil
 import pytest
 import trio
 from libp2p import new_host
+from libp2p.abc import INotifee
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
+from libp2p.host.exceptions import StreamFailure
 from libp2p.host.ping import ID as PING
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.utils import read_exactly
 from libp2p.network.config import ConnectionConfig
+from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamReset
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
@@ -40,7 +43,7 @@ from formation_p2p.errors import LocalError, Unreachable
 from formation_p2p.host import net_yamux
 from formation_p2p.host.frames import MAX_WORK_FRAME_BYTES, encode_frame
 from formation_p2p.host.net_channel import WINDOW_BYTES
-from formation_p2p.host.net_tcp import TcpStream
+from formation_p2p.host.net_tcp import TcpStream, TcpTransport
 from formation_p2p.host.stack import KAD_PROTOCOL
 from formation_p2p.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.units import KIB, MIB
@@ -264,11 +267,11 @@ def test_two_peers_that_write_much_at_once_do_not_wait_for_each_other() -> None:
 
             async def shuttle(channel: Any) -> None:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(channel.write, bytes(2 * MIB))
-                    nursery.start_soon(read_all, channel, 2 * MIB)
+                    nursery.start_soon(channel.write, bytes(MIB))
+                    nursery.start_soon(read_all, channel, MIB)
 
             async with trio.open_nursery() as nursery:
-                for _ in range(20):
+                for _ in range(10):
                     nursery.start_soon(shuttle, alice.open())
                     nursery.start_soon(shuttle, await bob.accept())
                     nursery.start_soon(shuttle, bob.open())
@@ -434,24 +437,70 @@ def test_our_muxer_is_the_one_that_is_used() -> None:
 
 
 def test_libp2ps_own_protocols_run_on_this_host() -> None:
-    """Why its classes are subclassed at all: `new_stream` and `set_stream_handler` work."""
+    """Why its classes are subclassed at all: what relay, gossip and others call works."""
+
+    async def echo(stream: Any) -> None:
+        await stream.write(await stream.read(64))
 
     async def story() -> None:
         alice, bob = Node(), Node()
-
-        async def echo(stream: Any) -> None:
-            await stream.write(await stream.read(64))
-
         async with running(alice, bob):
             bob.stack._running.host.set_stream_handler(TProtocol("/echo"), echo)
             host = alice.stack._running.host
+            network = host.get_network()
             bob_id = ID(peer_id_to_bytes(bob.peer_id))
-            await alice.ask(bob, b"hello")
+            address = Multiaddr(bob.stack.addresses[0])
+            await host.connect(PeerInfo(bob_id, [address]))
             stream = await host.new_stream(bob_id, [TProtocol("/none"), TProtocol("/echo")])
             await stream.write(b"hello")
             assert await stream.read(64) == b"hello"
             assert stream.get_protocol() == "/echo"
-            assert bob_id in host.get_connected_peers()
+            assert host.get_connected_peers() == [bob_id]
+            with pytest.raises(StreamFailure, match="none of"):
+                await host.new_stream(bob_id, [TProtocol("/none")])
+            await host.disconnect(bob_id)
+            await until(lambda: alice.gone)
+            with pytest.raises(SwarmException):
+                await network.dial_addr(Multiaddr("/ip4/127.0.0.1/tcp/1"), bob_id)
+            await network.dial_addr(address, bob_id)
+            await (await network.new_stream(bob_id)).reset()
+            raw = await TcpTransport().dial(address)
+            await host.upgrade_outbound_connection(raw, bob_id)
+            assert len(network.get_connections(bob_id)) == 2
+
+    run(story)
+
+
+def test_libp2ps_own_protocols_hear_of_connections_and_are_refused_others() -> None:
+    """Notifees are told, and a muxer that is not ours is not let in."""
+
+    class Watch(INotifee):
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        async def connected(self, network: Any, conn: Any) -> None:
+            self.told.append("connected")
+
+        async def disconnected(self, network: Any, conn: Any) -> None:
+            self.told.append("disconnected")
+
+        async def opened_stream(self, network: Any, stream: Any) -> None: ...
+        async def closed_stream(self, network: Any, stream: Any) -> None: ...
+        async def listen(self, network: Any, multiaddr: Any) -> None: ...
+        async def listen_close(self, network: Any, multiaddr: Any) -> None: ...
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            watch = Watch()
+            network = alice.stack._running.swarm
+            network.register_notifee(watch)
+            await alice.ask(bob, b"hello")
+            alice.stack.drop(bob.peer_id, "enough")
+            await until(lambda: watch.told == ["connected", "disconnected"])
+            foreign: Any = object()
+            with pytest.raises(SwarmException):
+                await network.add_conn(foreign)
 
     run(story)
 

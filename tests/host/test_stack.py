@@ -27,7 +27,7 @@ from formation_p2p.errors import (
 from formation_p2p.host import net_work
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
 from formation_p2p.host.stack import KAD_PROTOCOL, Stack
-from formation_p2p.identity import Identity
+from formation_p2p.identity import Identity, PeerId
 
 # -- kad ----------------------------------------------------------------------------------------
 
@@ -377,6 +377,36 @@ def test_many_who_want_a_peer_dial_it_once() -> None:
     run(story)
 
 
+def test_whoever_dials_in_vain_is_content_with_a_connection_from_the_peer() -> None:
+    async def story() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        silent = f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}"
+        alice, bob = Node(), Node()
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            nursery.start_soon(alice.ask, Contact(bob.peer_id, (silent,)), b"by any way")
+            alice.stack.send(Contact(bob.peer_id, (silent,)), b"by any way")
+            await trio.sleep(0.05)
+            assert await bob.ask(alice, b"hello") == b"re:hello"
+            await until(lambda: bob.requests and bob.frames, within_s=1)
+        await listener.aclose()
+
+    run(story)
+
+
+def test_two_who_dial_each_other_at_once_both_succeed() -> None:
+    async def story() -> None:
+        for _ in range(10):
+            alice, bob = Node(), Node()
+            async with running(alice, bob):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(alice.ask, bob, b"hello", 2)
+                    nursery.start_soon(bob.ask, alice, b"hello", 2)
+                await trio.sleep(0.02)
+                assert alice.gone == bob.gone == []
+
+    run(story)
+
+
 # -- ends ---------------------------------------------------------------------------------------
 
 
@@ -392,6 +422,32 @@ def test_both_hear_of_the_end_of_a_connection_once() -> None:
             await alice.ask(bob, b"again")
 
     run(story)
+
+
+def test_a_shell_that_fails_at_bad_news_does_not_stop_the_network(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Fragile(Node):
+        def disconnected(self, peer: PeerId) -> None:
+            super().disconnected(peer)
+            raise RuntimeError("cannot bear to lose a peer")
+
+        def undelivered(self, to: PeerId, reason: str) -> None:
+            super().undelivered(to, reason)
+            raise RuntimeError("cannot bear to lose a frame")
+
+    async def story() -> None:
+        alice, bob = Fragile(), Node()
+        async with running(alice, bob):
+            alice.stack.send(bob.contact, b"frame")
+            await until(lambda: bob.frames)
+            bob.stack.drop(alice.peer_id, "enough")
+            await until(lambda: alice.gone and alice.lost)
+            assert await alice.ask(bob, b"still works") == b"re:still works"
+
+    run(story)
+    assert "lose a peer" in caplog.text
+    assert "lose a frame" in caplog.text
 
 
 def test_a_node_says_goodbye_when_it_closes() -> None:

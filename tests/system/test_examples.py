@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import re
 import sys
 import tarfile
 import threading
@@ -98,13 +95,15 @@ def test_the_job_file_is_submitted_and_its_archive_comes_back(
     results = tmp_path / "results"
     # As its first line says, but for where the results go.
     command = (EXAMPLES / "job.toml").read_text().splitlines()[0]
-    words = re.sub(r"^# formation ", "", command).replace("results", str(results)).split()
-    submitted = python("-m", "formation_p2p", *words, FORMATION_HOME=str(home))
+    arguments = command.removeprefix("# formation ").replace("results", str(results)).split()
+    submitted = python("-m", "formation_p2p", *arguments, FORMATION_HOME=str(home))
     assert submitted.process.returncode == 0, submitted.output
-    job = tomllib.loads((EXAMPLES / "job.toml").read_text())
-    (archive,) = results.rglob("examples.tar.gz")
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive.read_bytes()))) as tar:
-        assert sorted(tar.getnames()) == sorted(job["task"][0]["each"])
+    names = tomllib.loads((EXAMPLES / "job.toml").read_text())["task"][0]["each"]
+    for name in names:
+        words = len((EXAMPLES / name).read_bytes().split())
+        assert (results / f"words-{name}" / "stdout").read_text() == f"{words} {name}\n"
+    with tarfile.open(results / "archive" / "examples.tar.gz") as tar:
+        assert sorted(tar.getnames()) == sorted(names)
 
 
 @pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py"])

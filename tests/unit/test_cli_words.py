@@ -65,7 +65,7 @@ def test_spans_of_time_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1e9", "inf", "nan", "5 minutes", "h", "9" * 30])
 def test_what_is_no_span_of_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="expires: .* is no span of time"):
+    with pytest.raises(InvalidInput, match=r"expires: .* is no span of time"):
         parse_duration_s(text, "expires")
 
 
@@ -80,13 +80,13 @@ def test_limits_are_read_and_name_what_is_wrong() -> None:
     assert limits_of("1.5", "8GiB", None, 100, 0) == Limits(
         cpu_milli=1500, memory_bytes=8 * GIB, network_mbps=100, gpu_count=0
     )
-    for field, values in (
-        ("cpu", ("many", None, None)),
-        ("memory", (None, "8 apples", None)),
-        ("storage", (None, None, "-1")),
-    ):
+    for field, (cpu, memory, storage) in {
+        "cpu": ("many", None, None),
+        "memory": (None, "8 apples", None),
+        "storage": (None, None, "-1"),
+    }.items():
         with pytest.raises(InvalidInput) as error:
-            limits_of(*values, None, None)
+            limits_of(cpu, memory, storage, None, None)
         assert error.value.field == field
 
 
@@ -290,7 +290,8 @@ def test_events_are_json_even_where_a_result_is_nonsense() -> None:
 def test_logs_are_a_line_each_and_show_tracebacks_only_to_who_asks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = logging.getLogger().handlers[:]
+    root, package = logging.getLogger(), logging.getLogger("formation_p2p")
+    before = (root.handlers[:], root.level, package.level)
     log = logging.getLogger("formation_p2p.test")
     try:
         for verbosity in (0, 2):
@@ -301,8 +302,9 @@ def test_logs_are_a_line_each_and_show_tracebacks_only_to_who_asks(
             except ValueError:
                 log.exception("it\nfailed")
     finally:
-        logging.getLogger().handlers[:] = before
-        logging.getLogger("formation_p2p").setLevel(logging.NOTSET)
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        package.setLevel(before[2])
     plain, *rest = capsys.readouterr().err.splitlines()
     assert plain == (
         "error: formation_p2p.test: it failed: ValueError('bad\\x1b') (-vv shows where)"

@@ -23,7 +23,7 @@ from formation_p2p.errors import (
 )
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import Key
-from formation_p2p.records.profile import MAX_PROFILE_BYTES, Profile
+from formation_p2p.records.profile import MAX_PROFILE_BYTES, Profile, SignedProfile, open_profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
 from tests.unit import dht_world as world
@@ -73,8 +73,7 @@ def expired() -> bytes:
     return world.signed("bob", after(-121)).raw
 
 
-def eternal() -> bytes:
-    """Of an author who gave himself a longer life than is allowed, and issued it in the future."""
+def from_the_future() -> bytes:
     return world.signed("bob", after(61)).raw
 
 
@@ -83,7 +82,7 @@ def eternal() -> bytes:
     [
         (ANY, forged(), ForgedRecord),
         (ANY, expired(), ExpiredRecord),
-        (ANY, eternal(), ExpiredRecord),
+        (ANY, from_the_future(), ExpiredRecord),
         (ANY, b"", MalformedRecord),
         (ANY, b"a plain provider of another implementation", MalformedRecord),
         (ANY, bytes(MAX_PROFILE_BYTES + 1), OversizedRecord),
@@ -217,11 +216,10 @@ def test_the_bytes_of_one_profile_are_verified_once(
 ) -> None:
     opened: list[bytes] = []
 
-    def counted(raw: bytes, now_unix_s: float) -> object:
+    def counted(raw: bytes, now_unix_s: float) -> SignedProfile:
         opened.append(raw)
         return open_profile(raw, now_unix_s)
 
-    open_profile = store_module.open_profile
     monkeypatch.setattr(store_module, "open_profile", counted)
     monkeypatch.setattr(store_module, "MAX_VERIFIED", 2)
     bob, carol, dave = (world.signed(name, NOW).raw for name in ("bob", "carol", "dave"))

@@ -19,72 +19,27 @@ from formation_p2p.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_MS,
     MAX_OUTPUT_BYTES,
-    Cancel,
-    Commit,
-    CommitRefused,
     Dispatch,
     Leased,
-    LeaseEnded,
     Offer,
     PlacementRequest,
     Refused,
-    Release,
-    Renew,
-    Renewed,
-    ResultAck,
     TaskEnded,
     TaskOutput,
-    TaskStarted,
     WorkMessage,
     pack,
     parse,
 )
 from formation_p2p.records.codec import decode, encode
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.refusals import Busy, Gone, Infeasible
 from formation_p2p.resources.bounds import MAX_GPUS
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
-from tests.unit import resources_world
 from tests.unit.stories import NEEDS
+from tests.unit.work_messages import messages
 
-counts = st.integers(0, MAX_INT)
-times_ms = st.integers(0, MAX_MS)
-shown = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), max_size=20)
-ids = shown
-needs = resources_world.needs.filter(lambda needs: needs.driver != "")
-amounts = counts | shown
-refusals: st.SearchStrategy[Refusal] = (
-    st.builds(Infeasible, shown, amounts, amounts)
-    | st.builds(Denied, shown, shown)
-    | st.builds(Gone, shown, shown)
-    | st.builds(Busy, shown, counts)
-    | st.just(Leaving())
-)
-blobs = st.binary(max_size=20)
-lines = st.lists(shown, max_size=3).map("\n\t".join)
-outcomes: st.SearchStrategy[Outcome] = st.builds(Succeeded, blobs) | st.builds(
-    Failed, st.sampled_from(FailureKind), lines, blobs
-)
-messages: st.SearchStrategy[WorkMessage] = st.one_of(
-    st.builds(PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY)),
-    st.builds(Offer, counts, ids, st.lists(ids, max_size=4).map(tuple), times_ms),
-    st.builds(Refused, counts, refusals),
-    st.builds(Commit, ids),
-    st.builds(Leased, ids, counts, times_ms),
-    st.builds(CommitRefused, ids, refusals),
-    st.builds(Renew, ids, counts),
-    st.builds(Renewed, ids, times_ms),
-    st.builds(LeaseEnded, ids, refusals),
-    st.builds(Release, ids),
-    st.builds(Dispatch, ids, counts, ids, shown, blobs, times_ms),
-    st.builds(TaskStarted, ids, ids),
-    st.builds(TaskOutput, ids, ids, st.booleans(), blobs),
-    st.builds(TaskEnded, ids, counts, ids, outcomes, counts),
-    st.builds(Cancel, ids, ids),
-    st.builds(ResultAck, ids, ids),
-)
 anything = st.recursive(
     st.none()
     | st.booleans()

@@ -1,0 +1,162 @@
+"""The `formation` command where there is no network yet, or nobody in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from formation_p2p import __version__
+from formation_p2p.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The command sets up logging for its process, which here is that of all tests."""
+    root, package = logging.getLogger(), logging.getLogger("formation_p2p")
+    before = (root.handlers[:], root.level, package.level)
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    package.setLevel(before[2])
+
+
+def formation(home: Path, *arguments: str | Path) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(map(str, arguments)), env={"FORMATION_HOME": str(home)})
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_help_needs_neither_the_network_nor_a_terminal_library() -> None:
+    # Each costs time that a person waits: libp2p a second.
+    script = (
+        "import sys\n"
+        "from formation_p2p.cli.main import app\n"
+        "try: app(['--help'], standalone_mode=False)\n"
+        "finally: assert not {'libp2p', 'rich'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30)
+
+
+def test_every_command_has_a_page_of_help(tmp_path: Path) -> None:
+    commands = ["worker", "gate", "run", "submit", "workers", "explain", "profile", "version"]
+    networks = ["create", "invite", "join", "show", "add-gate"]
+    for command in [[name] for name in commands] + [["network", name] for name in networks]:
+        code, out, _ = formation(tmp_path / "home", *command, "--help")
+        assert (code, out.startswith("Usage: ")) == (0, True), command
+        assert "--json" in out
+
+
+def test_version_is_told_either_way(tmp_path: Path) -> None:
+    assert formation(tmp_path, "--version")[1].splitlines()[0] == f"formation {__version__}"
+    assert json.loads(formation(tmp_path, "version", "--json")[1])["formation"] == __version__
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["worker"],
+        ["gate"],
+        ["run", "--", "true"],
+        ["workers"],
+        ["explain"],
+        ["network", "show"],
+        ["network", "invite"],
+    ],
+)
+def test_without_a_network_every_command_says_what_to_do(
+    tmp_path: Path, command: list[str]
+) -> None:
+    code, out, err = formation(tmp_path / "home", *command)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "create" in err
+    assert "join" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "--needs", "cpus=1", "--", "true"], "formation: cpus: is no requirement"),
+        (["run", "--out", "../x", "--", "true"], "'../x' is no plain relative name"),
+        (["run", "--in", "none.txt", "--", "true"], "none.txt: No such file"),
+        (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is no span of time"),
+        (["run", "--env", "A", "--", "true"], "env: 'A' is no pair"),
+        (["submit", "none.toml"], "none.toml: No such file"),
+        (["worker", "--memory", "much"], "memory: 'much' is no size"),
+        (["worker", "--label", "zone"], "label: 'zone' is no pair"),
+        (["workers", "--join", "ormation1:c2VjcmV0"], "neither a join string nor a file"),
+        (["network", "invite", "--peer", "bob"], "peer: "),
+        (["network", "add-gate", "here"], "formation: "),
+        (["profile", "--cpu", "99999"], "cpu: the limit is 99999000, the machine has "),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], told: str) -> None:
+    code, out, err = formation(tmp_path / "home", *command)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "c2VjcmV0" not in err
+    assert "Traceback" not in err
+
+
+def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    created = json.loads(formation(home, "network", "create", "--json")[1])
+    assert created["home"] == str(home)
+    code, _, err = formation(home, "network", "create")
+    assert code == 2
+    assert "this node is in one" in err
+    err = formation(home, "network", "invite")[2]
+    assert "no gate is known here" in err
+    gate = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
+    assert formation(home, "network", "add-gate", gate)[:2] == (0, f"{gate}\n")
+    options = ("--may", "submit", "--priority", "5", "--driver", "process", "--expires", "2h")
+    invited = json.loads(formation(home, "network", "invite", "--json", *options)[1])
+    assert (invited["gates"], invited["may"], invited["drivers"], invited["max_priority"]) == (
+        [gate],
+        ["submit"],
+        ["process"],
+        5,
+    )
+    shown = formation(home, "network", "show")[1]
+    assert created["network_id"] in shown
+    assert "here; this machine can invite" in shown
+    (tmp_path / "join.txt").write_text(invited["join"])
+    guest = tmp_path / "guest"
+    assert formation(guest, "network", "join", tmp_path / "join.txt")[0] == 0
+    other = json.loads(formation(guest, "network", "show", "--json")[1])
+    assert (other["gates"], other["has_root_key"]) == ([gate], False)
+
+
+def test_profile_shows_what_the_limits_leave(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    code, out, _ = formation(home, "profile", "--json", "--cpu", "0.5", "--gpus", "0")
+    found = json.loads(out)
+    assert (code, found["capability"]["cpu_milli"], found["capability"]["gpus"]) == (0, 500, [])
+    assert "cpu" in formation(home, "profile", "--cpu", "0.5")[1]
+    assert not home.exists()
+
+
+def test_a_network_without_a_gate_says_so(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    formation(home, "network", "create")
+    code, out, err = formation(home, "run", "--", "true")
+    assert (code, out) == (3, "")
+    assert "nobody runs true: this network has no gate yet; run `formation gate`" in err
+
+
+def test_a_gate_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    formation(home, "network", "create")
+    gate = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
+    formation(home, "network", "add-gate", gate)
+    code, out, err = formation(home, "workers", "--json")
+    assert (code, json.loads(out)) == (0, {"workers": []})
+    assert f"no gate of this network answers; see that one runs at {gate}" in err

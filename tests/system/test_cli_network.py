@@ -1,0 +1,251 @@
+"""The `formation` command from one end to the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p.host.home import Home
+from formation_p2p.trust.grants import Right, Rights
+from formation_p2p.trust.network import parse_join_string
+from tests.system.programs import DEADLINE_S, ROOT, Program, running
+
+FORMATION = (sys.executable, "-m", "formation_p2p")
+LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: bytes
+    err: str
+
+
+def formation(
+    home: Path, *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None
+) -> Done:
+    """One command, to its end."""
+    done = subprocess.run(
+        [*FORMATION, *arguments],
+        env={**os.environ, "FORMATION_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def started(home: Path, *arguments: str) -> AbstractContextManager[Program]:
+    """One that goes on until it is ended."""
+    return running(*FORMATION, *arguments, FORMATION_HOME=str(home))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """alice created the network and runs its gate; bob works; carol has work to do."""
+
+    alice: Path
+    carol: Path
+    bob: Program
+    bob_id: str
+
+    def carols(self, *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> Done:
+        return formation(self.carol, *arguments, stdin=stdin, cwd=cwd)
+
+    def invited(self, home: Path, drivers: frozenset[str] | None = None, *may: Right) -> Path:
+        """A home that has joined with these rights."""
+        rights = Rights(int(time.time()) + 3600, frozenset(may or Right), drivers)
+        Home(home).join(parse_join_string(Home(self.alice).invite(rights)))
+        return home
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    homes = tmp_path_factory.mktemp("homes")
+    alice, bob, carol = (homes / name for name in ("alice", "bob", "carol"))
+    assert formation(alice, "network", "create").code == 0
+    with started(alice, "gate", *LOOPBACK) as gate:
+        gate.line_with("to invite others")
+        invited = formation(alice, "network", "invite")
+        assert "a secret" in invited.err
+        for home in (bob, carol):
+            assert formation(home, "network", "join", "-", stdin=invited.out).code == 0
+        options = ("--cpu", "2", "--memory", "2GiB", "--label", "zone=a")
+        with started(bob, "worker", "--json", *LOOPBACK, *options) as worker:
+            ready = json.loads(worker.line_with("ready"))
+            yield World(alice, carol, worker, ready["peer_id"])
+
+
+def test_workers_shows_who_is_there(world: World) -> None:
+    (worker,) = json.loads(world.carols("workers", "--json").out)["workers"]
+    assert worker["peer_id"] == world.bob_id
+    assert worker["capability"]["cpu_milli"] == 2000
+    assert worker["labels"] == {"zone": "a"}
+    assert worker["drivers"] == ["process", "python"]
+    table = world.carols("workers")
+    assert (table.code, table.err) == (0, "")
+    assert world.bob_id[-8:] in table.out.decode()
+    assert "2/2" in table.out.decode()
+
+
+def test_a_command_runs_elsewhere_as_if_it_ran_here(world: World, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("b\na\n")
+    (tmp_path / "sorted.txt").write_text("an older one, and longer")
+    script = 'sort words.txt > sorted.txt; cat; printf "\\033$X\\377"; echo oops >&2'
+    options = ("--in", "words.txt", "--out", "sorted.txt", "--env", "X=y", "--stdin", "-")
+    done = world.carols("run", *options, "--", "sh", "-c", script, stdin=b"in ", cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (0, b"in \x1by\xff", "oops\n")
+    assert (tmp_path / "sorted.txt").read_text() == "a\nb\n"
+
+
+def test_a_command_that_fails_says_how_and_where(world: World) -> None:
+    done = world.carols("run", "sh", "-c", "echo out; echo why >&2; exit 7")
+    assert (done.code, done.out) == (1, b"out\n")
+    assert done.err.splitlines() == [
+        "why",
+        f"formation: sh failed on …{world.bob_id[-8:]}: ended with exit code 7",
+    ]
+
+
+def test_events_come_as_lines_of_json(world: World) -> None:
+    done = world.carols("run", "--json", "--attempts", "2", "--", "sh", "-c", "echo ä; exit 7")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    names = [each["event"] for each in events]
+    attempt = ["placed", "began", "printed"]
+    assert (done.code, names) == (1, [*attempt, "retried", *attempt, "failed", "ended"])
+    assert events[2]["text"] == "ä\n"
+    assert (events[-2]["exit_code"], len(events[-2]["attempts"])) == (7, 2)
+
+
+def test_a_job_of_many_tasks(world: World, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in (1, 2, 3):
+        (tmp_path / f"texts/{number}.txt").write_text("x " * number)
+    (tmp_path / "job.toml").write_text("""
+        needs = { cpu = 0.25, memory = "64MiB" }
+        attempts = 1
+        [[task]]
+        each = { from = 1, to = 3 }
+        label = "[red]{each}"
+        argv = ["sh", "-c", "wc -w < {each}.txt > n; echo on {each}; test {each} != 2"]
+        files_in = ["texts/{each}.txt"]
+        files_out = ["n"]
+    """)
+    unsaid = world.carols("submit", tmp_path / "job.toml")
+    assert (unsaid.code, unsaid.out) == (2, b"")
+    assert "out-dir" in unsaid.err
+    done = world.carols("submit", tmp_path / "job.toml", "--out-dir", tmp_path / "out")
+    assert done.code == 1
+    rows = [line.split() for line in done.out.decode().splitlines()]
+    assert [row[:2] for row in rows[1:]] == [
+        ["[red]1", "succeeded"],
+        ["[red]2", "failed"],
+        ["[red]3", "succeeded"],
+    ]
+    assert "2 succeeded, 1 failed" in done.err
+    assert (tmp_path / "out/[red]3/n").read_text().strip() == "3"
+    assert (tmp_path / "out/[red]2/stdout").read_text() == "on 2\n"
+    assert not (tmp_path / "out/[red]2/n").exists()
+
+
+def test_what_nobody_can_run_is_explained(world: World) -> None:
+    done = world.carols("run", "--needs", "memory=3GiB", "--", "true")
+    assert (done.code, done.out) == (3, b"")
+    assert "nobody runs true: memory: needs 3GiB, has 2GiB" in done.err
+    explained = world.carols("explain", "--needs", "label.zone=b", "--json")
+    assert explained.code == 3
+    (rejected,) = json.loads(explained.out)["rejected"]
+    assert (rejected["worker"], rejected["kind"]) == (world.bob_id, "infeasible")
+    told = world.carols("explain", "--needs", "cpu=2", "--name", "x")
+    assert told.code == 0
+    assert [line.split()[0] for line in told.out.decode().splitlines()] == ["RANK", "1"]
+
+
+def test_a_grant_without_the_right_is_refused_at_once(world: World, tmp_path: Path) -> None:
+    only_work = world.invited(tmp_path / "dave", None, Right.WORK)
+    done = formation(only_work, "run", "--", "true")
+    assert done.code == 4
+    assert "not allowed to submit: the grant gives no right to submit" in done.err
+    only_python = world.invited(tmp_path / "erin", frozenset({"python"}))
+    assert formation(only_python, "run", "--", "true").code == 4
+    odd = formation(only_work, "worker", *LOOPBACK, "--label", "zone=a/b")
+    assert (odd.code, "label.zone: 'a/b' is no value" in odd.err) == (2, True)
+    only_submit = world.invited(tmp_path / "frank", None, Right.SUBMIT)
+    assert formation(only_submit, "worker").code == 4
+
+
+def test_ctrl_c_takes_the_command_back(world: World) -> None:
+    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 60") as run:
+        run.line_with("started")
+        run.process.send_signal(signal.SIGINT)
+        assert run.ended(within_s=10) == 130
+    assert "formation: cancelling the command; press Ctrl-C again" in run.output
+    assert json.loads(world.bob.line_with('"cancelled"'))["event"] == "ended"
+
+
+def test_a_second_ctrl_c_ends_at_once(world: World) -> None:
+    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 60") as run:
+        run.line_with("started")
+        world.bob.process.send_signal(signal.SIGSTOP)  # nobody takes the command back
+        try:
+            run.process.send_signal(signal.SIGINT)
+            run.line_with("cancelling the command")
+            began_s = time.monotonic()
+            run.process.send_signal(signal.SIGINT)
+            assert run.ended(within_s=10) == -signal.SIGINT
+            assert time.monotonic() - began_s < 2
+        finally:
+            world.bob.process.send_signal(signal.SIGCONT)
+
+
+def test_who_stops_reading_ends_the_command(world: World) -> None:
+    with subprocess.Popen(
+        [*FORMATION, "run", "--", "yes"],
+        env={**os.environ, "FORMATION_HOME": str(world.carol), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == b"y\n"
+        run.stdout.close()
+        try:
+            assert run.wait(20) == 128 + signal.SIGPIPE
+            assert run.stderr.read() == b""
+        finally:
+            run.kill()
+
+
+def test_a_second_worker_comes_and_leaves_in_good_order(world: World, tmp_path: Path) -> None:
+    home = world.invited(tmp_path / "grace")
+    with started(home, "worker", *LOOPBACK, "--label", "zone=c") as worker:
+        worker.line_with("offers")
+        grace = next(filter(None, (in_zone(world, "c") for _ in range(5))))
+        explained = json.loads(world.carols("explain", "--needs", "label.zone=c", "--json").out)
+        assert [each["peer_id"] for each in explained["ranked"]] == [grace]
+        assert [each["worker"] for each in explained["rejected"]] == [world.bob_id]
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ended(within_s=20) == 0
+    assert "formation: leaving the network" in worker.output
+    assert f"worker {grace}" in worker.output
+    assert "for process and python, zone=c" in worker.output
+    assert in_zone(world, "c") is None
+
+
+def in_zone(world: World, zone: str) -> str | None:
+    """The peer id of the worker with that label, as carol finds it now."""
+    workers: list[dict[str, Any]] = json.loads(world.carols("workers", "--json").out)["workers"]
+    return next((each["peer_id"] for each in workers if each["labels"].get("zone") == zone), None)

@@ -1,0 +1,236 @@
+"""What others may send: anything, at any time. It grows nothing, breaks nothing, gains nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.dispatch.job_events import TaskSucceeded
+from formation_p2p.negotiation.lessor import HOLD_S, MAX_OFFERS_PER_OWNER
+from formation_p2p.negotiation.messages import (
+    Commit,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Renew,
+    Renewed,
+    ResultAck,
+    TaskEnded,
+    TaskOutput,
+    TaskStarted,
+    WorkMessage,
+)
+from formation_p2p.negotiation.session import Received
+from formation_p2p.refusals import Leaving
+from formation_p2p.sim.world import SimNode, World
+from formation_p2p.workload.outcome import Succeeded
+from tests.unit.stories import NEEDS, ends, free, is_idle, job, only, passed, town, worker_of
+from tests.unit.work_messages import messages
+
+TINY = replace(NEEDS, cpu_milli=1, memory_bytes=1)
+
+
+def busy_town() -> World:
+    """bob's tasks run with alice; dave may submit as well, and mallory may nothing."""
+    world = town(7, lambda x: (2.0, Succeeded(x.payload)), alice=2)
+    world.add("dave")
+    world.add("mallory", stranger=True)
+    world.elapse(1)
+    world.nodes["bob"].submit(job(6))
+    world.elapse(1)
+    return world
+
+
+def grant_of(node: SimNode) -> bytes:
+    return node.peer._network.grant
+
+
+def entries(node: SimNode) -> int:
+    """All that a peer remembers of its dealings with others, counted."""
+    peer = node.peer
+    count = len(peer._lessee.held) + len(peer._lessee._rounds) + len(peer._scheduler._groups)
+    for group in peer._scheduler._groups.values():
+        count += len(group._pool) + len(group._rejected) + len(group._back_offs)
+        count += sum(len(slot.attempts) for slot in group.slots.values())
+    if peer._worker is not None:
+        count += len(peer._worker._lessor)
+        for run in peer._worker._executions._runs.values():
+            count += 1 + len(run.queue) + len(run.outbox)
+    return count
+
+
+# -- floods ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["dave", "mallory"])
+def test_a_flood_of_requests_holds_a_bounded_part_for_a_moment(who: str) -> None:
+    world = town(alice=2)
+    alice, flooder = world.nodes["alice"], world.add(who, stranger=who == "mallory")
+    before = free(alice).cpu_milli
+    for n in range(300):
+        request = PlacementRequest(n, TINY, grant_of(flooder))
+        world.tell(alice, Received(flooder.contact, request))
+    taken = before - free(alice).cpu_milli
+    assert taken == (MAX_OFFERS_PER_OWNER if who == "dave" else 0)
+    world.elapse(HOLD_S)
+    assert is_idle(alice)
+
+
+@pytest.mark.parametrize("who", ["dave", "mallory"])
+def test_what_refers_to_nothing_is_answered_and_not_remembered(who: str) -> None:
+    world = busy_town()
+    flooder = world.nodes[who]
+    before = {name: entries(world.nodes[name]) for name in ("alice", "bob")}
+    for n in range(50):
+        x, y = f"lease {n}", f"attempt {n}"
+        for name, message in (
+            ("alice", Dispatch(x, 1, y, "process", b"", 0)),
+            ("alice", Renew(x, n)),
+            ("alice", Commit(x)),
+            ("alice", ResultAck(x, y)),
+            ("bob", Offer(n, x, ("GPU-0",) * 64, 10**6)),
+            ("bob", Refused(n, Leaving())),
+            ("bob", Leased(x, n, 10**6)),
+            ("bob", Renewed(x, 10**6)),
+            ("bob", LeaseEnded(x, Leaving())),
+            ("bob", TaskStarted(x, y)),
+            ("bob", TaskOutput(x, y, False, b"spam")),
+            ("bob", TaskEnded(x, n, y, Succeeded(b"false"), 1)),
+        ):
+            told = len(world.nodes["bob"].told)
+            sent = len(passed(world, name, who))
+            world.tell(world.nodes[name], Received(flooder.contact, message))
+            assert len(passed(world, name, who)) - sent <= 1  # no more than was sent
+            assert len(world.nodes["bob"].told) == told
+    assert {name: entries(world.nodes[name]) for name in ("alice", "bob")} == before
+
+
+def test_a_lease_is_nothing_to_anybody_but_its_owner() -> None:
+    """mallory has overheard every id and fence there is."""
+    world = busy_town()
+    bob, alice, mallory = (world.nodes[name] for name in ("bob", "alice", "mallory"))
+    running = dict(alice.running)
+    for lease_id, attempt_id in running:
+        for fence in range(4):
+            for message in everything_about(lease_id, attempt_id, fence):
+                for target in (alice, bob):
+                    world.tell(target, Received(mallory.contact, message))
+    assert alice.running == running
+    world.elapse(10)
+    results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
+    assert sorted(results) == [b"%d" % n for n in range(6)]
+
+
+def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMessage]:
+    values: dict[str, Any] = {
+        "lease_id": lease_id,
+        "attempt_id": attempt_id,
+        "fence": fence,
+        "request_id": fence,
+        "refusal": Leaving(),
+        "ttl_ms": 0,
+        "hold_ms": 0,
+        "driver": "process",
+        "payload": b"mine",
+        "timeout_ms": 0,
+        "is_stderr": False,
+        "data": b"mine",
+        "outcome": Succeeded(b"mine"),
+        "ran_ms": 0,
+        "device_ids": (),
+        "needs": NEEDS,
+        "grant": b"",
+        "priority": 0,
+    }
+    kinds = WorkMessage.__args__
+    return [kind(**{each.name: values[each.name] for each in fields(kind)}) for kind in kinds]
+
+
+# -- anything at all ------------------------------------------------------------------------
+
+
+@st.composite
+def aimed(draw: st.DrawFn) -> tuple[WorkMessage, int]:
+    """A message, and which of the ids in use it is to name (0: none, it keeps its own)."""
+    return draw(messages), draw(st.integers(0, 6))
+
+
+def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> WorkMessage:
+    """The message with ids, fences and grants that mean something to those who get it."""
+    lessor, lessee = worker_of(world.nodes["alice"])._lessor, world.nodes["bob"].peer._lessee
+    leases = [*lessor._leases.values()]
+    if choice == 0 or not leases:
+        return message
+    lease = leases[choice % len(leases)]
+    attempts = [attempt for _, attempt in world.nodes["alice"].running] or ["job/0#1"]
+    rounds = [asked.requests for asked in lessee._rounds.values()]
+    known: dict[str, Any] = {
+        "lease_id": lease.lease_id,
+        "fence": lease.fence,
+        "attempt_id": attempts[choice % len(attempts)],
+        "grant": grant,
+        "needs": TINY,
+    }
+    if rounds:
+        known["request_id"] = next(iter(rounds[0]))
+    mine = {each.name for each in fields(message)}
+    return replace(message, **{name: known[name] for name in known.keys() & mine})
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["dave", "mallory"]),
+            st.sampled_from(["alice", "bob"]),
+            aimed(),
+            st.sampled_from([0, 0, 0.01, 0.5, 3]),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_others_send_the_job_comes_to_its_true_results(
+    story: list[tuple[str, str, tuple[WorkMessage, int], float]],
+) -> None:
+    world = busy_town()
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    for sender, target, (message, choice), pause_s in story:
+        crafted = named_by(world, message, choice, grant_of(world.nodes[sender]))
+        world.tell(world.nodes[target], Received(world.nodes[sender].contact, crafted))
+        world.elapse(pause_s)
+    world.elapse(60)
+    results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
+    assert sorted(results) == [b"%d" % n for n in range(6)]
+    assert is_idle(alice)
+    assert bob.peer._scheduler._groups == {}
+    assert bob.peer._lessee.held == {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), aimed(), st.sampled_from([0, 0, 0.01, 0.5, 3])), max_size=30)
+)
+def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
+    story: list[tuple[bool, tuple[WorkMessage, int], float]],
+) -> None:
+    """They lie about everything. It harms the job, but neither of the peers."""
+    world = busy_town()
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    for to_bob, (message, choice), pause_s in story:
+        sender, target = (alice, bob) if to_bob else (bob, alice)
+        crafted = named_by(world, message, choice, grant_of(sender))
+        world.tell(target, Received(sender.contact, crafted))
+        assert entries(target) < 100
+        world.elapse(pause_s)
+    world.add("carol", serve=world.machine(cpu=2))
+    world.elapse(120)
+    assert set(ends(bob)) == {f"job/{n}" for n in range(6)}
+    assert is_idle(alice)
+    assert bob.peer._scheduler._groups == {}

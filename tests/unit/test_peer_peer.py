@@ -1,0 +1,453 @@
+"""The whole peer: how it joins, works, asks, explains and leaves."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    TaskCancelled,
+    TaskSucceeded,
+    TaskUnplaceable,
+    Tell,
+    WorkerLost,
+)
+from formation_p2p.execution.effects import ExecutionEnded, ExecutionStarted
+from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.messages import (
+    Commit,
+    CommitRefused,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    ResultAck,
+    TaskEnded,
+)
+from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.peer.events import Joined, Leave, Left, Refuse, Serve, Submit, Tick
+from formation_p2p.peer.peer import Peer
+from formation_p2p.refusals import Denied, Gone, Infeasible, Leaving
+from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.world import LATENCY_S, SimNode, World
+from formation_p2p.trust.grants import Right, Rights
+from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
+from tests.unit.stories import (
+    NEEDS,
+    at,
+    ends,
+    free,
+    is_idle,
+    job,
+    named,
+    only,
+    passed,
+    town,
+    workers_of,
+)
+
+LASTING = 60.0
+
+
+def lasting(**cores: int) -> World:
+    return town(7, lambda x: (LASTING, Succeeded(b"")), **cores)
+
+
+def granted(node: SimNode) -> bytes:
+    """The grant that a node shows, as everyone whom it asks sees it."""
+    return node.peer._network.grant
+
+
+# -- joining --------------------------------------------------------------------------------
+
+
+def test_a_worker_announces_itself_once_it_has_joined_and_not_before() -> None:
+    world = World(1)
+    world.add("gate")
+    alice = world.add("alice", serve=world.machine())
+    assert alice.peer._worker is None
+    world.elapse(LATENCY_S)
+    assert alice.peer._worker is None  # the gate has not answered yet
+    world.elapse(1)
+    assert is_idle(alice)
+    bob = world.add("bob")
+    world.elapse(1)
+    bob.explain(None)
+    world.elapse(1)
+    assert [each.contact for each in bob.explained[0].decision.ranked] == [alice.contact]
+
+
+def test_joining_or_serving_again_starts_no_second_worker() -> None:
+    world = town(alice=2)
+    alice = world.nodes["alice"]
+    worker = alice.peer._worker
+    world.tell(alice, world.machine(cpu=64))
+    world.tell(alice, Joined(alice.contact.addresses, (world.nodes["gate"].contact,)))
+    world.elapse(5)
+    assert alice.peer._worker is worker
+
+
+def test_a_machine_that_no_profile_has_room_for_is_refused_with_the_reason() -> None:
+    world = town()
+    labels = tuple((f"label-{n}", "x") for n in range(9))
+    late = world.add("late", serve=Serve(Capability(1000, 2**30), ("process",), labels))
+    world.elapse(1)
+    (refused,) = late.refused
+    assert (refused.what, "more than 8" in refused.why) == ("serve", True)
+    assert late.peer._worker is None
+
+
+# -- a node alone, and for itself -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_node_works_for_itself(gate: bool) -> None:
+    """With nobody else in the network: the first thing that anyone tries."""
+    world = town() if gate else World(7)
+    alice = world.add("alice", serve=world.machine(cpu=2))
+    world.elapse(1)
+    alice.submit(job(5))
+    world.elapse(5)
+    assert len(only(ends(alice).values(), TaskSucceeded)) == 5
+    assert alice.told[-1] == JobEnded(5, 0, 0, 0)
+    assert is_idle(alice)
+    assert passed(world, "alice", "alice") == []  # no network was needed for it
+
+
+def test_a_node_that_works_for_itself_cancels_and_leaves_too() -> None:
+    world = lasting(alice=1)
+    alice = world.nodes["alice"]
+    alice.submit(job(3))
+    world.elapse(1)
+    assert len(alice.running) == 1
+    alice.cancel("job")
+    world.elapse(1)
+    assert alice.told[-1] == JobEnded(0, 0, 0, 3)
+    alice.submit(job(3, job_id="another"))
+    world.elapse(1)
+    alice.leave()
+    world.elapse(1)
+    assert (alice.left, alice.running) == (True, {})
+
+
+# -- strangers ------------------------------------------------------------------------------
+
+
+def test_a_stranger_is_refused_before_anything_else_and_sees_why() -> None:
+    world = town(alice=1, carol=1)
+    mallory = world.add("mallory", stranger=True)
+    world.elapse(2)
+    mallory.submit(job(needs=replace(NEEDS, cpu_milli=1000)))
+    world.elapse(5)
+    (unplaceable,) = ends(mallory).values()
+    assert isinstance(unplaceable, TaskUnplaceable)
+    why = Denied("submit", "the grant is refused: it is of another network, or was altered")
+    assert named(world, unplaceable.reasons) == {"alice": why, "carol": why}
+    for name in ("alice", "carol"):
+        assert {type(x) for x in passed(world, "mallory", name)} == {PlacementRequest}
+        assert len(passed(world, "mallory", name)) == 1  # and is not asked again
+        assert is_idle(world.nodes[name])
+
+
+def test_a_grant_that_allows_other_work_only_is_refused_with_the_reason() -> None:
+    world = town(alice=1)
+    rights = Rights(10**10, frozenset({Right.SUBMIT}), frozenset({"python"}))
+    carol = world.add("carol", rights=rights)
+    world.elapse(1)
+    carol.submit(job())
+    world.elapse(5)
+    (unplaceable,) = ends(carol).values()
+    assert isinstance(unplaceable, TaskUnplaceable)
+    why = Denied("submit", "the grant allows the drivers python, not process")
+    assert named(world, unplaceable.reasons) == {"alice": why}
+
+
+def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:
+    world = town()
+    bob, gate, mallory = world.nodes["bob"], world.nodes["gate"], world.add("m", stranger=True)
+    for asker in (bob, mallory):
+        request = PlacementRequest(5, NEEDS, granted(asker))
+        world.tell(gate, Received(asker.contact, request))
+    assert passed(world, "gate", "bob") == [Refused(5, Leaving())]
+    ((refused,),) = (passed(world, "gate", "m"),)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.refusal, Denied)
+
+
+def test_a_node_that_does_not_work_ignores_what_is_for_workers() -> None:
+    world = town()
+    bob, gate = world.nodes["bob"], world.nodes["gate"]
+    for message in (Commit("x"), Renew("x", 1), Release("x"), ResultAck("x", "y")):
+        world.tell(gate, Received(bob.contact, message))
+    for event in (ExecutionStarted("x", "y"), Fenced("x")):
+        world.tell(gate, event)
+    assert passed(world, "gate", "bob") == []
+
+
+# -- submitting and explaining --------------------------------------------------------------
+
+
+def test_a_job_that_is_under_way_already_is_refused_by_its_id() -> None:
+    world = lasting(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    bob.submit(job())
+    (refused,) = bob.refused
+    assert (refused.what, refused.why) == ("job", "job: job is under way already")
+
+
+def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> None:
+    world = town(alice=4, carol=1, dave=8)
+    bob = world.nodes["bob"]
+    bob.explain(replace(NEEDS, cpu_milli=2000), "job/0")
+    world.elapse(1)
+    (explained,) = bob.explained
+    ranked = [(each.distance, each.contact) for each in explained.decision.ranked]
+    assert {contact for _, contact in ranked} <= {world.nodes[n].contact for n in ("alice", "dave")}
+    assert ranked == sorted(ranked, key=lambda each: each[0])
+    assert (explained.query, explained.bucket) == (0, "driver/process")
+    bob.explain(replace(NEEDS, cpu_milli=64_000))
+    world.elapse(1)
+    why = named(world, bob.explained[1].decision.rejected)
+    assert why == {
+        "alice": Infeasible("cpu", 64_000, 4000),
+        "carol": Infeasible("cpu", 64_000, 1000),
+        "dave": Infeasible("cpu", 64_000, 8000),
+    }
+    assert (bob.explained[1].decision.ranked, bob.explained[1].bucket) == ((), "any")
+
+
+def test_a_query_that_cannot_be_asked_is_refused_by_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    models = tuple(f"{n}" + "m" * 90 for n in range(16))
+    labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
+    bob.explain(Requirements(gpu_count=1, gpu_models=models, labels=labels))
+    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 0)
+    bob.explain(NEEDS)
+    bob.explain(None)
+    assert [refused.what for refused in bob.refused] == ["0", "0", "0"]
+    assert "ask for fewer labels or models" in bob.refused[0].why
+    assert "too many queries" in bob.refused[1].why
+    world.elapse(5)
+    assert bob.explained == []
+
+
+def test_a_commit_that_comes_after_the_hold_is_refused_and_the_job_waits_on() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    while not only(passed(world, "alice", "bob"), Offer):
+        world.elapse(0.005)
+    world.latency = lambda a, b: 1.6  # longer than alice holds it
+    world.elapse(4)
+    (refused,) = only(passed(world, "alice", "bob"), CommitRefused)
+    assert isinstance(refused.refusal, Gone)
+    world.latency = lambda a, b: 0.01
+    world.elapse(10)
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert is_idle(alice)
+
+
+# -- leaving --------------------------------------------------------------------------------
+
+
+def test_a_node_with_nothing_to_do_has_left_at_once_and_once_only() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    assert bob.peer.handle(Leave(), at(10)) == [Left(cause="")]
+    assert bob.peer.handle(Leave(), at(10)) == []
+    assert bob.peer.handle(Tick(), at(11)) == []
+
+
+def test_a_worker_has_left_when_its_profile_is_withdrawn_and_nothing_runs() -> None:
+    world = lasting(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(1)
+    ((lease_id, _),) = alice.running
+    effects = alice.peer.handle(Leave(), at(world.now_s))
+    assert Send(bob.contact, LeaseEnded(lease_id, Leaving()), cause="") in effects
+    fence = Fence(lease_id, cause="")
+    assert fence in effects
+    for effect in effects:
+        if effect != fence:  # what runs takes its time to die
+            world._perform(alice, effect)
+    world.elapse(1)
+    early = alice.left
+    world._perform(alice, fence)
+    world.elapse(0.1)
+    assert (early, alice.left) == (False, True)
+    bob.explain(None)
+    world.elapse(1)
+    assert bob.explained[0].decision.ranked == ()  # nobody is sent to her any more
+
+
+def test_a_scheduler_that_leaves_ends_its_jobs_and_gives_its_leases_back() -> None:
+    world = lasting(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(6))
+    world.elapse(1)
+    leased = {name: only(passed(world, name, "bob"), Leased) for name in ("alice", "carol")}
+    effects = bob.peer.handle(Leave(), at(world.now_s))
+    told = [effect.event for effect in only(effects, Tell)]
+    assert sorted(map(str, told[:-1])) == [f"TaskCancelled(task_id='job/{n}')" for n in range(6)]
+    assert told[-1] == JobEnded(0, 0, 0, 6)
+    given_back = [effect.message for effect in only(effects, Send)]
+    assert given_back == [Release(each.lease_id) for (each,) in leased.values()] or given_back == [
+        Release(each.lease_id) for (each,) in reversed(leased.values())
+    ]
+    assert effects[-1] == Left(cause="")  # after all that is still to be sent
+    for effect in effects:
+        world._perform(bob, effect)
+    world.elapse(1)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
+
+
+def test_who_leaves_before_it_has_joined_begins_nothing() -> None:
+    world = World(7)
+    world.add("gate")
+    late = world.add("late", serve=world.machine())
+    late.submit(job())
+    now = at(0)
+    told = [effect.event for effect in only(late.peer.handle(Leave(), now), Tell)]
+    assert told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert late.peer.handle(Submit(job()), now) == [Refuse("job", "the node is leaving", cause="")]
+    world.elapse(5)
+    assert late.peer._worker is None
+    assert late.told == []
+
+
+# -- time and connections -------------------------------------------------------------------
+
+
+def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrives() -> None:
+    """The lease has expired on both sides: the result comes too late, and does not count."""
+    world = lasting(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(1)
+    ((lease_id, attempt_id),) = alice.running
+    result = TaskEnded(lease_id, 1, attempt_id, Succeeded(b"late"), 5)
+    effects = bob.peer.handle(Received(alice.contact, result), at(world.now_s + 60))
+    told = [effect.event for effect in only(effects, Tell)]
+    assert only(told, WorkerLost)
+    assert only(told, TaskSucceeded) == []
+    assert Send(alice.contact, ResultAck(lease_id, attempt_id), cause="") in effects
+    renew = Renew(lease_id, 1)
+    told_by_her = alice.peer.handle(Received(bob.contact, renew), at(world.now_s + 60))
+    gone = Gone(f"lease {lease_id}", "it expired, was released, or never was yours")
+    assert Fence(lease_id, cause="") in told_by_her
+    assert Send(bob.contact, LeaseEnded(lease_id, gone), cause="") in told_by_her
+
+
+def test_a_closed_connection_is_looked_into_at_once() -> None:
+    world = lasting(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(1)
+    world.tell(bob, Disconnected(alice.identity.peer_id))
+    world.elapse(1)
+    assert len(only(passed(world, "bob", "alice"), Renew)) == 1
+    assert only(bob.told, WorkerLost) == []
+    world.kill(alice)
+    world.elapse(1)
+    assert len(only(bob.told, WorkerLost)) == 1
+
+
+def test_a_dispatch_without_a_lease_is_told_that_there_is_none() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    world.tell(alice, Received(bob.contact, Dispatch("x", 1, "job/0#1", "process", b"", 0)))
+    gone = Gone("lease x", "it expired, was released, or never was yours")
+    assert passed(world, "alice", "bob") == [LeaseEnded("x", gone)]
+    assert is_idle(alice)
+
+
+def test_a_result_that_was_lost_comes_again_with_the_renewal() -> None:
+    world = town(7, lambda x: (3.0, Succeeded(x.payload)), alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(1)
+    world.cut(bob, alice)
+    world.elapse(3)
+    world.heal(bob, alice)  # and nobody was told that anything was lost
+    world.elapse(6)
+    assert [type(x) for x in passed(world, "alice", "bob")].count(TaskEnded) == 1
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert is_idle(alice)
+
+
+def test_capacity_changes_are_announced() -> None:
+    world = lasting(alice=2)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(20)
+    assert free(alice).cpu_milli == 1000
+    bob.explain(None)
+    world.elapse(1)
+    (ranked,) = bob.explained[0].decision.ranked
+    assert ranked.profile.capacity.cpu_milli == 1000
+
+
+def test_profiles_of_one_worker_are_numbered_upwards_while_the_clock_stands_still() -> None:
+    world = town(alice=1)
+    worker = world.nodes["alice"].peer._worker
+    assert worker is not None
+    now = at(100)
+    numbers = [worker._issue(now, False).profile.sequence for _ in range(3)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == int(now.unix_s * 1000)
+
+
+def test_an_undelivered_message_of_a_round_moves_on_to_the_next_worker() -> None:
+    world = town(alice=1, carol=1)
+    bob, alice, carol = (world.nodes[name] for name in ("bob", "alice", "carol"))
+    world.kill(alice)
+    world.elapse(1)
+    bob.submit(job(4))
+    world.elapse(8)
+    assert {*workers_of(bob)} == {"carol"}
+    assert bob.told[-1] == JobEnded(4, 0, 0, 0)
+    assert is_idle(carol)
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    def story() -> list[object]:
+        world = town(11, alice=2, carol=1)
+        bob = world.nodes["bob"]
+        bob.submit(job(10))
+        world.elapse(2)
+        world.kill(world.nodes["carol"])
+        world.elapse(20)
+        # Of messages their kind: the keys inside a grant are Biscuit's own, and random.
+        return [*bob.told, *((s.at_s, s.sender, s.receiver, type(s.message)) for s in world.sent)]
+
+    assert story() == story()
+
+
+def test_a_killed_attempt_of_nobody_is_ignored() -> None:
+    world = town(alice=1)
+    alice = world.nodes["alice"]
+    killed = Failed(FailureKind.CANCELLED, "killed")
+    world.tell(alice, ExecutionEnded("x", "job/0#1", killed, 0))
+    world.tell(alice, Undelivered(world.nodes["bob"].identity.peer_id, "broke"))
+    assert is_idle(alice)
+
+
+def test_a_peer_that_has_joined_nothing_has_nothing_to_do() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    fresh = Peer(bob.identity, bob.peer._network, random.Random(1))
+    assert fresh.next_timeout() == float("inf")
+    assert fresh.handle(Tick(), at(0)) == []

@@ -1,0 +1,320 @@
+"""The simulated world: the same seed tells the same story, and what is done to people happens."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.dht import messages as kad
+from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskSucceeded
+from formation_p2p.effects import Effect
+from formation_p2p.execution.effects import Execute
+from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
+from formation_p2p.records.addresses import address_bytes
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim import world as world_module
+from formation_p2p.sim.world import LATENCY_S, SimNode, World
+from formation_p2p.workload.outcome import FailureKind, Outcome, Succeeded
+from formation_p2p.workload.task import Job, Task
+
+ROOT = Path(__file__).parents[2]
+
+
+def job(name: str, tasks: int = 1) -> Job:
+    needs = Requirements(driver="process")
+    each = (Task(f"{name}/{number}", needs, f"{number}".encode()) for number in range(tasks))
+    return Job(name, tuple(each))
+
+
+def small_town(seed: int = 7) -> tuple[World, SimNode, SimNode, SimNode]:
+    world = World(seed)
+    gate = world.add("gate")
+    alice = world.add("alice", serve=world.machine(cpu=2))
+    bob = world.add("bob")
+    world.elapse(5)
+    return world, gate, alice, bob
+
+
+def results(node: SimNode) -> list[bytes]:
+    return [event.result for event in node.told if isinstance(event, TaskSucceeded)]
+
+
+def story(seed: int) -> list[str]:
+    """Everything that happens in a lively minute, but for the bytes of grants: Biscuit draws a
+    key of its own for each."""
+    world, gate, alice, bob = small_town(seed)
+    carol = world.add("carol", serve=world.machine(cpu=4))
+    world.elapse(3)
+    bob.submit(job("sums", 12))
+    world.elapse(2)
+    world.kill(alice)
+    world.cut(gate, bob)
+    bob.explain(None)
+    world.elapse(20)
+    carol.leave()
+    world.elapse(35)
+    sent = [
+        f"{each.at_s!r} {each.sender} {each.receiver} {type(each.message).__name__}"
+        for each in world.sent
+    ]
+    return sent + [repr(event) for event in bob.told]
+
+
+def test_the_same_seed_tells_the_same_story_and_another_seed_another() -> None:
+    assert story(1) == story(1)
+    assert story(1) != story(2)
+
+
+def test_it_is_the_same_story_in_every_process() -> None:
+    """Sets of text are in another order in each: none may be read in its own order."""
+    program = "from tests.unit.test_sim_world import story; print(*story(3), sep='\\n')"
+    told = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        told.add(ran.stdout)
+    assert len(told) == 1
+    assert told.pop().count(b"\n") > 100
+
+
+def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
+    world, _, _, bob = small_town()
+    bob.submit(job("sums", 3))
+    world.elapse(10)
+    assert sorted(results(bob)) == [b"0", b"1", b"2"]
+    assert bob.told[-1] == JobEnded(3, 0, 0, 0)
+
+
+def test_what_executions_do_is_up_to_the_storyteller() -> None:
+    def shout(execute: Execute) -> tuple[float, Outcome]:
+        return 2.5, Succeeded(execute.payload + b"!")
+
+    world = World(7, shout)
+    world.add("alice", serve=world.machine())
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.submit(job("sums"))
+    world.elapse(10)
+    [done] = [event for event in bob.told if isinstance(event, TaskSucceeded)]
+    assert (done.result, done.ran_ms) == (b"0!", 2500)
+
+
+def test_an_execution_ends_at_its_own_limit() -> None:
+    world = World(7, lambda execute: (100.0, Succeeded(b"")))
+    world.add("alice", serve=world.machine())
+    bob = world.add("bob")
+    world.elapse(3)
+    needs = Requirements(driver="process")
+    bob.submit(Job("sums", (Task("sums/0", needs, b"", timeout_s=2.0, max_attempts=1),)))
+    world.elapse(10)
+    [gave_up] = [event for event in bob.told if isinstance(event, TaskGaveUp)]
+    assert gave_up.kind is FailureKind.TIMEOUT
+
+
+def test_what_runs_under_a_lease_that_ends_is_fenced() -> None:
+    world = World(7, lambda execute: (1000.0, Succeeded(b"")))
+    alice = world.add("alice", serve=world.machine())
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.submit(job("sums"))
+    world.elapse(5)
+    assert alice.running
+    world.cut(alice, bob)
+    world.elapse(30)
+    assert not alice.running
+    assert alice.alive
+
+
+def test_time_passes_as_told_whatever_happens_in_it() -> None:
+    world = World(1)
+    world.elapse(0.25)
+    assert world.now_s == 0.25
+    world.add("alice")
+    world.elapse(1000)
+    assert world.now_s == 1000.25
+
+
+def test_a_message_takes_as_long_as_the_wire_it_travels() -> None:
+    world, _, _, bob = small_town()
+    world.latency = lambda a, b: 0.5 if "bob" in (a, b) else LATENCY_S
+    before = len(world.sent)
+    bob.explain(None)
+    world.elapse(10)
+    asked = {
+        each.receiver: each.at_s
+        for each in world.sent[before:]
+        if each.sender == "bob" and isinstance(each.message, kad.GetProviders)
+    }
+    answered = {
+        each.sender: each.at_s
+        for each in world.sent[before:]
+        if each.receiver == "bob" and isinstance(each.message, kad.Providers)
+    }
+    assert answered["gate"] - asked["gate"] == pytest.approx(0.5)
+    assert len(bob.explained) == 1
+
+
+def test_the_wire_between_two_keeps_the_order_though_it_became_faster() -> None:
+    world, _, alice, bob = small_town()
+    heard: list[int] = []
+    tell = alice.peer.handle
+
+    def listening(event: object, now: object) -> list[Effect]:
+        if hasattr(event, "message") and isinstance(event.message, PlacementRequest):
+            heard.append(event.message.request_id)
+        return tell(event, now)  # type: ignore[arg-type]
+
+    alice.peer.handle = listening  # type: ignore[method-assign]
+    world.latency = lambda a, b: 1.0
+    bob.submit(job("slow"))
+    while not sent_by(world, "bob", PlacementRequest):
+        world.elapse(0.01)
+    world.latency = lambda a, b: 0.001
+    bob.submit(job("fast"))
+    world.elapse(5)
+    asked = [each.request_id for each in sent_by(world, "bob", PlacementRequest)]
+    assert len(asked) >= 2
+    assert heard == asked
+
+
+def sent_by(world: World, name: str, kind: type[PlacementRequest]) -> list[PlacementRequest]:
+    return [
+        each.message
+        for each in world.sent
+        if each.sender == name and isinstance(each.message, kind)
+    ]
+
+
+def test_who_is_killed_says_nothing_more_and_is_missed() -> None:
+    world, _, alice, bob = small_town()
+    bob.submit(job("sums"))
+    world.elapse(0.2)
+    assert alice.running
+    world.kill(alice)
+    assert not alice.running
+    said = len([each for each in world.sent if each.sender == "alice"])
+    world.elapse(60)
+    assert len([each for each in world.sent if each.sender == "alice"]) == said
+    assert results(bob) == []
+    alice.submit(job("last words"))
+    assert alice.told == []
+
+
+def test_who_dies_with_a_question_on_its_way_does_not_keep_the_asker_waiting() -> None:
+    world, gate, alice, bob = small_town()
+    bob.explain(None)
+    for node in (gate, alice):
+        world.kill(node)  # the questions are in the air
+    world.elapse(10 * LATENCY_S)
+    [explained] = bob.explained
+    assert explained.asked > 0
+
+
+def test_between_those_who_are_cut_off_nothing_passes_until_it_is_healed() -> None:
+    world, _, alice, bob = small_town()
+    world.cut(alice, bob)
+    bob.submit(job("sums"))
+    world.elapse(20)
+    pairs = Counter((each.sender, each.receiver) for each in world.sent if each.at_s > 5)
+    assert ("bob", "alice") not in pairs
+    assert ("alice", "bob") not in pairs
+    assert ("bob", "gate") in pairs
+    assert results(bob) == []
+    world.heal(bob, alice)
+    world.elapse(60)
+    assert results(bob) == [b"0"]
+
+
+def test_who_is_cut_off_does_not_see_a_death() -> None:
+    """A broken connection is told by packets, and none arrive."""
+    world, _, alice, bob = small_town()
+    bob.submit(job("sums"))
+    world.elapse(0.2)
+    told = len(bob.told)
+    world.cut(alice, bob)
+    world.kill(alice)
+    world.elapse(1)
+    assert len(bob.told) == told
+
+
+def test_who_has_left_is_gone() -> None:
+    world, _, alice, bob = small_town()
+    alice.leave()
+    world.elapse(2)
+    assert alice.left
+    assert not alice.alive
+    bob.explain(None)
+    world.elapse(2)
+    [explained] = bob.explained
+    assert explained.decision.ranked == ()
+
+
+def test_a_stranger_is_let_in_nowhere() -> None:
+    world, _, _, bob = small_town()
+    eve = world.add("eve", serve=world.machine(cpu=64), stranger=True)
+    world.elapse(5)
+    bob.submit(job("sums", 4))
+    eve.submit(job("mischief"))
+    world.elapse(20)
+    assert len(results(bob)) == 4
+    assert results(eve) == []
+    assert not any(
+        each.receiver == "eve" and isinstance(each.message, Dispatch) for each in world.sent
+    )
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    _, _, _, bob = small_town()
+    bob.submit(job("sums"))
+    bob.submit(job("sums"))
+    [refused] = bob.refused
+    assert refused.what == "sums"
+
+
+def test_a_job_that_is_cancelled_ends() -> None:
+    world, _, alice, bob = small_town()
+    bob.submit(job("sums"))
+    world.elapse(0.5)
+    assert alice.running
+    bob.cancel("sums")
+    world.elapse(5)
+    assert bob.told[-1] == JobEnded(0, 0, 0, 1)
+    assert not alice.running
+
+
+def test_a_world_that_spins_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "MAX_STEPS", 10)
+    world = World(1)
+    for number in range(5):
+        world.add(f"node {number}")
+    with pytest.raises(AssertionError, match="more than 10 steps"):
+        world.elapse(100)
+
+
+def test_an_effect_that_the_world_does_not_know_is_no_secret() -> None:
+    _, _, alice, _ = small_town()
+    alice.peer.handle = lambda event, now: [Effect(cause="a test")]  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="does not know the effect"):
+        alice.leave()
+
+
+def test_each_of_many_people_has_an_address_of_its_own() -> None:
+    world = World(1)
+    addresses = set()
+    for number in range(300):
+        node = world.add(f"node {number}")
+        node.alive = False  # only its address is of interest
+        [address] = node.contact.addresses
+        address_bytes(address)  # raises for what is none
+        addresses.add(address)
+    assert len(addresses) == 300
