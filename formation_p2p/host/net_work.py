@@ -67,7 +67,9 @@ class WorkSessions:
     async def serve(self, channel: Channel, connection: Connection) -> None:
         """Read a stream that the peer opened, until it ends."""
         with self.shares.of(connection.peer).stream("work", MAX_WORK_STREAMS):
-            await self._session(connection.peer).read(channel, connection)
+            session = self._session(connection.peer)
+            session.channels.append(channel)
+            await session.read(channel, connection)
 
     def _session(self, peer: PeerId) -> _Session:
         session = self.sessions.get(peer)
@@ -86,7 +88,7 @@ class _Session:
     def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
         self._all = sessions
         self._peer = peer
-        self._channels: list[Channel] = []
+        self.channels: list[Channel] = []
         self._sending: Channel | None = None
         self._sent_at = -math.inf
         self._queue: deque[bytes] = deque()
@@ -140,7 +142,7 @@ class _Session:
     def _choose(self) -> Channel | None:
         """The stream sent on before, for as long as it is open, so that frames stay in order."""
         if self._sending is None:
-            self._sending = next((c for c in self._channels if c.broken is None), None)
+            self._sending = next((c for c in self.channels if c.broken is None), None)
         return self._sending
 
     async def _open(self, to: Contact) -> Channel:
@@ -148,6 +150,7 @@ class _Session:
             connection = await self._all.dial(to)
             channel = await connection.open(self._all.protocol)
         self._sending = channel
+        self.channels.append(channel)
         self._all.spawn(lambda: self._read_own(channel, connection))
         return channel
 
@@ -163,8 +166,7 @@ class _Session:
     # -- reading --------------------------------------------------------------------------
 
     async def read(self, channel: Channel, connection: Connection) -> None:
-        """Raises RemoteError, and what `received` raises."""
-        self._channels.append(channel)
+        """A stream that is among `channels`. Raises RemoteError, and what `received` raises."""
         try:
             await connection.wait_identified()
             share = self._all.shares.of(self._peer)
@@ -184,7 +186,7 @@ class _Session:
             channel.abort(str(error))
 
     def _ended(self, channel: Channel) -> None:
-        self._channels.remove(channel)
+        self.channels.remove(channel)
         if channel is self._sending and self._writer is None:
             self._sending = None
             if trio.current_time() - self._sent_at < UNSURE_S:
@@ -192,5 +194,5 @@ class _Session:
         self._tidy()
 
     def _tidy(self) -> None:
-        if not self._channels and self._writer is None:
-            self._all.sessions.pop(self._peer, None)
+        if not self.channels and self._writer is None:
+            del self._all.sessions[self._peer]

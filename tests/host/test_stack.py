@@ -190,7 +190,24 @@ def test_frames_go_both_ways_on_one_stream_and_in_order() -> None:
             assert alice.payloads == [b"b%d" % i for i in range(200)]
             assert bob.frames[0][0] == alice.contact
             (session,) = bob.stack._running.work.sessions.values()
-            assert len(session._channels) == 1
+            assert len(session.channels) == 1
+
+    run(story)
+
+
+def test_a_session_outlives_the_first_frame_however_short_that_is() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            for i in range(30):  # trio's order of tasks is random
+                alice.stack.send(bob.contact, b"first")
+                await until(lambda n=2 * i: len(bob.frames) > n)  # type: ignore[misc]
+                alice.stack.send(bob.contact, b"second")
+                await until(lambda n=2 * i: len(bob.frames) > n + 1)  # type: ignore[misc]
+                (session,) = bob.stack._running.work.sessions.values()
+                assert len(session.channels) == 1
+                alice.stack.drop(bob.peer_id, "once more")
+                await until(lambda n=i: len(alice.gone) == len(bob.gone) == n + 1)  # type: ignore[misc]
 
     run(story)
 

@@ -23,8 +23,8 @@ from formation_p2p.workload.task import Job, Task
 ROOT = Path(__file__).parents[2]
 
 
-def job(name: str, tasks: int = 1) -> Job:
-    needs = Requirements(driver="process")
+def job(name: str, tasks: int = 1, *, cpu_milli: int = 1000) -> Job:
+    needs = Requirements(cpu_milli=cpu_milli, driver="process")
     each = (Task(f"{name}/{number}", needs, f"{number}".encode()) for number in range(tasks))
     return Job(name, tuple(each))
 
@@ -180,10 +180,12 @@ def test_the_wire_between_two_keeps_the_order_though_it_became_faster() -> None:
     while not sent_by(world, "bob", PlacementRequest):
         world.elapse(0.01)
     world.latency = lambda a, b: 0.001
-    bob.submit(job("fast"))
-    world.elapse(5)
+    bob.submit(job("fast", cpu_milli=500))  # other needs: it is asked for separately
+    world.elapse(0.1)
     asked = [each.request_id for each in sent_by(world, "bob", PlacementRequest)]
-    assert len(asked) >= 2
+    assert len(asked) == 2
+    assert heard == []
+    world.elapse(1)
     assert heard == asked
 
 
