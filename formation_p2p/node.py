@@ -77,10 +77,17 @@ class Node:
     All methods are for the asyncio loop that entered it.
     """
 
-    def __init__(self, home: Home, network: Network | None, listen: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        network: Network | None,
+        listen: tuple[str, ...],
+        announce: tuple[str, ...],
+    ) -> None:
         self._home = home
         self._joining = network
         self._listen = listen
+        self._announce = announce
         self._claim: Claim | None = None
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,16 +104,20 @@ class Node:
         *,
         home: Path | str | None = None,
         listen: Sequence[str] = LISTEN_ANYWHERE,
+        announce: Sequence[str] = (),
     ) -> Self:
         """Take part in the network of a join string, or in that of the home folder.
 
         `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
         `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
+        `announce` is where others reach it, if that is not where it listens.
         Raises InvalidInput for a join string that is none; entering raises LocalError where the
         node is in no network, or the network does not come up.
         """
         network = None if join is None else parse_join_string(join)
-        return cls(Home(None if home is None else Path(home)), network, tuple(listen))
+        return cls(
+            Home(None if home is None else Path(home)), network, tuple(listen), tuple(announce)
+        )
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -308,6 +319,7 @@ class Node:
                 claimed.identity,
                 claimed.network,
                 self._listen,
+                self._announce,
                 claimed.scratch,
                 tell=self._tell,
                 crashed=self._crashed,

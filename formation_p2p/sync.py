@@ -46,8 +46,9 @@ class SyncNode:
         *,
         home: Path | str | None = None,
         listen: Sequence[str] = LISTEN_ANYWHERE,
+        announce: Sequence[str] = (),
     ) -> Self:
-        return cls(Node.join(join, home=home, listen=listen))
+        return cls(Node.join(join, home=home, listen=listen, announce=announce))
 
     def __enter__(self) -> Self:
         self._thread.start()

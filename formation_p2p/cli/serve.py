@@ -228,10 +228,9 @@ async def _gate(
     from formation_p2p.node import Node
 
     leave = asyncio.Event()
-    async with Node.join(home=home.path, listen=listen) as node:
+    async with Node.join(home=home.path, listen=listen, announce=announce or ()) as node:
         interrupt.first(leave.set, "leaving the network")
-        tail = f"/p2p/{node.peer_id}"
-        gates = [a.removesuffix(tail) + tail for a in announce or node.addresses]
+        gates = node.addresses
         for address in reversed(gates):  # each goes first, so that they end in their order
             home.add_gate(address)
         if as_json:

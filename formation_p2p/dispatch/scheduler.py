@@ -57,10 +57,7 @@ MAX_ASK_AT_ONCE: Final = 16
 
 
 class Scheduler:
-    """`authorised` says whether a worker's own grant lets it work in this network.
-
-    Jobs may come at any time; call `start` once there is somebody to ask.
-    """
+    """`authorised` says whether a worker's own grant lets it work in this network."""
 
     def __init__(
         self,
@@ -75,7 +72,6 @@ class Scheduler:
         self._authorised = authorised
         self._jobs = Jobs()
         self._groups: dict[tuple[Requirements, int], Group] = {}
-        self._started = False
         self._effects: list[Effect] = []
 
     # -- the person -----------------------------------------------------------------------------
@@ -112,13 +108,6 @@ class Scheduler:
                     if attempt.job is run:
                         self._cancel(slot, attempt_id, cause)
             self._pump(group, now, cause)
-        return self._take()
-
-    def start(self, now: Moment) -> list[Effect]:
-        """The node has joined: what was submitted before goes to work."""
-        self._started = True
-        for group in list(self._groups.values()):
-            self._pump(group, now, "joined")
         return self._take()
 
     def leave(self) -> list[Effect]:
@@ -179,7 +168,6 @@ class Scheduler:
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.welcome(worker)
-        group.looks = 0
         group.slots[lease.key] = Slot(lease)
         self._pump(group, now, f"lease {lease.lease_id}")
 
@@ -265,8 +253,6 @@ class Scheduler:
 
     def _pump(self, group: Group, now: Moment, cause: str) -> None:
         """Do all that can be done for a group now. Called after everything that touches it."""
-        if not self._started:
-            return
         group.wake_s = float("inf")
         group.forget_expired(now)
         self._fill(group, 1, now, cause)

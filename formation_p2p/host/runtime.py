@@ -39,6 +39,7 @@ class Runtime:
         identity: Identity,
         network: Network,
         listen: tuple[str, ...],
+        announce: tuple[str, ...],
         scratch_root: Path,
         *,
         tell: Callable[[Effect], None],
@@ -48,6 +49,7 @@ class Runtime:
         self._identity = identity
         self._network = network
         self._listen = listen
+        self._announce = announce
         self._scratch_root = scratch_root
         self._tell = tell
         self._crashed = crashed
@@ -59,6 +61,7 @@ class Runtime:
         self._shell: Shell | None = None
         self._stop_asked = threading.Event()
         self._thread = threading.Thread(target=self._main, name="formation", daemon=True)
+        self._bound: tuple[str, ...] = ()
         self.addresses: tuple[str, ...] = ()
 
     def start(self) -> None:
@@ -127,12 +130,11 @@ class Runtime:
         from formation_p2p.host.stack import Stack
 
         # After a crash, at the port that others know.
-        stack = Stack(self._identity, self.addresses or self._listen)
+        stack = Stack(self._identity, self._bound or self._listen, announce=self._announce)
         shell = Shell(self._identity, self._network, stack, self._scratch_root, self._tell)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
-            if self._listen:
-                self.addresses = stack.addresses
+            self._bound, self.addresses = stack.addresses, stack.announced
             with self._lock:
                 self._token, self._shell = trio.lowlevel.current_trio_token(), shell
             self._started(shell)

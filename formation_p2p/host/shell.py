@@ -94,7 +94,7 @@ class Shell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self._stack.run, self)
-            self.feed(Joined(self._stack.addresses, self._network.contacts()))
+            self.feed(Joined(self._stack.announced, self._network.contacts()))
             nursery.start_soon(self._keep_time)
             task_status.started()
             await self._left.wait()
@@ -210,7 +210,7 @@ class Shell:
         except FormationError as error:
             self.feed(AskFailed(ask.ask_id, str(error)))
         else:
-            self.feed(Answered(ask.ask_id, ask.to, reply))
+            self.feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
 
     async def _execute(self, execute: Execute) -> None:
         key = (execute.lease_id, execute.attempt_id)

@@ -298,7 +298,7 @@ class Peer:
                 return []
             case Searched(operation=operation) if operation == self._joining:
                 self._joining = None
-                return self._start_worker(now) + self._scheduler.start(now)
+                return self._start_worker(now)
             case Searched():
                 found = self._finder.searched(completed, now)
                 return [] if found is None else self._found(found, now)

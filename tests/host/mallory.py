@@ -13,12 +13,12 @@ from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pai
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
-from stacks import Node
 
 from formation_p2p.host import net_negotiation
 from formation_p2p.host.frames import encode_frame
 from formation_p2p.host.net_tcp import TcpStream
 from formation_p2p.identity import peer_id_to_bytes
+from tests.host.stacks import Node
 
 HEADER = struct.Struct("!BBHII")
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)

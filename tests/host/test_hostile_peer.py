@@ -9,16 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import mallory
 import psutil
 import pytest
 import trio
 import trio.lowlevel
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
-from mallory import DATA, RST, SYN, WINDOW_UPDATE
 from multiaddr import Multiaddr
-from stacks import Answer, Node, run, running, until
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import Unreachable
@@ -37,6 +34,9 @@ from formation_p2p.host.net_shares import MAX_SHARES, Shares
 from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
 from formation_p2p.identity import Identity
 from formation_p2p.units import KIB, MIB
+from tests.host import mallory
+from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
+from tests.host.stacks import Answer, Node, run, running, until
 
 # What a node may grow by under attack; the good peer's own work and Python's slack included.
 ROOM_BYTES = 64 * MIB

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import mallory
 import psutil
 import pytest
 import trio
@@ -31,12 +30,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamReset
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
-from mallory import SYN, WINDOW_UPDATE
 from multiaddr import Multiaddr
-from stacks import LOOPBACK, Node, run, running, until
-from test_stack import CHILD
-from test_yamux import muxers, read_all
-from test_yamux import run as run_mocked
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import LocalError, Unreachable
@@ -47,6 +41,12 @@ from formation_p2p.host.net_tcp import TcpStream, TcpTransport
 from formation_p2p.host.stack import KAD_PROTOCOL
 from formation_p2p.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.units import KIB, MIB
+from tests.host import mallory
+from tests.host.mallory import SYN, WINDOW_UPDATE
+from tests.host.stacks import LOOPBACK, Node, run, running, until
+from tests.host.test_stack import CHILD
+from tests.host.test_yamux import muxers, read_all
+from tests.host.test_yamux import run as run_mocked
 
 
 def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:

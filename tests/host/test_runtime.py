@@ -40,6 +40,7 @@ class Watched:
             claimed.identity,
             claimed.network,
             listen,
+            (),
             claimed.scratch,
             tell=self.effects.append,
             crashed=self.crashes.append,

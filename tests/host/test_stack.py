@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import trio
 from libp2p.custom_types import TProtocol
-from stacks import LOOPBACK, Answer, Node, run, running, until
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import (
@@ -28,6 +27,7 @@ from formation_p2p.host import net_work
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
 from formation_p2p.host.stack import KAD_PROTOCOL, Stack
 from formation_p2p.identity import Identity, PeerId
+from tests.host.stacks import LOOPBACK, Answer, Node, run, running, until
 
 # -- kad ----------------------------------------------------------------------------------------
 
@@ -484,7 +484,7 @@ CHILD = textwrap.dedent(
     """
     import sys, trio
     sys.path[:0] = sys.argv[1:]
-    from stacks import Node
+    from tests.host.stacks import Node
 
     async def main():
         node = Node(seed=bytes(range(32)))
@@ -623,7 +623,7 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         """
         import logging, sys, trio
         sys.path[:0] = sys.argv[1:]
-        from stacks import Node, running
+        from tests.host.stacks import Node, running
 
         async def main():
             alice, bob = Node(), Node()

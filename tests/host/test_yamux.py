@@ -14,8 +14,6 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamRese
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
-from stacks import until
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from formation_p2p.host.net_channel import (
@@ -33,6 +31,8 @@ from formation_p2p.host.net_yamux import (
     Muxer,
 )
 from formation_p2p.units import KIB, MIB
+from tests.host.mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
+from tests.host.stacks import until
 
 
 class Pipe:

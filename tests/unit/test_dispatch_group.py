@@ -171,6 +171,14 @@ def test_the_tasks_of_one_job_can_be_taken_out() -> None:
 # -- whom to ask ----------------------------------------------------------------------------
 
 
+def test_who_is_nearest_to_most_is_asked_first_and_then_who_is_nearest_to_the_first() -> None:
+    group = group_of(ALICE, CAROL, DAVE)
+    (head,) = near(ALICE, CAROL, DAVE)
+    for run in (head, *near(DAVE, ALICE, CAROL, count=2)):
+        group.wait(run)
+    assert asked(group) == [DAVE.peer_id, ALICE.peer_id, CAROL.peer_id]
+
+
 def test_who_refused_is_asked_again_after_a_while_that_doubles() -> None:
     group = group_of(ALICE)
     group.wait(runs(1)[0])
