@@ -27,6 +27,7 @@ _IDENTITY_MULTIHASH: Final = b"\x00\x24"
 _SHA256_MULTIHASH: Final = b"\x12\x20"
 
 
+@lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers
 def peer_id_from_bytes(raw: bytes) -> PeerId:
     """Raises ValueError for what is no multihash that libp2p uses for peer ids."""
     if raw[:2] == _IDENTITY_MULTIHASH and len(raw) == 38:
@@ -36,7 +37,7 @@ def peer_id_from_bytes(raw: bytes) -> PeerId:
     raise ValueError(f"{len(raw)} bytes that are no peer id")
 
 
-@lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers.
+@lru_cache(maxsize=65_536)  # as above
 def peer_id_to_bytes(peer_id: PeerId) -> bytes:
     return base58.b58decode(peer_id)
 

@@ -14,7 +14,7 @@ from formation_p2p.discovery.finder import FindId
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import distance
+from formation_p2p.keyspace import Key, distance
 from formation_p2p.negotiation.lessee import HeldLease, RoundId
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.placement.nearest import Peers
@@ -76,8 +76,11 @@ class Group:
 
     def learn(
         self, ranked: tuple[Ranked, ...], rejected: tuple[tuple[PeerId, Refusal], ...]
-    ) -> None:
-        """Add what discovery found and placement decided. A denial stands: grants do not change."""
+    ) -> bool:
+        """Add what discovery found and placement decided. A denial stands: grants do not change.
+
+        Returns whether there are more workers now than before.
+        """
         before = set(self._pool)
         for each in ranked:
             peer_id = each.profile.peer_id
@@ -89,6 +92,7 @@ class Group:
             _note(self._rejected, peer_id, refusal)
         if set(self._pool) != before:
             self._route_all()
+        return len(self._pool) > len(before)
 
     def forget_expired(self, now: Moment) -> None:
         expired = [p for p, x in self._pool.items() if x.expires_unix_s <= now.unix_s]
@@ -207,6 +211,13 @@ class Group:
             if queue:
                 return queue[0]
         return None
+
+    def look_around(self) -> Key:
+        """Where to look for more workers: around a task that waits, each time in another queue.
+        Something must be waiting."""
+        worker = next(worker for worker, queue in self._queues.items() if queue)
+        queue = self._queues[worker] = self._queues.pop(worker)
+        return queue[0].key
 
     def _route_all(self) -> None:
         self._near = Peers(self._pool)

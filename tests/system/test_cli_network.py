@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -220,9 +221,10 @@ def test_who_stops_reading_ends_the_command(world: World) -> None:
     ) as run:
         assert run.stdout is not None
         assert run.stderr is not None
-        assert run.stdout.readline() == b"y\n"
-        run.stdout.close()
         try:
+            assert select.select([run.stdout], [], [], DEADLINE_S)[0], "it printed nothing"
+            assert run.stdout.readline() == b"y\n"
+            run.stdout.close()
             assert run.wait(20) == 128 + signal.SIGPIPE
             assert run.stderr.read() == b""
         finally:

@@ -218,6 +218,26 @@ def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
         assert (group.has_candidates, group.reasons()) == (candidates, reasons)
 
 
+def test_it_tells_whether_there_are_more_workers_than_before() -> None:
+    group = Group(NEEDS, 0)
+    alice, carol = ranked(ALICE.peer_id), ranked(CAROL.peer_id)
+    assert [
+        group.learn((alice,), ()),
+        group.learn((alice,), ()),
+        group.learn((alice, carol), ()),
+        group.learn((), ((CAROL.peer_id, FULL),)),
+    ] == [True, False, True, False]
+
+
+def test_each_look_for_more_is_around_another_queue() -> None:
+    group = group_of(ALICE, CAROL)
+    (of_alice,), (of_carol,) = near(ALICE, CAROL), near(CAROL, ALICE)
+    for run in (of_alice, of_carol):
+        group.wait(run)
+    looks = [group.look_around() for _ in range(4)]
+    assert looks == [of_alice.key, of_carol.key] * 2
+
+
 def test_a_profile_that_expires_is_forgotten() -> None:
     group = Group(NEEDS, 0)
     group.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())

@@ -270,6 +270,18 @@ def test_a_worker_that_joins_during_the_job_is_used() -> None:
     assert "carol" in workers_of(bob)
 
 
+def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One answer of discovery names the nearest few; a large job can use them all."""
+    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_PROVIDERS", 2)
+    world = town(5, lambda x: (9, Succeeded(x.payload)), **{f"w{n}": 1 for n in range(8)})
+    bob = world.nodes["bob"]
+    bob.submit(job(40))
+    world.elapse(2)
+    assert len({*workers_of(bob)}) == 8
+
+
 def test_finds_that_must_wait_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 1)
     world = town(alice=4)

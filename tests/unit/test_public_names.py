@@ -11,7 +11,8 @@ PUBLIC = """
 Attempt Busy Capability Capacity Decision Denied Driver Execution Failed FailureKind
 FormationError Gone Gpu Hardware Home Infeasible InvalidInput JobEnded JobEvent JobHandle Leaving
 Limits LocalError Node NodeClosed Outcome ProcessResult ProcessSpec Profile PythonCall Refusal
-RemoteError Report Requirements Right Rights Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed
+RemoteError Report Requirements Right Rights Succeeded SyncJob SyncNode TaskBegan TaskCancelled
+TaskFailed
 TaskGaveUp TaskPlaced TaskPrinted TaskResult TaskRetried TaskSucceeded TaskUnplaceable
 Unauthorized Unplaceable Unreachable WorkerLost __version__ parse_requirements python_calls
 value_of
