@@ -14,7 +14,7 @@ from formation_p2p.discovery.finder import FindId
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import Key, distance
+from formation_p2p.keyspace import KEY_BITS, Key, distance
 from formation_p2p.negotiation.lessee import HeldLease, RoundId
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.placement.nearest import Peers
@@ -68,6 +68,7 @@ class Group:
         self.wake_s = float("inf")
         self._pool: dict[PeerId, Profile] = {}
         self._near = Peers(())  # those of the pool
+        self._looked_around = 0
         self._rejected: dict[PeerId, Refusal] = {}
         self._back_offs: dict[PeerId, _BackOff] = {}
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
@@ -212,12 +213,12 @@ class Group:
                 return queue[0]
         return None
 
-    def look_around(self) -> Key:
-        """Where to look for more workers: around a task that waits, each time in another queue.
-        Something must be waiting."""
-        worker = next(worker for worker, queue in self._queues.items() if queue)
-        queue = self._queues[worker] = self._queues.pop(worker)
-        return queue[0].key
+    def look_around(self, head: TaskRun) -> Key:
+        """Where to look for workers: around a task that waits, then half the key space away from
+        it, a quarter, three quarters, an eighth, … One answer names the nearest few alone."""
+        turned = int(f"{self._looked_around:0{KEY_BITS}b}"[::-1], 2)
+        self._looked_around += 1
+        return Key(head.key ^ turned)
 
     def _route_all(self) -> None:
         self._near = Peers(self._pool)

@@ -315,11 +315,11 @@ class Scheduler:
             )
             return True
         if group.find is None:
-            self._look(group, now, cause)
+            self._look(group, head, now, cause)
         group.wake_s = min(group.wake_s, group.next_askable_s())
         return False
 
-    def _look(self, group: Group, now: Moment, cause: str) -> None:
+    def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time; give up where it has nobody to name, twice."""
         stranded = not group.has_candidates and not group.slots
         if stranded and group.looks >= 2:
@@ -330,7 +330,7 @@ class Scheduler:
         if now.mono_s < due_s:
             group.wake_s = min(group.wake_s, due_s)
             return
-        group.find = self._finder.find(group.needs, group.look_around(), now, cause)
+        group.find = self._finder.find(group.needs, group.look_around(head), now, cause)
         if group.find is None:  # too many are under way
             group.wake_s = now.mono_s + SECOND_LOOK_S
             return

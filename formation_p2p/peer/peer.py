@@ -172,11 +172,8 @@ class Peer:
                 return self._scheduler.printed(sender, message)
             case TaskEnded():
                 return self._scheduler.ended(sender, message, now)
-            case PlacementRequest() if self._worker is None:
-                refused = Refused(message.request_id, self._why_no_worker(sender, message, now))
-                return [Send(sender, refused, cause=f"{sender.peer_id} asks for a placement")]
             case _ if self._worker is None:
-                return []  # it is for a worker, and whoever sent it holds no lease of ours
+                return self._without_worker(sender, message, now)
             case (
                 PlacementRequest()
                 | Commit()
@@ -190,6 +187,21 @@ class Peer:
             case _:
                 assert_never(message)
         return []
+
+    def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+        """What a worker is asked, by somebody who may know this node from an earlier life: told
+        at once that its leases are gone, a scheduler need not wait until they expire."""
+        answer: WorkMessage
+        match message:
+            case PlacementRequest():
+                answer = Refused(message.request_id, self._why_no_worker(sender, message, now))
+            case Commit(lease_id):
+                answer = CommitRefused(lease_id, Leaving())
+            case Renew(lease_id) | Dispatch(lease_id):
+                answer = LeaseEnded(lease_id, Leaving())
+            case _:
+                return []  # a Release, a Cancel, an acknowledgement: all as the sender wants it
+        return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]
 
     def _why_no_worker(
         self, sender: Contact, request: PlacementRequest, now: Moment

@@ -17,7 +17,7 @@ from formation_p2p.dispatch.job_events import Attempt
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import distance
+from formation_p2p.keyspace import KEY_BITS, distance
 from formation_p2p.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.records.profile import Profile
@@ -229,13 +229,12 @@ def test_it_tells_whether_there_are_more_workers_than_before() -> None:
     ] == [True, False, True, False]
 
 
-def test_each_look_for_more_is_around_another_queue() -> None:
-    group = group_of(ALICE, CAROL)
-    (of_alice,), (of_carol,) = near(ALICE, CAROL), near(CAROL, ALICE)
-    for run in (of_alice, of_carol):
-        group.wait(run)
-    looks = [group.look_around() for _ in range(4)]
-    assert looks == [of_alice.key, of_carol.key] * 2
+def test_looks_for_more_spread_evenly_over_the_key_space() -> None:
+    group, (head,) = group_of(ALICE), runs(1)
+    looks = [group.look_around(head) for _ in range(8)]
+    assert looks[0] == head.key
+    eighths = [distance(look, head.key) >> (KEY_BITS - 3) for look in looks]
+    assert eighths == [0, 4, 2, 6, 1, 5, 3, 7]
 
 
 def test_a_profile_that_expires_is_forgotten() -> None:

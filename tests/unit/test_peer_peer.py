@@ -183,14 +183,24 @@ def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:
     assert isinstance(refused.refusal, Denied)
 
 
-def test_a_node_that_does_not_work_ignores_what_is_for_workers() -> None:
+def test_a_node_that_works_no_more_says_at_once_that_its_leases_are_gone() -> None:
     world = town()
     bob, gate = world.nodes["bob"], world.nodes["gate"]
-    for message in (Commit("x"), Renew("x", 1), Release("x"), ResultAck("x", "y")):
+    for message in (
+        Commit("x"),
+        Renew("x", 1),
+        Dispatch("x", 1, "j/0#1", "process", b"", 0),
+        Release("x"),
+        ResultAck("x", "y"),
+    ):
         world.tell(gate, Received(bob.contact, message))
     for event in (ExecutionStarted("x", "y"), Fenced("x")):
         world.tell(gate, event)
-    assert passed(world, "gate", "bob") == []
+    assert passed(world, "gate", "bob") == [
+        CommitRefused("x", Leaving()),
+        LeaseEnded("x", Leaving()),
+        LeaseEnded("x", Leaving()),
+    ]
 
 
 # -- submitting and explaining --------------------------------------------------------------
