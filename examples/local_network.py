@@ -1,12 +1,13 @@
 """A network of processes on this machine: one gate, some workers, homes that are thrown away.
 
     async with LocalNetwork(workers=3) as network:
-        async with Node.join(home=network.home, listen=()) as node:
+        async with Node.join(network.join_string, home=network.home, listen=()) as node:
             await network.seen_by(node)
             print(await node.map(abs, [-1, -2, -3]))
 
-Each process is this file, run with a home and what it is to be. It serves until its standard
-input ends, so that none outlives the process that started it, however that one ends.
+Each process is this file, run with a home and what it is to be. It reads the join string, if it
+needs one, from its standard input and serves until that ends, so that none outlives the process
+that started it, however that one ends.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from formation_p2p import Limits, Node
-from formation_p2p.host.home import Home
-from formation_p2p.trust.grants import Rights
-from formation_p2p.trust.network import parse_join_string
+from formation_p2p import Home, Limits, Node, Rights
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # A process imports for a second or two; on a cold disk, or a busy machine, for many.
@@ -90,30 +88,29 @@ class LocalNetwork:
                 await asyncio.sleep(0.05)
 
     async def _start(self, root: Path) -> None:
+        self.home = root / "person"
         gate_home = Home(root / "gate")
         gate_home.create_network()
-        self.gate = await self._run(gate_home, "gate")
+        self.gate = await self._run("", root / "gate", "gate")
         gate_home.add_gate(self.gate.address)
         self.join_string = gate_home.invite(Rights(int(time.time()) + GRANT_S))
-        invited = parse_join_string(self.join_string)
-        self.home = root / "person"
-        Home(self.home).join(invited)
-        starting = []
-        for number in range(1, self._worker_count + 1):
-            home = Home(root / f"worker-{number}")
-            home.join(invited)
-            starting.append(self._run(home, "worker", str(self._cpu_milli)))
+        homes = [root / f"worker-{number}" for number in range(1, self._worker_count + 1)]
+        cores = str(self._cpu_milli)
+        starting = [self._run(self.join_string, home, "worker", cores) for home in homes]
         self.workers += await asyncio.gather(*starting)
 
-    async def _run(self, home: Home, *role: str) -> NodeProcess:
+    async def _run(self, join_string: str, home: Path, *role: str) -> NodeProcess:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, __file__, str(home.path), *role),
+            *(sys.executable, __file__, str(home), *role),
             stdin=PIPE,
             stdout=PIPE,
             start_new_session=True,  # Ctrl-C is for the one that started it to act on
         )
         self._processes.append(process)
+        assert process.stdin is not None
         assert process.stdout is not None
+        # A secret, and everyone can see the arguments of a program.
+        process.stdin.write(f"{join_string}\n".encode())
         address = (await process.stdout.readline()).decode().strip()
         if not address:
             raise RuntimeError(f"a {role[0]} did not start; what it said is above")
@@ -137,7 +134,8 @@ async def _end(process: Process) -> None:
 
 
 async def _serve(home: str, role: str, cpu_milli: str = "") -> None:
-    async with Node.join(home=home, listen=[LOOPBACK]) as node:
+    join_string = sys.stdin.readline().strip() or None
+    async with Node.join(join_string, home=home, listen=[LOOPBACK]) as node:
         if role == "worker":
             await node.worker(limits=Limits(cpu_milli=int(cpu_milli)))
         print(node.addresses[0], flush=True)

@@ -12,9 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from formation_p2p import SyncNode
-from formation_p2p.host.home import Home
-from formation_p2p.units import format_bytes, format_milli
+from formation_p2p import Home, SyncNode
 
 # This machine alone. Leave `listen` out below to be reached by others.
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -35,8 +33,8 @@ def main() -> None:
     with SyncNode.join(listen=[LOOPBACK]) as node, suppress(KeyboardInterrupt):
         home.add_gate(node.addresses[0])  # where others of this network find it
         machine = node.worker().capability
-        cores, memory = format_milli(machine.cpu_milli), format_bytes(machine.memory_bytes)
-        print(f"{node.peer_id} offers {cores} cores and {memory}; Ctrl-C ends it.")
+        cores, memory_gib = machine.cpu_milli / 1000, machine.memory_bytes / 2**30
+        print(f"{node.peer_id} offers {cores:g} cores, {memory_gib:.1f} GiB; Ctrl-C ends it.")
         print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n", flush=True)
         signal.pause()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,8 @@ from formation_p2p.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.task import Job, Task, task_id
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -388,12 +391,21 @@ class Node:
                 future = self._queries.get(query)
                 if future is not None and not future.done():
                     future.set_result(effect)
-            case Refuse(job_id, why):
-                refused = self._jobs.pop(job_id, None)
-                if refused is not None:
-                    refused.fail(InvalidInput("job", why))
+            case Refuse(what, why):
+                self._refused(what, InvalidInput(what, why))
             case _:
                 raise AssertionError(f"an effect that nobody performs: {effect}")
+
+    def _refused(self, what: str, error: InvalidInput) -> None:
+        """`what` is a job's id, a query's number, or `serve`, whose caller has gone on."""
+        job = self._jobs.pop(what, None)
+        query = self._queries.get(int(what)) if what.isdecimal() else None
+        if job is not None:
+            job.fail(error)
+        elif query is not None and not query.done():
+            query.set_exception(error)
+        else:
+            log.error("%s", error)
 
     def _fail_all(self, error: FormationError) -> None:
         for handle in self._jobs.values():

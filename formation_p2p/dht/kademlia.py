@@ -238,8 +238,12 @@ class Kademlia:
         now: Moment,
         cause: str,
         *,
-        width: int = BETA,
+        width: int | None = None,
     ) -> OperationId:
+        if width is None:
+            # With fewer than k peers every one of them is among the k nearest to every name, and
+            # records that were written when there were fewer still may be at any of them.
+            width = self._k if len(self.table) < self._k else BETA
         search = Search(self._new_operation(), self._lookup(name, width), request, cause)
         search.gather(local)
         self._operations[search.operation] = search

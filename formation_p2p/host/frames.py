@@ -60,6 +60,11 @@ class Deframer:
         """Whether a frame has begun and not ended: an end of the stream here is a cut."""
         return self._frame is not None or bool(self._prefix)
 
+    @property
+    def missing_bytes(self) -> int:
+        """Of the frame that has begun; 0 where its length is not known yet."""
+        return 0 if self._frame is None else self._frame_bytes - len(self._frame)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes, in order. Raises ProtocolViolation."""
         frames: list[bytes] = []

@@ -192,7 +192,7 @@ class TcpTransport(TCP):
         """Raises OpenConnectionError. The caller bounds the time."""
         address = TcpAddress.parse(str(maddr))
         try:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            stream = await trio.open_tcp_stream(await self._resolve(address), address.port)
         except OSError as error:
             # trio's own says that all attempts failed; how is in the group that is its cause.
             attempts = getattr(error.__cause__, "exceptions", (error,))

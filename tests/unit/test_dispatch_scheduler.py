@@ -274,8 +274,8 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One answer of discovery names the nearest few; a large job can use them all."""
-    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_PROVIDERS", 3)
-    world = town(5, lambda x: (9, Succeeded(x.payload)), **{f"w{n}": 1 for n in range(8)})
+    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_PROVIDERS", 4)
+    world = town(1, lambda x: (9, Succeeded(x.payload)), **{f"w{n}": 1 for n in range(8)})
     world.elapse(90)  # by now all of them are known wherever one may ask
     bob = world.nodes["bob"]
     bob.submit(job(40))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
@@ -41,19 +41,36 @@ def _remove_all(root: Path) -> None:
         _remove(folder)
 
 
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        # A task may leave folders that not even their owner may enter or change.
-        _open_up(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        _log.warning("could not remove all of %s; remove it by hand", folder)
+def _remove(top: Path) -> None:
+    """A folder with all below it, or whatever else is there.
+
+    A folder in it is moved up beside it before it is emptied: a task may nest them deeper than
+    Python recurses, a path is long, and descriptors are had, which shutil.rmtree needs. Where the
+    node ends meanwhile, `clear_scratch` finds them there.
+    """
+    numbers = itertools.count(1)
+    waiting = [top]
+    problem: OSError | None = None
+    while waiting:
+        place = waiting.pop()
+        try:
+            if not _is_folder(place):
+                place.unlink(missing_ok=True)
+                continue
+            # A task may leave folders that not even their owner may enter, change or move.
+            place.chmod(stat.S_IRWXU)
+            for entry in place.iterdir():
+                if _is_folder(entry):
+                    entry.chmod(stat.S_IRWXU)
+                    waiting.append(entry.rename(top.with_name(f"{top.name}-{next(numbers)}")))
+                else:
+                    entry.unlink()
+            place.rmdir()
+        except OSError as error:
+            problem = error
+    if problem is not None:
+        _log.warning("could not remove all of %s (%s); remove it by hand", top, problem)
 
 
-def _open_up(folder: Path) -> None:
-    with suppress(OSError):  # the second rmtree fails on it as well, and that is logged
-        folder.chmod(stat.S_IRWXU)
-        for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                _open_up(entry)
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
