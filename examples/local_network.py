@@ -81,11 +81,13 @@ class LocalNetwork:
         await self._exit.aclose()
 
     async def seen_by(self, node: Node) -> None:
-        """Returns once a node finds all of the workers. Raises TimeoutError."""
-        async with asyncio.timeout(ANNOUNCED_S):
-            # A network has no list of its members that could tell of a change: one asks it.
-            while len(await node.workers()) < len(self.workers):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        """Returns once a node finds all of the workers. Raises RuntimeError."""
+        until_s = time.monotonic() + ANNOUNCED_S
+        # A network has no list of its members that could tell of a change: one asks it.
+        while (found := len(await node.workers())) < len(self.workers):
+            if time.monotonic() > until_s:
+                raise RuntimeError(f"only {found} workers were found within {ANNOUNCED_S:.0f} s")
+            await asyncio.sleep(0.05)
 
     async def _start(self, root: Path) -> None:
         self.home = root / "person"

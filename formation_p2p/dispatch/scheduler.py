@@ -42,6 +42,7 @@ from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Succeeded
 from formation_p2p.workload.task import Job
 
@@ -50,6 +51,9 @@ from formation_p2p.workload.task import Job
 SECOND_LOOK_S: Final = 1.0
 # While tasks wait and nobody is left to ask, discovery is tried again this often.
 LOOK_AGAIN_S: Final = 5.0
+# Of one attempt; what comes after is dropped, since whoever keeps it would fill a disk. Our own
+# workers pass on 16 MiB (host/drivers/output.py), and say so where there is more.
+MAX_PRINTED_BYTES: Final = 64 * MIB
 # Workers asked in one round: the nearest few.
 ASK_AT_ONCE: Final = 3
 # ...and at most this many when that many tasks wait.
@@ -215,7 +219,8 @@ class Scheduler:
 
     def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
         run = self._running(sender, message.lease_id, message.attempt_id)
-        if run is not None:
+        if run is not None and run.printed_bytes < MAX_PRINTED_BYTES:
+            run.printed_bytes += len(message.data)
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
             self._jobs.tell(run.job, printed)
         return self._take()
@@ -274,6 +279,7 @@ class Scheduler:
     def _place(self, group: Group, slot: Slot, run: TaskRun, cause: str) -> None:
         run.move("dispatch")
         run.tried += 1
+        run.printed_bytes = 0
         attempt_id = f"{run.task.task_id}#{run.tried}"
         nearest = group.nearest(run) == slot.worker
         slot.attempts[attempt_id] = run

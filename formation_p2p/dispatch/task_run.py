@@ -39,7 +39,10 @@ TRANSITIONS: Final = {
 
 @dataclass(slots=True, eq=False)
 class TaskRun:
-    """`attempts` are those that brought no result; `tried` counts all, and names the next."""
+    """`attempts` are those that brought no result; `tried` counts all, and names the next.
+
+    `printed_bytes` are those of the attempt under way.
+    """
 
     task: Task
     job: JobRun
@@ -48,6 +51,7 @@ class TaskRun:
     attempts: list[Attempt] = field(default_factory=list)
     tried: int = 0
     last_failure: Failed | None = None
+    printed_bytes: int = 0
 
     def move(self, event: str) -> bool:
         """Follow the table; False where the state has no such way out. Counts for the job."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from libp2p.abc import IListener, IRawConnection
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
 MAX_READ_BYTES: Final = 64 * KIB + 1
+# Names looked up at once. Addresses with one are few; most are numbers.
+MAX_RESOLVING: Final = 16
 # How much may lie in the kernel unsent: more would hold a small frame back behind a large one.
 UNSENT_BYTES: Final = 128 * KIB
 # Sent and not acknowledged for so long: the peer's machine is gone.
@@ -185,14 +187,39 @@ class TcpListener(IListener):
         await trio.lowlevel.checkpoint()
 
 
+class _Resolver(trio.abc.HostnameResolver):
+    """Looks names up in threads of its own, a few at once.
+
+    A lookup cannot be cut short, and strangers name the hosts: those of one that answers never
+    would take all of trio's own threads, which the drivers need to begin and end a task.
+    """
+
+    def __init__(self) -> None:
+        self._threads = trio.CapacityLimiter(MAX_RESOLVING)
+
+    async def getaddrinfo(self, *arguments: Any) -> Any:
+        return await trio.to_thread.run_sync(
+            socket.getaddrinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
+        )
+
+    async def getnameinfo(self, *arguments: Any) -> Any:
+        return await trio.to_thread.run_sync(
+            socket.getnameinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
+        )
+
+
 class TcpTransport(TCP):
     """Dials and listens with the two classes above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        trio.socket.set_custom_hostname_resolver(_Resolver())
 
     async def dial(self, maddr: Multiaddr) -> IRawConnection:
         """Raises OpenConnectionError. The caller bounds the time."""
         address = TcpAddress.parse(str(maddr))
         try:
-            stream = await trio.open_tcp_stream(await self._resolve(address), address.port)
+            stream = await trio.open_tcp_stream(address.host, address.port)
         except OSError as error:
             # trio's own says that all attempts failed; how is in the group that is its cause.
             attempts = getattr(error.__cause__, "exceptions", (error,))

@@ -11,6 +11,9 @@ from __future__ import annotations
 import builtins
 import io
 import pickle
+import re
+import uuid
+from fractions import Fraction
 from typing import Any, Final
 
 from formation_p2p.errors import RemoteError
@@ -41,6 +44,10 @@ _PLAIN: Final = frozenset(
 )
 
 
+# Of an argument of the above. Division and decimal digits take time by the square of it.
+MAX_INT_BITS: Final = 16_384
+
+
 class NotPlain(RemoteError):
     """A result holds more than plain data, or is no pickle."""
 
@@ -48,7 +55,9 @@ class NotPlain(RemoteError):
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _PLAIN:
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
+            # A UUID is made without being called, which takes the class itself.
+            return found if found is uuid.UUID else _Frugal(found)
         if module == "builtins":
             found = getattr(builtins, name, None)
             if isinstance(found, type) and issubclass(found, Exception):
@@ -57,6 +66,39 @@ class _PlainUnpickler(pickle.Unpickler):
             f"a result holds a {module}.{name}, which is not plain data; return plain data, or "
             "pass trust_results=True where the workers may run code on this machine"
         )
+
+
+class _Frugal:
+    """Makes values no larger than what they are made of: forty bytes of a pickle can ask for
+    `bytearray(10**12)`, `set(range(10**12))` or `Fraction("1e999999999")`."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __call__(self, *arguments: Any) -> Any:
+        for argument in arguments:
+            large = type(argument) is int and argument.bit_length() > MAX_INT_BITS
+            if large or type(argument) is range:
+                raise self._refusal
+        if self._kind is bytearray and any(type(each) is int for each in arguments):
+            raise self._refusal
+        if self._kind is Fraction and not all(map(_is_whole, arguments)):
+            raise self._refusal
+        return self._kind(*arguments)
+
+    @property
+    def _refusal(self) -> NotPlain:
+        return NotPlain(
+            f"a result holds a {self._kind.__name__} that would take far more memory or time "
+            "than it has bytes; return it as a text or as bytes"
+        )
+
+
+def _is_whole(argument: object) -> bool:
+    """A number, or the text that a fraction is pickled as: `-1/3`."""
+    return type(argument) is int or (
+        type(argument) is str and re.fullmatch("-?[0-9]+(/[0-9]+)?", argument) is not None
+    )
 
 
 def load_result(pickled: bytes, *, trust: bool) -> Any:

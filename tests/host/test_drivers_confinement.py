@@ -433,3 +433,23 @@ def test_what_a_killed_node_left_is_cleared_at_the_next_start(tmp_path: Path) ->
     (tmp_path / "lease-2").mkdir()
     within(5, lambda: clear_scratch(tmp_path))
     assert holds_nothing(tmp_path)
+
+
+def test_no_depth_of_folders_keeps_a_node_from_starting_again(tmp_path: Path) -> None:
+    # Deeper than Python recurses, and with paths longer than the kernel takes.
+    nested = "mkdir task-1; cd task-1; for i in $(seq 3000); do mkdir d; cd -P d; done"
+    subprocess.run(["bash", "-c", nested], cwd=tmp_path, check=True, timeout=30)
+    within(20, lambda: clear_scratch(tmp_path))
+    assert holds_nothing(tmp_path)
+
+
+def test_a_link_that_a_task_left_among_the_folders_is_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o500)
+    root = tmp_path / "scratch"
+    root.mkdir()
+    (root / "link").symlink_to(kept)
+    (root / "file").touch()
+    within(5, lambda: clear_scratch(root))
+    assert holds_nothing(root)
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o500

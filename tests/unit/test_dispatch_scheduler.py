@@ -19,10 +19,12 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.dispatch.jobs import MAX_LOST
+from formation_p2p.dispatch.scheduler import MAX_PRINTED_BYTES
 from formation_p2p.execution.effects import Execute, ExecutionOutput
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import distance
 from formation_p2p.negotiation.messages import (
+    MAX_OUTPUT_BYTES,
     Cancel,
     Commit,
     Dispatch,
@@ -571,6 +573,19 @@ def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
         for message in (TaskStarted(*attempt), TaskOutput(*attempt, False, b"psst")):
             world.tell(bob, Received(alice.contact, message))
     assert len(bob.told) == told
+
+
+def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(0.5)
+    (attempt,) = alice.running
+    piece = TaskOutput(*attempt, False, bytes(MAX_OUTPUT_BYTES))
+    pieces = MAX_PRINTED_BYTES // MAX_OUTPUT_BYTES
+    for _ in range(pieces + 10):
+        world.tell(bob, Received(alice.contact, piece))
+    assert len(only(bob.told, TaskPrinted)) == pieces
 
 
 # -- cancelling -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import fractions
 import os
 import pickle
 import uuid
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.workload.plain_pickle import NotPlain, load_result
+from formation_p2p.workload.plain_pickle import MAX_INT_BITS, NotPlain, load_result
 
 PLAIN = [
     None,
@@ -92,3 +93,37 @@ def test_a_mutated_pickle_loads_or_is_not_plain(junk: bytes, at: int) -> None:
     good = pickle.dumps(PLAIN, 5)
     with suppress(NotPlain):
         load_result(good[:at] + junk + good[at + len(junk) :], trust=False)
+
+
+HUGE = 1 << MAX_INT_BITS
+
+
+class Asks:
+    """What a hostile worker would send to have its caller run out of memory, or of time."""
+
+    def __init__(self, kind: type, *arguments: object) -> None:
+        self._asked = (kind, arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._asked
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        Asks(bytearray, 10**6),
+        Asks(set, range(10**6)),
+        Asks(frozenset, range(10**6)),
+        Asks(deque, range(10**6)),
+        Asks(Counter, range(10**6)),
+        Asks(OrderedDict, range(10**6)),
+        Asks(fractions.Fraction, "1e1000"),
+        Asks(fractions.Fraction, decimal.Decimal("1e1000")),
+        Asks(fractions.Fraction, HUGE, 3),
+        Asks(decimal.Decimal, HUGE),
+        Asks(range, 0, HUGE, 3),
+    ],
+)
+def test_a_few_bytes_do_not_ask_for_a_large_value(bomb: Asks) -> None:
+    with pytest.raises(NotPlain, match="far more memory or time"):
+        load_result(pickle.dumps(bomb), trust=False)

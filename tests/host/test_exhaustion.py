@@ -1,0 +1,89 @@
+"""Strangers who would wear a node out with little: many small frames, names that never resolve."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+from formation_p2p.effects import Contact
+from formation_p2p.errors import Unreachable
+from formation_p2p.host.net_channel import WINDOW_BYTES
+from formation_p2p.host.stack import KAD_PROTOCOL
+from formation_p2p.identity import Identity
+from tests.host import mallory
+from tests.host.stacks import Node, run, running, until
+
+
+def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
+    async def story() -> None:
+        victim = Node()
+        async with running(victim):
+            late = [0.0]
+
+            async def watch() -> None:
+                while True:
+                    began = trio.current_time()
+                    await trio.sleep(0.01)
+                    late[0] = max(late[0], trio.current_time() - began)
+
+            hand = await mallory.muxed(victim)
+            async with trio.open_nursery() as nursery:
+                await hand.open(1, KAD_PROTOCOL)
+                await until(lambda: hand_is_heard(victim))
+                nursery.start_soon(watch)
+                size = WINDOW_BYTES - 4 * 1024  # the negotiation took of the window
+                await hand.data(1, bytes(size))
+                await until(lambda: len(victim.requests) > 10)
+                await trio.sleep(0.5)
+                nursery.cancel_scope.cancel()
+            assert late[0] < 0.2
+
+    def hand_is_heard(victim: Node) -> bool:
+        connections = list(victim.stack._running.swarm._all())
+        return any(connection.get_streams() for connection in connections)
+
+    run(story)
+
+
+def test_names_that_never_resolve_leave_threads_for_the_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """trio has 40 threads for all, and a lookup that was given up keeps its own."""
+    woken = threading.Event()
+    asked: list[object] = []
+    real = socket.getaddrinfo
+
+    def never(host: Any, *rest: Any) -> Any:
+        if host not in (b"tarpit.example", "tarpit.example"):
+            return real(host, *rest)
+        asked.append(host)
+        woken.wait(10)
+        raise socket.gaierror(socket.EAI_AGAIN, "never")
+
+    async def story() -> None:
+        node = Node()
+        names = tuple(f"/dns4/tarpit.example/tcp/{port}" for port in range(1, 9))
+        async with running(node), trio.open_nursery() as nursery:
+
+            async def ask(stranger: Contact) -> None:
+                with pytest.raises(Unreachable):
+                    await node.ask(stranger, b"?", timeout_s=4)
+
+            for _ in range(8):
+                peer = Identity.generate().peer_id
+                nursery.start_soon(ask, Contact(peer, names))
+            await until(lambda: len(asked) > 8)
+            await trio.sleep(2.5)
+            with trio.fail_after(1):
+                await trio.to_thread.run_sync(lambda: None)
+            woken.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    try:
+        run(story)
+    finally:
+        woken.set()
