@@ -320,3 +320,19 @@ def test_each_of_many_people_has_an_address_of_its_own() -> None:
         address_bytes(address)  # raises for what is none
         addresses.add(address)
     assert len(addresses) == 300
+
+
+def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
+    world = World(5, run=lambda execute: (10.0, Succeeded(b"")))
+    world.add("gate")
+    alice = world.add("alice", serve=world.machine())
+    bob = world.add("bob")
+    world.elapse(5)
+    needs = Requirements(driver="process")
+    bob.submit(Job("j", (Task("j/0", needs, b""),)))
+    world.elapse(2)
+    assert len(alice.running) == 1
+    bob.cancel("j")
+    world.elapse(20)
+    assert alice.running == {}
+    assert bob.told[-1] == JobEnded(succeeded=0, failed=0, unplaceable=0, cancelled=1)

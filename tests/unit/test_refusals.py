@@ -1,0 +1,22 @@
+"""A refusal reads as a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reads"),
+    [
+        (Infeasible("gpu", 2, 1), "gpu: needs 2, has 1"),
+        (Infeasible("label.region", "eu", "us"), "label.region: needs eu, has us"),
+        (Denied("submit", "no grant was shown"), "not allowed to submit: no grant was shown"),
+        (Gone("lease 7", "it expired"), "lease 7 is gone: it expired"),
+        (Busy("the ledger", 5), "the ledger is full at 5; try again later"),
+        (Leaving(), "takes no work: it is leaving, or was not started as a worker"),
+    ],
+)
+def test_a_refusal_reads_as_a_reason(refusal: Refusal, reads: str) -> None:
+    assert str(refusal) == reads
