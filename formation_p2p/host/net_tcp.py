@@ -187,6 +187,10 @@ class TcpListener(IListener):
         await trio.lowlevel.checkpoint()
 
 
+# In trio-typing's stubs, which come with py-libp2p, it still has its old name.
+_run_in_thread: Any = trio.to_thread.run_sync
+
+
 class _Resolver(trio.abc.HostnameResolver):
     """Looks names up in threads of its own, a few at once.
 
@@ -198,12 +202,12 @@ class _Resolver(trio.abc.HostnameResolver):
         self._threads = trio.CapacityLimiter(MAX_RESOLVING)
 
     async def getaddrinfo(self, *arguments: Any) -> Any:
-        return await trio.to_thread.run_sync(
+        return await _run_in_thread(
             socket.getaddrinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
         )
 
     async def getnameinfo(self, *arguments: Any) -> Any:
-        return await trio.to_thread.run_sync(
+        return await _run_in_thread(
             socket.getnameinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
         )
 

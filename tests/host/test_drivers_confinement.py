@@ -437,8 +437,9 @@ def test_what_a_killed_node_left_is_cleared_at_the_next_start(tmp_path: Path) ->
 
 def test_no_depth_of_folders_keeps_a_node_from_starting_again(tmp_path: Path) -> None:
     # Deeper than Python recurses, and with paths longer than the kernel takes.
-    nested = "mkdir task-1; cd task-1; for i in $(seq 3000); do mkdir d; cd -P d; done"
-    subprocess.run(["bash", "-c", nested], cwd=tmp_path, check=True, timeout=30)
+    nested = "import os\nfor _ in range(3000):\n os.mkdir('d')\n os.chdir('d')"
+    (tmp_path / "task-1").mkdir()
+    subprocess.run([sys.executable, "-c", nested], cwd=tmp_path / "task-1", check=True, timeout=30)
     within(20, lambda: clear_scratch(tmp_path))
     assert holds_nothing(tmp_path)
 
