@@ -12,7 +12,9 @@ from typing import Final
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.units import KIB, MIB
 
-# kad RPC: twenty closest peers with signed profiles of a few KiB each, and room to spare.
+# kad RPC: a request brings one signed profile of 4 KiB at the most; a response up to 32 of them,
+# and twenty closest peers. Anybody may send requests, so their bound is what a stranger can hold.
+MAX_KAD_REQUEST_BYTES: Final = 16 * KIB
 MAX_KAD_FRAME_BYTES: Final = 256 * KIB
 # Work: a task's payload or result travels in one frame.
 MAX_WORK_FRAME_BYTES: Final = 16 * MIB

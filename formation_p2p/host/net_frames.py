@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final, Self
 
@@ -15,9 +16,11 @@ from formation_p2p.host.net_channel import WINDOW_BYTES, Channel
 from formation_p2p.host.net_shares import Share
 from formation_p2p.units import KIB
 
-# A frame that began and does not go on. Between two frames a stream may rest for as long as its
-# connection lives, which the muxer watches.
+# A frame that began has this long to end, and longer by its size at the slowest link worth
+# having. Between two frames a stream may rest for as long as its connection lives, which the
+# muxer watches.
 FRAME_STALL_S: Final = 30.0
+SLOWEST_BYTES_PER_S: Final = 64 * KIB
 # Read at once where no large frame has begun. A frame may have two bytes, and each that waits
 # takes twenty times as much here: a whole window of them would take 5 MiB, and 0.2 s to cut.
 READ_BYTES: Final = 4 * KIB
@@ -33,6 +36,7 @@ class FrameReader:
         self._channel = channel
         self._deframer = Deframer(max_frame_bytes, reserve=share.reserve, release=share.release)
         self._ready: deque[bytes] = deque()
+        self._until_s = math.inf  # when the frame that has begun must have ended
 
     def __enter__(self) -> Self:
         return self
@@ -45,18 +49,20 @@ class FrameReader:
         try:
             while not self._ready:
                 size = max(READ_BYTES, min(self._deframer.missing_bytes, WINDOW_BYTES))
-                if self._deframer.inside_frame:
-                    with trio.fail_after(FRAME_STALL_S):
-                        data = await self._channel.read(size)
-                else:
+                with trio.fail_at(self._until_s):
                     data = await self._channel.read(size)
                 self._ready.extend(self._deframer.feed(data))
+                if self._ready or not self._deframer.inside_frame:
+                    self._until_s = math.inf
+                if self._deframer.inside_frame and self._until_s == math.inf:
+                    most_s = FRAME_STALL_S + self._deframer.missing_bytes / SLOWEST_BYTES_PER_S
+                    self._until_s = trio.current_time() + most_s
         except StreamEOF:
             if self._deframer.inside_frame:
                 raise ProtocolViolation("a stream that ends inside a frame") from None
             return None
         except trio.TooSlowError:
-            raise Unreachable(f"a frame stood still for {FRAME_STALL_S:.0f} s") from None
+            raise Unreachable("a frame took too long to arrive") from None
         except IOException as error:
             raise Unreachable(str(error)) from error
         return self._ready.popleft()

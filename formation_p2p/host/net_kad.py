@@ -16,7 +16,7 @@ from libp2p.io.exceptions import IOException
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation, RemoteError, Unreachable
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame
+from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_frames import FrameReader
@@ -36,7 +36,7 @@ async def serve_kad(channel: Channel, connection: Connection, share: Share, aske
     await connection.wait_identified()
     with (
         share.stream("kad", MAX_KAD_STREAMS),
-        FrameReader(channel, share, MAX_KAD_FRAME_BYTES) as frames,
+        FrameReader(channel, share, MAX_KAD_REQUEST_BYTES) as frames,
     ):
         while (request := await frames.next()) is not None:
             await share.kad_pace.wait()

@@ -80,6 +80,9 @@ class Network:
         self.host.addresses = announce or addresses
         return addresses
 
+    def trust(self, peer: PeerId) -> None:
+        self._shares.trust(peer)
+
     async def _serve_kad(self, stream: INetStream) -> None:
         assert isinstance(stream, Channel)
         connection = self.swarm.connection_of(stream)

@@ -9,7 +9,11 @@ from typing import Final
 import trio
 
 from formation_p2p.errors import ProtocolViolation
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.frames import (
+    MAX_KAD_FRAME_BYTES,
+    MAX_KAD_REQUEST_BYTES,
+    MAX_WORK_FRAME_BYTES,
+)
 from formation_p2p.identity import PeerId
 from formation_p2p.units import MIB
 
@@ -18,10 +22,14 @@ MAX_KAD_STREAMS: Final = 32
 # One that each side opened, and one that takes over from a dead one.
 MAX_WORK_STREAMS: Final = 3
 # Unfinished frames of a peer: all its kad streams full, and two large work frames.
-MAX_FRAME_BYTES: Final = MAX_KAD_STREAMS * MAX_KAD_FRAME_BYTES + 2 * MAX_WORK_FRAME_BYTES
+MAX_FRAME_BYTES: Final = (
+    MAX_KAD_STREAMS * MAX_KAD_REQUEST_BYTES + MAX_KAD_FRAME_BYTES + 2 * MAX_WORK_FRAME_BYTES
+)
 # Of all peers. Small frames are left out of it, so that large ones cannot crowd them out.
 MAX_LARGE_FRAME_BYTES: Final = 512 * MIB
 SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
+# Peers that may send large ones: as many as a worker has leases.
+MAX_TRUSTED: Final = 1024
 # Requests of a peer that are being answered at once; the others wait in their streams.
 MAX_ANSWERING: Final = 4
 # A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
@@ -57,7 +65,8 @@ class Pace:
 class Share:
     """One peer's part."""
 
-    def __init__(self, all_peers: Shares) -> None:
+    def __init__(self, peer: PeerId, all_peers: Shares) -> None:
+        self._peer = peer
         self._all = all_peers
         self._frame_bytes = 0
         self._streams = {"kad": 0, "work": 0}
@@ -79,6 +88,9 @@ class Share:
     def reserve(self, size: int) -> None:
         """Raises ProtocolViolation where the frames under way would be too much."""
         large = size if size > SMALL_FRAME_BYTES else 0
+        if large and not self._all.trusts(self._peer):
+            # Its announcement alone holds room, of which there is not enough for everybody.
+            raise ProtocolViolation(f"a frame of {size} bytes from a peer that shares no lease")
         if self._frame_bytes + size > MAX_FRAME_BYTES:
             raise ProtocolViolation(f"more than {MAX_FRAME_BYTES} bytes of unfinished frames")
         if self._all.large_frame_bytes + large > MAX_LARGE_FRAME_BYTES:
@@ -97,10 +109,20 @@ class Shares:
     def __init__(self) -> None:
         self.large_frame_bytes = 0
         self._shares: dict[PeerId, Share] = {}  # the latest at the end
+        self._trusted: dict[PeerId, None] = {}  # likewise
 
     def of(self, peer: PeerId) -> Share:
-        share = self._shares.pop(peer, None) or Share(self)
+        share = self._shares.pop(peer, None) or Share(peer, self)
         self._shares[peer] = share
         if len(self._shares) > MAX_SHARES:
             del self._shares[next(iter(self._shares))]
         return share
+
+    def trust(self, peer: PeerId) -> None:
+        self._trusted.pop(peer, None)
+        self._trusted[peer] = None
+        if len(self._trusted) > MAX_TRUSTED:
+            del self._trusted[next(iter(self._trusted))]
+
+    def trusts(self, peer: PeerId) -> bool:
+        return peer in self._trusted

@@ -174,6 +174,9 @@ class Shell:
                 answer = self._answers.pop(ask_id)
                 answer(None if message is None else kad.encode(message))
             case Send(to, message):
+                if isinstance(message, work.Commit | work.Leased):
+                    # Grants were checked: from here on tasks and results come, which are large.
+                    self._stack.trust(to.peer_id)
                 self._stack.send(to, work.pack(message))
             case Execute():
                 # In force at once: a Kill or Fence may follow before its task has started.

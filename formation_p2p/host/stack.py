@@ -21,7 +21,7 @@ import trio
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import InvalidInput, LocalError, NodeClosed, Unreachable
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
 from formation_p2p.host.net_addresses import TcpAddress
 from formation_p2p.identity import Identity, PeerId
 
@@ -145,7 +145,7 @@ class Stack:
         None where no answer is expected: the request is written then, no more. A request may
         reach the peer twice. Raises Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
         """
-        _check_size(frame, MAX_KAD_FRAME_BYTES)
+        _check_size(frame, MAX_KAD_REQUEST_BYTES)
         network = self._running
         scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
         self._pending.add(scope)
@@ -169,6 +169,11 @@ class Stack:
         """
         _check_size(frame, MAX_WORK_FRAME_BYTES)
         self._running.work.send(to, frame)
+
+    def trust(self, peer: PeerId) -> None:
+        """Take large work frames from a peer. Call it for those that a lease is shared with:
+        from anybody else a frame of more than 256 KiB ends the stream."""
+        self._running.trust(peer)
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""

@@ -17,9 +17,10 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 from formation_p2p.host import net_negotiation
 from formation_p2p.host.frames import encode_frame
 from formation_p2p.host.net_tcp import TcpStream
-from formation_p2p.identity import peer_id_to_bytes
+from formation_p2p.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
 from tests.host.stacks import Node
 
+NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
@@ -34,8 +35,9 @@ class _Wire(Protocol):
 class Hand:
     """A peer that speaks yamux frame by frame. It is the initiator."""
 
-    def __init__(self, pipe: _Wire) -> None:
+    def __init__(self, pipe: _Wire, peer_id: PeerId = NOBODY) -> None:
         self.pipe = pipe
+        self.peer_id = peer_id
 
     async def send(self, kind: int, flags: int, sid: int, value: int, data: bytes = b"") -> None:
         await self.pipe.write(HEADER.pack(0, kind, flags, sid, value) + data)
@@ -89,4 +91,4 @@ async def muxed(victim: Node) -> Hand:
     """A connection as far as yamux."""
     connection = await secured(victim)
     await net_negotiation.propose(connection, "/yamux/1.0.0")
-    return Hand(connection)
+    return Hand(connection, peer_id_from_bytes(connection.get_local_peer().to_bytes()))

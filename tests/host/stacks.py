@@ -79,6 +79,9 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         for node in nodes:
             await nursery.start(node.stack.run, node)
+        for node in nodes:
+            for other in nodes:
+                node.stack.trust(other.peer_id)
         yield
         for node in nodes:
             await node.stack.close()

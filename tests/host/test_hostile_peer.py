@@ -28,7 +28,12 @@ from formation_p2p.host import (
     net_yamux,
     swarm,
 )
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, encode_frame, encode_length
+from formation_p2p.host.frames import (
+    MAX_KAD_FRAME_BYTES,
+    MAX_KAD_REQUEST_BYTES,
+    encode_frame,
+    encode_length,
+)
 from formation_p2p.host.net_addresses import MAX_ADDRESSES, TcpAddress
 from formation_p2p.host.net_shares import MAX_SHARES, Shares
 from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
@@ -293,10 +298,12 @@ def test_half_a_frame_is_given_up_and_gives_its_memory_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("formation_p2p.host.net_frames.FRAME_STALL_S", 0.5)
+    monkeypatch.setattr("formation_p2p.host.net_frames.SLOWEST_BYTES_PER_S", 16 * MIB)
 
     async def story() -> None:
         async with besieged() as victim:
             hand = await mallory.muxed(victim)
+            victim.stack.trust(hand.peer_id)
             for sid in (1, 3):
                 await hand.open(sid, WORK_PROTOCOL)
                 await hand.data(sid, encode_length(16 * MIB) + bytes(1000))
@@ -311,15 +318,65 @@ def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
     async def story() -> None:
         async with besieged() as victim:
             hand = await mallory.muxed(victim)
+            victim.stack.trust(hand.peer_id)
             # Three large frames are more than a peer may have under way; so is anything more.
             for sid in (1, 3, 5):
                 await hand.open(sid, WORK_PROTOCOL)
                 await hand.data(sid, encode_length(16 * MIB))
             for i in range(32):
                 await hand.open(7 + 2 * i, KAD_PROTOCOL)
-                await hand.data(7 + 2 * i, encode_length(MAX_KAD_FRAME_BYTES))
+                await hand.data(7 + 2 * i, encode_length(MAX_KAD_REQUEST_BYTES))
             await hand.until(WINDOW_UPDATE, RST)
             assert victim.stack._running._shares.large_frame_bytes <= 32 * MIB
+
+    run(story)
+
+
+def test_strangers_hold_no_room_that_lease_holders_need() -> None:
+    """The length of a large frame holds room for it: 32 of them held all there was."""
+
+    async def story() -> None:
+        alice = Node()
+        async with besieged() as victim, running(alice):
+            victim.stack.trust(alice.peer_id)
+            for _ in range(17):
+                hand = await mallory.muxed(victim)
+                for sid in (1, 3):
+                    await hand.open(sid, WORK_PROTOCOL)
+                    await hand.data(sid, encode_length(16 * MIB))
+                await hand.until(WINDOW_UPDATE, RST)
+            assert victim.stack._running._shares.large_frame_bytes == 0
+            alice.stack.send(victim.contact, bytes(1 * MIB))
+            await until(lambda: bytes(1 * MIB) in victim.payloads)
+
+    run(story)
+
+
+def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("formation_p2p.host.net_frames.FRAME_STALL_S", 0.5)
+    monkeypatch.setattr("formation_p2p.host.net_frames.SLOWEST_BYTES_PER_S", 16 * MIB)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            victim.stack.trust(hand.peer_id)
+            await hand.open(1, WORK_PROTOCOL)
+            await hand.data(1, encode_length(16 * MIB))
+            began_s = trio.current_time()
+            async with trio.open_nursery() as nursery:
+
+                async def trickle() -> None:
+                    for _ in range(100):
+                        await hand.data(1, b"x")
+                        await trio.sleep(0.05)
+
+                nursery.start_soon(trickle)
+                await hand.until(WINDOW_UPDATE, RST)
+                nursery.cancel_scope.cancel()
+            assert trio.current_time() - began_s < 4
+            assert victim.stack._running._shares.large_frame_bytes == 0
 
     run(story)
 

@@ -24,7 +24,11 @@ from formation_p2p.errors import (
     Unreachable,
 )
 from formation_p2p.host import net_work
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.frames import (
+    MAX_KAD_FRAME_BYTES,
+    MAX_KAD_REQUEST_BYTES,
+    MAX_WORK_FRAME_BYTES,
+)
 from formation_p2p.host.stack import KAD_PROTOCOL, Stack
 from formation_p2p.identity import Identity, PeerId
 from tests.host.stacks import LOOPBACK, Answer, Node, run, running, until
@@ -97,8 +101,10 @@ def test_the_largest_frames_pass_and_larger_ones_are_refused_here() -> None:
         alice, bob = Node(), Node()
         bob.respond = lambda frame, answer: answer(frame)
         async with running(alice, bob):
-            largest = os.urandom(MAX_KAD_FRAME_BYTES)
+            largest = os.urandom(MAX_KAD_REQUEST_BYTES)
             assert await alice.ask(bob, largest) == largest
+            bob.respond = lambda frame, answer: answer(bytes(MAX_KAD_FRAME_BYTES))
+            assert await alice.ask(bob, b"all you have") == bytes(MAX_KAD_FRAME_BYTES)
             with pytest.raises(InvalidInput):
                 await alice.ask(bob, largest + b"x")
             with pytest.raises(InvalidInput):
