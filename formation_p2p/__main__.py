@@ -2,4 +2,5 @@
 
 from formation_p2p.cli.main import app
 
-app(prog_name="formation")
+if __name__ == "__main__":
+    app(prog_name="formation")

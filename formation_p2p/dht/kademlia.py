@@ -357,10 +357,11 @@ class Kademlia:
             self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
             return self.find_node(self._own, now, cause)
         self._retry_s = FIRST_RETRY_S
-        self._refresh_at = now.mono_s + REFRESH_S
-        for gate in self._gates:
-            if gate.peer_id not in self.table:
-                self._ping(gate, cause)
+        missing = [gate for gate in self._gates if gate.peer_id not in self.table]
+        # A gate that restarts knows nobody, and newcomers know nobody but it.
+        self._refresh_at = now.mono_s + (LAST_RETRY_S if missing else REFRESH_S)
+        for gate in missing:
+            self._ping(gate, cause)
         name = self._rng.randbytes(32)
         self._search(name, FindNode(name), (), now, cause, width=self._k)
         return self.find_node(self._own, now, cause)

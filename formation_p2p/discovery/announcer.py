@@ -15,6 +15,7 @@ from formation_p2p.capability.buckets import bucket_key, buckets_of
 from formation_p2p.dht.kademlia import Kademlia
 from formation_p2p.dht.messages import Provider, PutValue
 from formation_p2p.dht.operations import OperationId, Published
+from formation_p2p.dht.routing import K
 from formation_p2p.dht.store import value_name
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId
@@ -83,6 +84,14 @@ class Announcer:
             self._changed_s = float("inf")
         elif self._changed_s == float("inf"):
             self._changed_s = max(now.mono_s + SETTLE_S, self._last_s + MIN_INTERVAL_S)
+
+    def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        """A peer that holds the profile may come back without it, as a gate that restarts does.
+        In a network of fewer than k peers, each of them counts; in a larger one k others have it.
+        """
+        if peer_id in self._holders and len(self._dht.table) < K and self._announced is not None:
+            soon_s = max(now.mono_s + SETTLE_S, self._last_s + MIN_INTERVAL_S)
+            self._due_s = min(self._due_s, soon_s)
 
     def tick(self, now: Moment) -> None:
         if now.mono_s >= self.next_timeout():

@@ -130,6 +130,8 @@ class Peer:
                 self._lessee.undelivered(event, now)
             case Disconnected(sender):
                 self._lessee.disconnected(sender, now)
+                if self._worker is not None:
+                    self._worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionEnded() | Fenced():
                 return [] if self._worker is None else self._worker.told(event, now)
             case Tick():

@@ -104,6 +104,9 @@ class Worker:
                 assert_never(event)
         return self._after(effects, now)
 
+    def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        self._announcer.disconnected(peer_id, now)
+
     def published(self, ended: Published, now: Moment) -> bool:
         """Whether this ends the withdrawal that `leave` began."""
         return self._announcer.published(ended, now)

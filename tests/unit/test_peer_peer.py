@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.dht.messages import PutValue
 from formation_p2p.dht.rpc import Ask
 from formation_p2p.dispatch.job_events import (
     JobEnded,
@@ -474,3 +475,26 @@ def test_a_peer_that_has_joined_nothing_has_nothing_to_do() -> None:
     fresh = Peer(bob.identity, bob.peer._network, random.Random(1))
     assert fresh.next_timeout() == float("inf")
     assert fresh.handle(Tick(), at(0)) == []
+
+
+def test_a_worker_announces_itself_again_when_who_held_its_profile_may_have_lost_it() -> None:
+    world = town(alice=1)
+    alice, bob, gate = (world.nodes[name] for name in ("alice", "bob", "gate"))
+    world.elapse(10)
+
+    def announced_after(other: SimNode) -> int:
+        before = len(world.sent)
+        world.tell(alice, Disconnected(other.identity.peer_id))
+        world.elapse(8)
+        return sum(
+            s.sender == "alice" and isinstance(s.message, PutValue) for s in world.sent[before:]
+        )
+
+    assert announced_after(gate) > 0
+    stranger = world.add("m", stranger=True)
+    assert announced_after(stranger) == 0
+    world.tell(gate, Disconnected(bob.identity.peer_id))
+    alice.leave()
+    world.tell(alice, Disconnected(gate.identity.peer_id))
+    world.elapse(8)
+    assert alice.left

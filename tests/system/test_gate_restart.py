@@ -1,0 +1,40 @@
+"""A gate that comes back has forgotten everybody; they do not leave it at that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from formation_p2p import Home, Limits, Node, Rights
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, until
+
+
+async def test_a_worker_is_seen_again_soon_after_its_gate_restarted(tmp_path: Path) -> None:
+    home = Home(tmp_path / "gate")
+    home.create_network()
+    async with asyncio.timeout(DEADLINE_S):
+        async with Node.join(home=home.path, listen=LOOPBACK) as gate:
+            home.add_gate(gate.addresses[0])
+            address = gate.addresses[0].rpartition("/p2p/")[0]
+            join = home.invite(Rights(int(time.time()) + 3600))
+            alice = Node.join(join, home=tmp_path / "alice", listen=LOOPBACK)
+            await alice.__aenter__()
+            await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
+            await _found(join, tmp_path)
+        try:
+            async with Node.join(home=home.path, listen=[address]):
+                began_s = time.monotonic()
+                await _found(join, tmp_path)
+                assert time.monotonic() - began_s < 15
+        finally:
+            await alice.__aexit__(None, None, None)
+
+
+async def _found(join: str, folder: Path) -> None:
+    async def found() -> bool:
+        async with Node.join(join, home=folder / "bob", listen=()) as bob:
+            return len(await bob.workers()) == 1
+
+    await until(found, within_s=20)
