@@ -11,7 +11,7 @@ import pytest
 from formation_p2p.dht import messages as kad
 from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskSucceeded
 from formation_p2p.effects import Effect
-from formation_p2p.execution.effects import Execute
+from formation_p2p.execution.effects import Execute, Kill
 from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
 from formation_p2p.records.addresses import address_bytes
 from formation_p2p.resources.requirements import Requirements
@@ -336,3 +336,11 @@ def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
     world.elapse(20)
     assert alice.running == {}
     assert bob.told[-1] == JobEnded(succeeded=0, failed=0, unplaceable=0, cancelled=1)
+
+
+def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
+    world = World(6)
+    gate = world.add("gate")
+    world._perform(gate, Kill("a lease", "an attempt", cause="too late"))
+    world.elapse(1)
+    assert gate.running == {}
