@@ -1,14 +1,16 @@
-"""Lease this machine to a network, and make the network first where there is none.
+"""Lease this machine to a network of its own, made for the occasion.
 
     python examples/worker.py          # then paste what it prints into a second terminal
 
 Both terminals share a home: the folder of the identity and the network, which its owner alone
-can read. So there is no secret to copy.
+can read. So there is no secret to copy. It is a new one each time, unless FORMATION_HOME names one.
 """
 
+import os
 import shlex
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,10 +29,10 @@ def in_second_terminal(home: Home) -> str:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave in good order
-    home = Home()
+    home = Home(Path(os.environ.get("FORMATION_HOME") or tempfile.mkdtemp(prefix="formation-")))
     if home.network() is None:
         home.create_network()
-    with SyncNode.join(listen=[LOOPBACK]) as node, suppress(KeyboardInterrupt):
+    with SyncNode.join(home=home.path, listen=[LOOPBACK]) as node, suppress(KeyboardInterrupt):
         home.add_gate(node.addresses[0])  # where others of this network find it
         machine = node.worker().capability
         cores, memory_gib = machine.cpu_milli / 1000, machine.memory_bytes / 2**30

@@ -21,4 +21,7 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
     if match is None:
         raise InvalidInput(field, f"{text!r} is no span of time; write it like 90s, 5m, 2h or 30d")
     number, unit = match.groups()
-    return float(number) * _UNITS_S[unit]
+    duration_s = float(number) * _UNITS_S[unit]
+    if duration_s == 0:
+        raise InvalidInput(field, f"{text!r} is no time at all; write it like 90s, 5m, 2h or 30d")
+    return duration_s

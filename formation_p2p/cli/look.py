@@ -75,18 +75,21 @@ def workers(
 async def _workers(home: Home, as_json: bool) -> int:
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
-    from formation_p2p.cli.outcomes import why_empty
+    from formation_p2p.cli.outcomes import why_alone
     from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
         found = await node.workers()
-        why = "" if found else await why_empty(node, home)
+        alone = "" if found else await why_alone(node, home)
     if as_json:
         documents.put({"workers": [documents.profile(each) for each in found]})
     elif found:
         tables.console().print(tables.workers(found))
-    if why:
-        say(f"formation: {why}")
+    if alone:
+        say(f"formation: {alone}")
+        return UNPLACEABLE
+    if not found:
+        say("formation: no worker is in this network; start one with `formation worker`")
     return DONE
 
 

@@ -73,6 +73,7 @@ def invite(
         list[Right] | None,
         typer.Option(
             "--may",
+            metavar="submit|work",
             help="What the newcomer may do; both by default. Can be given again.",
             show_default=False,
         ),
@@ -175,7 +176,7 @@ def show(home: HomeOption = None, as_json: JsonOption = False, verbose: VerboseO
     if network is None:
         raise LocalError(
             f"{place.path} is in no network; create one with `formation network create`, or join "
-            "one with `formation network join -`"
+            f"one with `formation network join -`; its peer id is {place.identity().peer_id}"
         )
     if as_json:
         _put(_document(place, network))
