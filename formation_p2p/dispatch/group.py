@@ -19,7 +19,7 @@ from formation_p2p.negotiation.lessee import HeldLease, RoundId
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.refusals import Denied, Leaving, Refusal
 from formation_p2p.resources.requirements import Requirements
 
 # Attempts under way on one lease: one runs, one waits, so that the round trip is hidden.
@@ -103,8 +103,9 @@ class Group:
             self._route_all()
 
     def back_off(self, worker: PeerId, refusal: Refusal, now: Moment) -> None:
-        """Ask this worker again only after a while; never, where its refusal is a denial."""
-        if isinstance(refusal, Denied):
+        """Ask this worker again only after a while; never, where its refusal is a denial, and
+        only if it is found again, where it is leaving."""
+        if isinstance(refusal, Denied | Leaving):
             self._pool.pop(worker, None)
             _note(self._rejected, worker, refusal)
             self._route_all()

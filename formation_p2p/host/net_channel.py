@@ -195,11 +195,14 @@ class Channel(INetStream):
         self._arrivals.unpark_all()
         self._forget_if_done()
 
-    def end(self, reason: str) -> None:
-        """Everyone who waits on this stream is told; what was unread is dropped."""
+    def end(self, reason: str, *, drop: bool = True) -> None:
+        """Everyone who waits on this stream is told. What was unread is dropped, unless the peer
+        ended in good order: then what it sent before it said goodbye can still be read.
+        """
         self.broken = reason
-        self.carrier.was_read(len(self._unread))
-        self._unread.clear()
+        if drop:
+            self.carrier.was_read(len(self._unread))
+            self._unread.clear()
         self._arrivals.unpark_all()
         self._credits.unpark_all()
         self._forget_if_done()

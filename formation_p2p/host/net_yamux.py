@@ -181,13 +181,13 @@ class Muxer(IMuxedConn):
 
     # -- ours -----------------------------------------------------------------------------
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, drop: bool = True) -> None:
         """End at once. The first reason stays."""
         if self.broken is not None:
             return
         self.broken = reason
         for channel in list(self._channels.values()):
-            channel.end(reason)
+            channel.end(reason, drop=drop)
         self._outbox.clear()
         for lot in (self._acceptable, self._emptied, self._flushed, self._drained):
             lot.unpark_all()
@@ -343,7 +343,7 @@ class Muxer(IMuxedConn):
             if flags & _SYN:
                 self._control(_PING, _ACK, 0, value)
         elif kind == _GO_AWAY:
-            self.abort(f"closed by the peer (code {value})")
+            self.abort(f"closed by the peer (code {value})", drop=False)
         elif kind in (_DATA, _WINDOW_UPDATE):
             channel = self._channel(stream_id, flags)
             if kind == _WINDOW_UPDATE:

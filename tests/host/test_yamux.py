@@ -14,7 +14,12 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamRese
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
+from trio.testing import (
+    MockClock,
+    lockstep_stream_pair,
+    memory_stream_pair,
+    wait_all_tasks_blocked,
+)
 
 from formation_p2p.host.net_channel import (
     LINGER_TICKS,
@@ -188,7 +193,7 @@ def test_a_reset_reaches_whoever_waits() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(waits)
-                await trio.testing.wait_all_tasks_blocked()
+                await wait_all_tasks_blocked()
                 out.abort("enough")
             with pytest.raises(StreamReset):
                 await into.write(b"x")
@@ -219,7 +224,7 @@ def test_the_end_of_a_connection_reaches_whoever_waits() -> None:
             async with trio.open_nursery() as nursery:
                 for task in (reads, accepts, writes):
                     nursery.start_soon(task)
-                await trio.testing.wait_all_tasks_blocked()
+                await wait_all_tasks_blocked()
                 await bob.close()
             with pytest.raises(MuxedConnUnavailable):
                 alice.open()
@@ -290,7 +295,7 @@ def test_unread_data_stops_the_reading_and_the_peer_waits() -> None:
             async with trio.open_nursery() as nursery:
                 for channel in channels:
                     nursery.start_soon(channel.write, bytes(WINDOW_BYTES))
-                await trio.testing.wait_all_tasks_blocked(0.2)
+                await wait_all_tasks_blocked(0.2)
                 assert bob._unread <= MAX_UNREAD_BYTES + 64 * KIB
                 for _ in channels:
                     nursery.start_soon(read_all, await bob.accept(), WINDOW_BYTES)
@@ -455,3 +460,23 @@ def test_a_flooded_connection_that_nobody_reads_ends() -> None:
             await until(lambda: bob.broken, every_s=0.5)
 
     run(story, within_s=60, mock=True)
+
+
+def test_what_was_sent_before_a_goodbye_can_still_be_read() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            out = alice.open()
+            await out.write(b"hello")
+            stream = await bob.accept_stream()
+            assert isinstance(stream, Channel)
+            assert await stream.read() == b"hello"
+            # In one read with the goodbye, as it comes when a node that has done its work closes.
+            await out.write(b"the last word")
+            await alice.close()
+            await wait_all_tasks_blocked()
+            assert bob.broken is not None
+            assert await stream.read() == b"the last word"
+            with pytest.raises(StreamReset):
+                await stream.read()
+
+    run(story)
