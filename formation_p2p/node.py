@@ -12,14 +12,12 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
-import cloudpickle
-
+from formation_p2p.calls import error_of, python_calls, value_of
 from formation_p2p.dispatch.job_events import TaskGaveUp, TaskUnplaceable, Tell
 from formation_p2p.effects import Effect
 from formation_p2p.errors import FormationError, InvalidInput, LocalError, NodeClosed, Unreachable
@@ -31,7 +29,7 @@ from formation_p2p.host.home import Home
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
 from formation_p2p.identity import PeerId
-from formation_p2p.job import JobHandle, TaskResult
+from formation_p2p.job import JobHandle
 from formation_p2p.peer.events import CancelJob, Explain, Explained, Refuse, Serve, Submit
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
@@ -40,10 +38,7 @@ from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.network import Network, parse_join_string
-from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.task import Job, Task, task_id
 
 log = logging.getLogger(__name__)
@@ -258,7 +253,7 @@ class Node:
         results = await job
         for each in results:
             if each.status in ("failed", "unplaceable"):
-                raise _raised(each, trust_results)
+                raise error_of(each, trust_results=trust_results)
         return [value_of(each, trust_results=trust_results) for each in results]
 
     async def run(
@@ -414,30 +409,6 @@ class Node:
         for future in self._queries.values():
             if not future.done():
                 future.set_exception(error)
-
-
-def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
-    """One call of `function` for each item; the function is pickled once."""
-    pickled = cloudpickle.dumps(function)
-    return [PythonCall(pickled, cloudpickle.dumps(((item,), {}))) for item in items]
-
-
-def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
-    """What a python task returned. Raises TaskFailed, from what it raised; Unplaceable."""
-    if result.status != "succeeded":
-        raise _raised(result, trust_results)
-    return load_result(result.result, trust=trust_results)
-
-
-def _raised(result: TaskResult, trust_results: bool) -> FormationError:
-    """The error of a task without a result; its cause is what the function itself raised."""
-    error = result.error()
-    assert error is not None, "the task succeeded"
-    if result.kind is FailureKind.EXCEPTION and result.result:
-        # An exception of the caller's own may not be plain; its traceback is in the message.
-        with suppress(NotPlain):
-            error.__cause__ = load_result(result.result, trust=trust_results)
-    return error
 
 
 async def _built_in(names: Iterable[str]) -> Mapping[str, Callable[[], Driver]]:

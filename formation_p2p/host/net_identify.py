@@ -21,6 +21,7 @@ from multiaddr import Multiaddr
 from formation_p2p.errors import ProtocolViolation, Unreachable
 from formation_p2p.host.frames import Deframer
 from formation_p2p.host.net_channel import Channel
+from formation_p2p.records.addresses import read_addresses
 from formation_p2p.units import KIB
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"
@@ -32,8 +33,6 @@ AGENT: Final = "formation_p2p"
 MAX_MESSAGE_BYTES: Final = 16 * KIB
 # Of those at most eight are kept (MAX_ADDRESSES); the rest are transports that we lack.
 MAX_PARSED_ADDRESSES: Final = 32
-# An address with a DNS name of 253 characters, and a relay's in front of it.
-MAX_ADDRESS_BYTES: Final = 400
 
 
 async def read_message(channel: Channel) -> tuple[str, ...]:
@@ -56,17 +55,7 @@ def _addresses(message: bytes) -> tuple[str, ...]:
         identify.ParseFromString(message)
     except DecodeError as error:
         raise ProtocolViolation("an identify message that does not parse") from error
-    found = []
-    for raw in itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES):
-        if len(raw) > MAX_ADDRESS_BYTES:
-            continue
-        try:
-            found.append(str(Multiaddr(raw)))
-        except Exception:  # noqa: BLE001, S112
-            # multiaddr's parsers raise what they like on bytes they do not know; the other
-            # addresses may do, and none of them is trusted anyway.
-            continue
-    return tuple(found)
+    return read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
 
 
 def message(
