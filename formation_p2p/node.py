@@ -371,6 +371,9 @@ class Node:
             # after this has ended.
             try:
                 self._handle(self._inbox[0])
+            except Exception:
+                # A fault of ours with one event must not keep the others from their jobs.
+                log.exception("an event could not be handed on; please report this")
             finally:
                 self._inbox.popleft()
 

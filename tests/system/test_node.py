@@ -32,6 +32,8 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
+from formation_p2p.dispatch.job_events import Tell
+from formation_p2p.peer.events import Left
 from formation_p2p.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
@@ -258,3 +260,14 @@ async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
     assert value_of(good) == 0.25
     with pytest.raises(TaskFailed, match="ZeroDivisionError"):
         value_of(bad)
+
+
+def test_a_fault_with_one_event_does_not_keep_the_others_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = Node.join()
+    ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
+    node._inbox.extend([Left(cause="not for a person"), Tell("a job", ended, cause="it ended")])
+    node._drain()
+    assert not node._inbox
+    assert "could not be handed on" in caplog.text
