@@ -105,8 +105,8 @@ class Home:
         """Put this node in a network; again, for a newer grant. The file keeps the grant as it
         came, so that further nodes of this home can bind it too.
 
-        Raises InvalidInput where the node is in another one, or the grant has expired or is
-        another node's.
+        Raises InvalidInput where the node is in another one, or created this one, or the grant
+        has expired or is another node's.
         """
         if rights_of(network.grant, network.root_public_key).expires_unix_s <= time.time():
             raise InvalidInput("grant", "it has expired; ask for a new join string")
@@ -114,6 +114,10 @@ class Home:
             known = self._network()
             if known is not None and known.root_public_key != network.root_public_key:
                 raise InvalidInput("network", f"this node is in another; {self._how_to_leave()}")
+            root = self._load_key(_ROOT)
+            if known is not None and root is not None and root.public_key == known.root_public_key:
+                problem = "this node created it and has every right in it already"
+                raise InvalidInput("network", f"{problem}; join from another machine, or --home")
             return self._enter(network)
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:

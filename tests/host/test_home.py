@@ -366,3 +366,12 @@ def test_a_network_given_by_hand_is_joined_as_well(bob: Home) -> None:
     network = Network(root.public_key, (GATE,), issue(root, in_a_day()))
     assert bob.join(network).gates == (GATE,)
     assert everything_that(bob) == set(Right)
+
+
+def test_the_creator_does_not_join_its_own_network_with_a_lesser_grant(alice: Home) -> None:
+    alice.create_network()
+    lesser = Rights(in_a_day().expires_unix_s, frozenset({Right.SUBMIT}))
+    invitation = parse_join_string(alice.invite(lesser))
+    with pytest.raises(InvalidInput, match="created it"):
+        alice.join(invitation)
+    assert everything_that(alice) == set(Right)
