@@ -10,11 +10,24 @@ Source: Maymounkov and Mazières, "Kademlia", 2002, section 2.1.
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 Key = NewType("Key", int)
 
 KEY_BITS: Final = 256
+# Of the shards of a bucket (capability/shards.py): 2**24 of 24 workers are 400 million.
+MAX_DEPTH: Final = 24
+
+
+class Span(NamedTuple):
+    """From which depth to which a worker announces itself in full: one depth as a rule, two
+    while its shard splits or merges. Depth is the number of leading bits that a shard shares."""
+
+    low: int = 0
+    high: int = 0
+
+
+WHOLE: Final = Span()
 
 
 def key_of(name: bytes) -> Key:
@@ -30,6 +43,11 @@ def distance(a: Key, b: Key) -> int:
 def common_prefix(a: Key, b: Key, bits: int = KEY_BITS) -> int:
     """How many leading bits two keys share; `bits` for equal keys."""
     return bits - (a ^ b).bit_length()
+
+
+def prefix(key: Key, depth: int) -> str:
+    """The first `depth` bits of a key, as text: `0110`."""
+    return f"{key >> (KEY_BITS - depth):0{depth}b}" if depth else ""
 
 
 def key_to_bytes(key: Key) -> bytes:

@@ -17,7 +17,7 @@ class Record(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., timeReceived: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("type", "clusterLevelRaw", "key", "record", "closerPeers", "providerPeers", "query")
+    __slots__ = ("type", "clusterLevelRaw", "key", "record", "closerPeers", "providerPeers", "query", "moreKeys", "acknowledged", "shards", "dialBack", "reached")
     class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PUT_VALUE: _ClassVar[Message.MessageType]
@@ -60,6 +60,11 @@ class Message(_message.Message):
     CLOSERPEERS_FIELD_NUMBER: _ClassVar[int]
     PROVIDERPEERS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
+    MOREKEYS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    DIALBACK_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
     type: Message.MessageType
     clusterLevelRaw: int
     key: bytes
@@ -67,7 +72,12 @@ class Message(_message.Message):
     closerPeers: _containers.RepeatedCompositeFieldContainer[Message.Peer]
     providerPeers: _containers.RepeatedCompositeFieldContainer[Message.Peer]
     query: ProviderQuery
-    def __init__(self, type: _Optional[_Union[Message.MessageType, str]] = ..., clusterLevelRaw: _Optional[int] = ..., key: _Optional[bytes] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., closerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., providerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., query: _Optional[_Union[ProviderQuery, _Mapping]] = ...) -> None: ...
+    moreKeys: _containers.RepeatedScalarFieldContainer[bytes]
+    acknowledged: bool
+    shards: _containers.RepeatedCompositeFieldContainer[ShardCount]
+    dialBack: bool
+    reached: bool
+    def __init__(self, type: _Optional[_Union[Message.MessageType, str]] = ..., clusterLevelRaw: _Optional[int] = ..., key: _Optional[bytes] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., closerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., providerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., query: _Optional[_Union[ProviderQuery, _Mapping]] = ..., moreKeys: _Optional[_Iterable[bytes]] = ..., acknowledged: bool = ..., shards: _Optional[_Iterable[_Union[ShardCount, _Mapping]]] = ..., dialBack: bool = ..., reached: bool = ...) -> None: ...
 
 class ProviderQuery(_message.Message):
     __slots__ = ("target", "requirements", "limit")
@@ -78,3 +88,17 @@ class ProviderQuery(_message.Message):
     requirements: bytes
     limit: int
     def __init__(self, target: _Optional[bytes] = ..., requirements: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ShardCount(_message.Message):
+    __slots__ = ("members", "deeper", "shallower", "depth", "settled")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    DEEPER_FIELD_NUMBER: _ClassVar[int]
+    SHALLOWER_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    members: int
+    deeper: int
+    shallower: int
+    depth: int
+    settled: int
+    def __init__(self, members: _Optional[int] = ..., deeper: _Optional[int] = ..., shallower: _Optional[int] = ..., depth: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, Generic, assert_never
 
 from formation_p2p.dht.lookup import Lookup
 from formation_p2p.dht.messages import (
@@ -25,27 +25,26 @@ from formation_p2p.dht.messages import (
     PutValue,
     Reply,
     Request,
-    Stored,
     Value,
 )
 from formation_p2p.dht.operations import (
     BETA,
-    Completed,
+    Delivery,
     OperationId,
     Publish,
+    Published,
     Query,
     Search,
-    Write,
+    Searched,
+    delivery,
 )
+from formation_p2p.dht.records import R, Records, Write
 from formation_p2p.dht.routing import K, RoutingTable
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
-from formation_p2p.dht.serving import Server, Suits
-from formation_p2p.dht.store import RecordStore
+from formation_p2p.dht.serving import Server
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.errors import BadRecord
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
-from formation_p2p.keyspace import Key, distance, key_of
-from formation_p2p.records.profile import SignedProfile
+from formation_p2p.keyspace import distance, key_of
 
 # A request, dial included. A wide-area dial takes three round trips of at most 0.3 s (the 90th
 # percentile between PlanetLab hosts); three seconds leave room for one lost packet.
@@ -73,36 +72,34 @@ class _Asking:
     operation: OperationId | None
 
 
-class Kademlia:
+class Kademlia(Generic[R]):
     """Call `handle` for events, `tick` when `next_timeout` has passed, `take` after either."""
 
     def __init__(
         self,
         own: PeerId,
-        store: RecordStore,
-        suits: Suits,
+        records: Records[R],
         rng: random.Random,
         *,
         k: int = K,
     ) -> None:
-        self.store = store
+        self.records = records
         self._own = own
-        self._suits = suits
         self._rng = rng
         self._k = k
         self.table = RoutingTable(key_of_peer(own), k=k)
-        self._server = Server(self.table, store, suits, k)
+        self._server = Server(self.table, records, k)
         self._gates: tuple[Contact, ...] = ()
         self._asking: dict[int, _Asking] = {}
         self._pinging: set[PeerId] = set()
-        self._operations: dict[OperationId, Search | Publish] = {}
+        self._operations: dict[OperationId, Search[R] | Publish] = {}
         self._ask_count = 0
         self._operation_count = 0
         self._refresh_at = float("inf")
         self._retry_s = FIRST_RETRY_S
         self._sweep_at = float("inf")
         self._effects: list[Effect] = []
-        self._completed: list[Completed] = []
+        self._completed: list[Searched[R] | Published] = []
 
     # -- operations -------------------------------------------------------------------------
 
@@ -115,21 +112,25 @@ class Kademlia:
         return self._refresh(now, cause)
 
     def find_providers(
-        self, name: bytes, query: ProviderQuery, now: Moment, cause: str
+        self,
+        name: bytes,
+        query: ProviderQuery | None,
+        now: Moment,
+        cause: str,
+        *,
+        width: int | None = None,
     ) -> OperationId:
-        """Ends as Searched, with the providers' profiles."""
-        local = self.store.providers(name, query, self._suits(query.requirements), now)
-        return self._search(name, GetProviders(name, query), local, now, cause)
+        """Ends as Searched, with the providers that `width` of the nearest peers hold."""
+        return self._search(name, GetProviders(name, query), now, cause, width=width)
 
     def get_value(self, name: bytes, now: Moment, cause: str) -> OperationId:
-        """Ends as Searched, with at most one profile: the newest under `/formation/<peer id>`."""
-        local = self.store.value(name, now)
-        return self._search(name, GetValue(name), (local,) if local else (), now, cause)
+        """Ends as Searched, with the value that the nearest peers hold, if any."""
+        return self._search(name, GetValue(name), now, cause)
 
     def find_node(self, peer_id: PeerId, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, whose `closest` are the k peers nearest to `peer_id`."""
         name = peer_id_to_bytes(peer_id)
-        return self._search(name, FindNode(name), (), now, cause, width=self._k)
+        return self._search(name, FindNode(name), now, cause, width=self._k)
 
     def provide(self, name: bytes, provider: Provider, now: Moment, cause: str) -> OperationId:
         """Write our provider record to the k nearest. Ends as Published."""
@@ -139,49 +140,54 @@ class Kademlia:
         """Write our value record to the k nearest. Ends as Published."""
         return self._publish(name, PutValue(name, value), now, cause)
 
-    def tell(
-        self, peers: Iterable[Contact], write: PutValue, now: Moment, cause: str
+    def deliver(
+        self, writes: Iterable[tuple[Contact, Write]], now: Moment, cause: str
     ) -> OperationId:
-        """Write to these peers, and to ourselves, without a lookup: withdrawals go where the
-        announcements went. Ends as Published."""
-        lookup = Lookup(key_of(write.name), (), own=self._own)
-        publish = Publish(self._new_operation(), lookup, FindNode(write.name), write, cause)
+        """Write to these peers without a lookup; this node may be among them. Ends as Published."""
+        publish = Publish(self._new_operation(), cause)
         self._operations[publish.operation] = publish
-        self._server.keep(write, now)
-        self._write_to(publish, peers)
+        self._write(publish, writes, now)
         return publish.operation
 
     def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
         """End a publish at once, without Published. Returns who has, or may have, taken it."""
         match self._operations.pop(operation, None):
-            case Publish(stored_at=stored_at, writing=writing):
-                return (*stored_at, *(writing or {}).values())
+            case Publish(deliveries=deliveries, pending=pending):
+                taken = (delivery.to for delivery in deliveries if delivery.taken)
+                return (*taken, *(to for to, _ in pending.values()))
             case _:
                 return ()
+
+    def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
+        """The `count` nearest to a name of these peers and this node itself."""
+        target = key_of(name)
+        by_id = {peer.peer_id: peer for peer in peers} | {self._own: Contact(self._own)}
+        ranked = sorted(by_id.values(), key=lambda c: distance(key_of_peer(c.peer_id), target))
+        return tuple(ranked[:count])
 
     # -- inputs and outputs -----------------------------------------------------------------
 
     def handle(self, event: Asked | Answered | AskFailed, now: Moment) -> None:
         match event:
             case Asked(ask_id, sender, message):
-                reply = self._server.reply(sender.peer_id, message, now)
+                reply = self._server.reply(sender, message, now)
                 self._effects.append(Answer(ask_id, reply, cause=f"asked by {sender.peer_id}"))
                 self._meet(sender)
             case Answered(ask_id, sender, message):
                 asking = self._asking.pop(ask_id)
                 # Where identify told no addresses, those that it was dialled at are good.
                 self._saw(sender if sender.addresses else asking.to, now)
-                self._settle(asking, True, message, now)
+                self._settle(ask_id, asking, True, message, now)
             case AskFailed(ask_id):
                 asking = self._asking.pop(ask_id)
                 self._lost(asking.to.peer_id, now)
-                self._settle(asking, False, None, now)
+                self._settle(ask_id, asking, False, None, now)
             case _:
                 assert_never(event)
 
     def tick(self, now: Moment) -> None:
         if now.mono_s >= self._sweep_at:
-            self.store.expire(now)
+            self.records.expire(now)
             self._sweep_at = now.mono_s + SWEEP_S
         if now.mono_s >= self._refresh_at:
             self._refresh(now, "refresh")
@@ -190,7 +196,7 @@ class Kademlia:
         """When `tick` is due next, on the monotonic clock."""
         return min(self._refresh_at, self._sweep_at)
 
-    def take(self) -> tuple[list[Effect], list[Completed]]:
+    def take(self) -> tuple[list[Effect], list[Searched[R] | Published]]:
         """What has come of the calls since the last `take`."""
         effects, self._effects = self._effects, []
         completed, self._completed = self._completed, []
@@ -223,18 +229,16 @@ class Kademlia:
             self._pinging.add(contact.peer_id)
             self._ask(contact, Ping(), None, cause)
 
-    def _ask(
-        self, to: Contact, request: Request, operation: OperationId | None, cause: str
-    ) -> None:
+    def _ask(self, to: Contact, request: Request, operation: OperationId | None, cause: str) -> int:
         self._ask_count += 1
         self._asking[self._ask_count] = _Asking(to, request, operation)
         self._effects.append(Ask(self._ask_count, to, request, REQUEST_TIMEOUT_S, cause=cause))
+        return self._ask_count
 
     def _search(
         self,
         name: bytes,
         request: Query,
-        local: Iterable[SignedProfile],
         now: Moment,
         cause: str,
         *,
@@ -244,15 +248,19 @@ class Kademlia:
             # With fewer than k peers every one of them is among the k nearest to every name, and
             # records that were written when there were fewer still may be at any of them.
             width = self._k if len(self.table) < self._k else BETA
-        search = Search(self._new_operation(), self._lookup(name, width), request, cause)
-        search.gather(local)
+        search: Search[R] = Search(self._new_operation(), self._lookup(name, width), request, cause)
         self._operations[search.operation] = search
+        match request:
+            case GetProviders():
+                self._gather(search, self.records.providers(request, now), now)
+            case GetValue():
+                self._gather(search, Value(self.records.value(name, now), ()), now)
         self._drive(search, now)
         return search.operation
 
     def _publish(self, name: bytes, write: Write, now: Moment, cause: str) -> OperationId:
         lookup = self._lookup(name, self._k)
-        publish = Publish(self._new_operation(), lookup, FindNode(name), write, cause)
+        publish = Publish(self._new_operation(), cause, lookup, FindNode(name), write)
         self._operations[publish.operation] = publish
         self._drive(publish, now)
         return publish.operation
@@ -270,40 +278,39 @@ class Kademlia:
         self._operation_count += 1
         return OperationId(self._operation_count)
 
-    def _drive(self, running: Search | Publish, now: Moment) -> None:
+    def _drive(self, running: Search[R] | Publish, now: Moment) -> None:
         """Ask whom the lookup names; at its end write, or finish."""
-        for contact in running.lookup.next_peers():
-            self._ask(contact, running.request, running.operation, running.cause)
-        if not running.lookup.finished:
+        lookup, request = running.lookup, running.request
+        if lookup is None or request is None:
+            return  # a publish that is writing
+        for contact in lookup.next_peers():
+            self._ask(contact, request, running.operation, running.cause)
+        if not lookup.finished:
             return
         if isinstance(running, Search):
             self._finish(running)
-        elif running.writing is None:
-            self._write(running, now)
-        elif not running.writing:
-            self._finish(running)
+        elif running.write is not None:
+            write, running.request = running.write, None
+            nearest = self.nearest(write.name, lookup.closest(), self._k)
+            self._write(running, [(contact, write) for contact in nearest], now)
 
-    def _write(self, publish: Publish, now: Moment) -> None:
-        """Write to the k nearest peers that answered; this node itself may be one of the k."""
-        nearest = publish.lookup.closest()
-        if len(nearest) < self._k or self._is_nearer(publish.lookup.target, nearest[-1]):
-            nearest = nearest[: self._k - 1]
-            if self._server.keep(publish.write, now):
-                publish.stored_at.append(Contact(self._own))
-        self._write_to(publish, nearest)
-
-    def _write_to(self, publish: Publish, peers: Iterable[Contact]) -> None:
-        publish.writing = {contact.peer_id: contact for contact in peers}
-        for contact in publish.writing.values():
-            self._ask(contact, publish.write, publish.operation, publish.cause)
-        if not publish.writing:
+    def _write(
+        self, publish: Publish, writes: Iterable[tuple[Contact, Write]], now: Moment
+    ) -> None:
+        own = Contact(self._own)
+        for to, write in writes:
+            if to.peer_id == self._own:
+                kept = self.records.keep(own, write, now)
+                publish.deliveries.append(Delivery(own, write, kept))
+            else:
+                ask_id = self._ask(to, write, publish.operation, publish.cause)
+                publish.pending[ask_id] = (to, write)
+        if not publish.pending:
             self._finish(publish)
 
-    def _is_nearer(self, target: Key, than: Contact) -> bool:
-        mine = distance(key_of_peer(self._own), target)
-        return mine < distance(key_of_peer(than.peer_id), target)
-
-    def _settle(self, asking: _Asking, answered: bool, reply: Reply | None, now: Moment) -> None:
+    def _settle(
+        self, ask_id: int, asking: _Asking, answered: bool, reply: Reply | None, now: Moment
+    ) -> None:
         """Tell the operation that asked how it went."""
         if asking.operation is None:
             self._pinging.discard(asking.to.peer_id)
@@ -311,42 +318,36 @@ class Kademlia:
         running = self._operations.get(asking.operation)
         if running is None:
             return  # it has ended since
-        peer_id = asking.to.peer_id
-        if isinstance(running, Publish) and running.writing is not None:
-            contact = running.writing.pop(peer_id, None)
-            if contact is None:
-                return  # asked by the lookup, which was done without its answer
-            if answered and _accepted(running.write, reply):
-                running.stored_at.append(contact)
-        elif answered:
+        if isinstance(running, Publish) and ask_id in running.pending:
+            to, write = running.pending.pop(ask_id)
+            running.deliveries.append(delivery(to, write, answered, reply))
+            if not running.pending:
+                self._finish(running)
+            return
+        if running.request is None or running.lookup is None:
+            return  # asked by the lookup, which was done without its answer
+        if answered:
             closer = reply.closer if isinstance(reply, Nodes | Providers | Value) else ()
-            running.lookup.answered(peer_id, closer)
-            if isinstance(running, Search):
-                running.gather(self._verified(running.request.name, reply, now))
+            running.lookup.answered(asking.to.peer_id, closer)
+            if isinstance(running, Search) and isinstance(reply, Providers | Value):
+                self._gather(running, reply, now)
+                if isinstance(reply, Providers) and reply.count is not None:
+                    running.counts[asking.to.peer_id] = reply.count
         else:
-            running.lookup.failed(peer_id)
+            running.lookup.failed(asking.to.peer_id)
         self._drive(running, now)
 
-    def _verified(self, name: bytes, reply: Reply | None, now: Moment) -> list[SignedProfile]:
-        """The profiles in a reply that are what they claim to be; the others are left out."""
-        match reply:
-            case Providers(providers):
-                raws = [provider.profile for provider in providers]
-            case Value(value) if value is not None:
-                raws = [value]
-            case _:
-                return []
-        verified = []
-        for raw in raws:
-            try:
-                verified.append(self.store.check(name, raw, now))
-            except BadRecord:
-                continue  # a storing peer that lies is outvoted by the others asked
-        return verified
+    def _gather(self, search: Search[R], reply: Providers | Value, now: Moment) -> None:
+        if not isinstance(search.request, FindNode):
+            found = self.records.verified(search.request, reply, now)
+            search.gather(self.records, found)
 
-    def _finish(self, running: Search | Publish) -> None:
+    def _finish(self, running: Search[R] | Publish) -> None:
         del self._operations[running.operation]
-        self._completed.append(running.completed())
+        if isinstance(running, Search):
+            self._completed.append(running.completed(self.records))
+        else:
+            self._completed.append(running.completed())
 
     # -- keeping the table fresh --------------------------------------------------------------
 
@@ -363,10 +364,5 @@ class Kademlia:
         for gate in missing:
             self._ping(gate, cause)
         name = self._rng.randbytes(32)
-        self._search(name, FindNode(name), (), now, cause, width=self._k)
+        self._search(name, FindNode(name), now, cause, width=self._k)
         return self.find_node(self._own, now, cause)
-
-
-def _accepted(write: Write, reply: Reply | None) -> bool:
-    """Whether a peer took a write: a value is echoed, a provider record has no reply."""
-    return not isinstance(write, PutValue) or reply == Stored(write.name, write.value)

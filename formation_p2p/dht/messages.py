@@ -17,7 +17,7 @@ from formation_p2p.dht import kad_pb2
 from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.keyspace import Key, key_from_bytes, key_to_bytes
+from formation_p2p.keyspace import MAX_DEPTH, Key, key_from_bytes, key_to_bytes
 from formation_p2p.records.addresses import MAX_ADDRESSES, address_bytes, read_addresses
 
 # A key is the name of a record or a peer id; the longest in use is `/formation/<peer id>`.
@@ -27,6 +27,8 @@ MAX_CLOSER: Final = 20
 # Profiles are at most 4 KiB and addresses 2 KiB, so that an answer full of them, and of closer
 # peers, stays below the 256 KiB of a frame.
 MAX_PROVIDERS: Final = 32
+# A worker's names that one peer is among the nearest to: in a small network, all of them.
+MAX_NAMES: Final = 64
 # A signed profile's bound (records/profile.py), and the same for requirements in CBOR.
 MAX_VALUE_BYTES: Final = 4096
 MAX_REQUIREMENTS_BYTES: Final = 2048
@@ -69,10 +71,17 @@ class GetProviders:
 
 @dataclass(frozen=True, slots=True)
 class AddProvider:
-    """Has no reply (specification, "RPC messages")."""
+    """Keep a provider under `name`, and under `more` names. The specification has no reply to
+    it; one that is `acknowledged` has `Added`, which only our own peers know."""
 
     name: bytes
     provider: Provider
+    more: tuple[bytes, ...] = ()
+    acknowledged: bool = False
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        return (self.name, *self.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +109,30 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardCount:
+    """What a peer holds under the name of a capability shard, by what the authors signed.
+
+    `members` announce themselves here in full. The others count only those on the side of the
+    key that was asked for, which share the bit with it that comes after the shard's prefix:
+    `settled` are members of no other shard, `shallower` members who are in a shallower one as
+    well, `deeper` are in a deeper one as well, or only there and here as a sample; `depth` is
+    the median of how deep.
+    """
+
+    members: int = 0
+    settled: int = 0
+    shallower: int = 0
+    deeper: int = 0
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Providers:
+    """`count` is of all that the peer holds, of which `providers` are those asked for."""
+
     providers: tuple[Provider, ...]
-    closer: tuple[Contact, ...]
+    closer: tuple[Contact, ...] = ()
+    count: ShardCount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +149,16 @@ class Stored:
     value: bytes
 
 
-Reply = Pong | Nodes | Providers | Value | Stored
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The reply to an acknowledged ADD_PROVIDER: a count for each of its names, in their order,
+    and the peers nearest to the first of them."""
+
+    counts: tuple[ShardCount, ...]
+    closer: tuple[Contact, ...] = ()
+
+
+Reply = Pong | Nodes | Providers | Value | Stored | Added
 Message = Request | Reply
 
 _Type = kad_pb2.Message
@@ -142,13 +181,21 @@ def encode(message: Message) -> bytes:
                 wire.query.target = key_to_bytes(query.target)
                 wire.query.requirements = query.requirements
                 wire.query.limit = query.limit
-        case Providers(providers, closer):
+        case Providers(providers, closer, count):
             wire.type = _Type.GET_PROVIDERS
             wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
             wire.closerPeers.extend(_write_peer(contact) for contact in closer)
-        case AddProvider(name, provider):
+            if count is not None:
+                wire.shards.append(_write_count(count))
+        case AddProvider(name, provider, more, acknowledged):
             wire.type, wire.key = _Type.ADD_PROVIDER, name
             wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
+            wire.moreKeys.extend(more)
+            wire.acknowledged = acknowledged
+        case Added(counts, closer):
+            wire.type = _Type.ADD_PROVIDER
+            wire.shards.extend(_write_count(count) for count in counts)
+            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
         case GetValue(name):
             wire.type, wire.key = _Type.GET_VALUE, name
         case Value(value, closer):
@@ -181,7 +228,10 @@ def parse_request(raw: bytes) -> Request:
         providers = _read_providers(wire)
         if len(providers) != 1:
             raise ProtocolViolation(f"ADD_PROVIDER names {len(providers)} providers, not one")
-        return AddProvider(wire.key, providers[0])
+        more = tuple(wire.moreKeys[:MAX_NAMES])
+        if not all(0 < len(name) <= MAX_NAME_BYTES for name in more):
+            raise ProtocolViolation(f"a further key of other than 1 to {MAX_NAME_BYTES} bytes")
+        return AddProvider(wire.key, providers[0], more, wire.acknowledged)
     if wire.type == _Type.GET_VALUE:
         return GetValue(wire.key)
     if wire.type == _Type.PUT_VALUE:
@@ -190,11 +240,11 @@ def parse_request(raw: bytes) -> Request:
 
 
 def parse_reply(raw: bytes, request: Request) -> Reply | None:
-    """What a peer answered to `request`; None for ADD_PROVIDER, which has no reply.
+    """What a peer answered to `request`; None for a plain ADD_PROVIDER, which has no reply.
 
     Raises ProtocolViolation for whatever is not a reply to that very request.
     """
-    if isinstance(request, AddProvider):
+    if isinstance(request, AddProvider) and not request.acknowledged:
         return None
     wire = _parse(raw)
     match request:
@@ -206,7 +256,13 @@ def parse_reply(raw: bytes, request: Request) -> Reply | None:
             return Nodes(_read_closer(wire))
         case GetProviders():
             _expect(wire, _Type.GET_PROVIDERS)
-            return Providers(_read_providers(wire), _read_closer(wire))
+            count = _read_count(wire.shards[0]) if wire.shards else None
+            return Providers(_read_providers(wire), _read_closer(wire), count)
+        case AddProvider(names=names):
+            _expect(wire, _Type.ADD_PROVIDER)
+            if len(wire.shards) != len(names):
+                raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
+            return Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
         case GetValue():
             _expect(wire, _Type.GET_VALUE)
             value = _read_value(wire) if wire.HasField("record") else None
@@ -238,7 +294,7 @@ def _read_query(wire: kad_pb2.Message) -> ProviderQuery:
         target = key_from_bytes(query.target)
     except ValueError as error:
         raise ProtocolViolation(str(error)) from error
-    limit = min(max(query.limit, 1), MAX_PROVIDERS)
+    limit = min(query.limit, MAX_PROVIDERS)
     return ProviderQuery(target, query.requirements, limit)
 
 
@@ -271,6 +327,22 @@ def _read_peer(peer: kad_pb2.Message.Peer) -> Contact | None:
     except ValueError:
         return None
     return Contact(peer_id, read_addresses(peer.addrs[:MAX_ADDRESSES]))
+
+
+def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
+    return ShardCount(
+        shard.members, shard.settled, shard.shallower, shard.deeper, min(shard.depth, MAX_DEPTH)
+    )
+
+
+def _write_count(count: ShardCount) -> kad_pb2.ShardCount:
+    return kad_pb2.ShardCount(
+        members=count.members,
+        settled=count.settled,
+        shallower=count.shallower,
+        deeper=count.deeper,
+        depth=count.depth,
+    )
 
 
 def _write_peer(contact: Contact, profile: bytes = b"") -> kad_pb2.Message.Peer:

@@ -1,85 +1,121 @@
-"""What a node does in the DHT on its own behalf, each as a lookup with a purpose.
+"""What a node does in the DHT on its own behalf.
 
-A `Search` asks the peers nearest to a name what they hold; a `Publish` finds the peers nearest
-to a name and writes to them. Both are driven by `Kademlia`, which owns the asking.
+A `Search` asks the peers nearest to a name what they hold; a `Publish` writes, to the peers
+nearest to a name or to those that it is given. Both are driven by `Kademlia`, which owns the
+asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NewType
+from typing import Final, Generic, NewType
 
 from formation_p2p.dht.lookup import Lookup
-from formation_p2p.dht.messages import AddProvider, FindNode, GetProviders, GetValue, PutValue
+from formation_p2p.dht.messages import (
+    Added,
+    FindNode,
+    GetProviders,
+    GetValue,
+    PutValue,
+    Reply,
+    ShardCount,
+    Stored,
+)
+from formation_p2p.dht.records import R, Records, Write
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
-from formation_p2p.records.profile import SignedProfile
 
 OperationId = NewType("OperationId", int)
 
 # How many of the peers nearest to a name must have answered before a search ends. Every record
-# is written to the k = 20 nearest, so that three of them agree even while peers come and go
+# is written to more than twice as many, so that three of them agree even while peers come and go
 # (specification: beta = 3).
 BETA: Final = 3
 
+Query = FindNode | GetProviders | GetValue
+
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """A search ended. `profiles` are verified and fresh, one per author, the newest of each;
-    `closest` are the peers nearest to the name that answered; `asked` is what it cost."""
+class Searched(Generic[R]):
+    """A search ended. `found` is verified and fresh, one record per author, the newest of each;
+    `closest` are the peers nearest to the name that answered, nearest first, and `counts` what
+    those of them said that they hold under it; `asked` is what it cost."""
 
     operation: OperationId
-    profiles: tuple[SignedProfile, ...]
+    found: tuple[R, ...]
     closest: tuple[Contact, ...]
+    counts: tuple[ShardCount, ...]
     asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One write to one peer (this node itself may be it). `added` is what it said of itself,
+    where the write was an acknowledged ADD_PROVIDER."""
+
+    to: Contact
+    write: Write
+    taken: bool
+    added: Added | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A publish ended: `stored_at` took the write (this node itself may be among them)."""
+    """A publish ended; `asked` is what looking up the peers took."""
 
     operation: OperationId
-    stored_at: tuple[Contact, ...]
+    deliveries: tuple[Delivery, ...]
     asked: int
 
-
-Completed = Searched | Published
-
-Query = FindNode | GetProviders | GetValue
-Write = AddProvider | PutValue
+    @property
+    def stored_at(self) -> tuple[Contact, ...]:
+        return tuple(delivery.to for delivery in self.deliveries if delivery.taken)
 
 
 @dataclass(slots=True)
-class Search:
+class Search(Generic[R]):
     operation: OperationId
     lookup: Lookup
     request: Query
     cause: str
-    found: dict[PeerId, SignedProfile] = field(default_factory=dict)
+    found: dict[Hashable, R] = field(default_factory=dict)
+    counts: dict[PeerId, ShardCount] = field(default_factory=dict)
 
-    def gather(self, profiles: Iterable[SignedProfile]) -> None:
-        for signed in profiles:
-            known = self.found.get(signed.profile.peer_id)
-            if known is None or known.profile.sequence < signed.profile.sequence:
-                self.found[signed.profile.peer_id] = signed
+    def gather(self, records: Records[R], found: Iterable[tuple[Hashable, R]]) -> None:
+        for author, record in found:
+            known = self.found.get(author)
+            if known is None or records.supersedes(record, known):
+                self.found[author] = record
 
-    def completed(self) -> Searched:
-        live = tuple(s for s in self.found.values() if not s.profile.withdrawn)
-        return Searched(self.operation, live, self.lookup.closest(), self.lookup.asked)
+    def completed(self, records: Records[R]) -> Searched[R]:
+        live = tuple(record for record in self.found.values() if records.is_live(record))
+        closest = self.lookup.closest()
+        counts = tuple(self.counts[c.peer_id] for c in closest if c.peer_id in self.counts)
+        return Searched(self.operation, live, closest, counts, self.lookup.asked)
 
 
 @dataclass(slots=True)
 class Publish:
-    """First the lookup, with `request`; then `write` to each of the nearest."""
+    """Where it has a `lookup`, that comes first, with `request`, and then `write` to each of the
+    nearest. `pending` are the writes under way, by the number of the asking."""
 
     operation: OperationId
-    lookup: Lookup
-    request: FindNode
-    write: Write
     cause: str
-    writing: dict[PeerId, Contact] | None = None
-    stored_at: list[Contact] = field(default_factory=list)
+    lookup: Lookup | None = None
+    request: FindNode | None = None
+    write: Write | None = None
+    pending: dict[int, tuple[Contact, Write]] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
 
     def completed(self) -> Published:
-        return Published(self.operation, tuple(self.stored_at), self.lookup.asked)
+        asked = 0 if self.lookup is None else self.lookup.asked
+        return Published(self.operation, tuple(self.deliveries), asked)
+
+
+def delivery(to: Contact, write: Write, answered: bool, reply: Reply | None) -> Delivery:
+    """How a write went: a value is echoed, and a provider record has no reply, or `Added`."""
+    taken = answered
+    if isinstance(write, PutValue):
+        taken = reply == Stored(write.name, write.value)
+    return Delivery(to, write, taken, reply if isinstance(reply, Added) else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.discovery.trace import Trace
 from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.effects import Contact, Effect
 from formation_p2p.execution.effects import (
@@ -94,12 +95,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Explained(Effect):
-    """`bucket` is where the candidates were found, `asked` how many peers that took."""
+    """`trace` says where the candidates were looked for, and what that took."""
 
     query: int
     decision: Decision
-    bucket: str
-    asked: int
+    trace: Trace
 
 
 @dataclass(frozen=True, slots=True)

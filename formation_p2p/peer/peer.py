@@ -12,11 +12,12 @@ import random
 from typing import assert_never
 
 from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.dht.operations import OperationId, Published, Searched
 from formation_p2p.dht.rpc import Answered, Asked, AskFailed
 from formation_p2p.dht.store import RecordStore
 from formation_p2p.discovery.announcer import names_of
 from formation_p2p.discovery.finder import Finder, FindId, Found, suits
+from formation_p2p.discovery.terms import Terms
 from formation_p2p.dispatch.scheduler import Scheduler
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import InvalidInput
@@ -60,6 +61,7 @@ from formation_p2p.peer.events import (
 )
 from formation_p2p.peer.worker import Worker
 from formation_p2p.placement.decision import decide
+from formation_p2p.records.profile import SignedProfile
 from formation_p2p.refusals import Denied, Leaving
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.membership import Membership
@@ -73,16 +75,19 @@ _ANYTHING = Requirements(cpu_milli=1, memory_bytes=1)
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`."""
 
-    def __init__(self, identity: Identity, network: Network, rng: random.Random) -> None:
+    def __init__(
+        self, identity: Identity, network: Network, rng: random.Random, terms: Terms | None = None
+    ) -> None:
         self._identity = identity
         self._network = network
         self._network_id = network.network_id
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         store = RecordStore(
-            self._membership.may_work, lambda profile: names_of(profile, self._network_id)
+            self._membership.may_work, lambda profile: names_of(profile, self._network_id), suits
         )
-        self.dht = Kademlia(identity.peer_id, store, suits, rng)
+        self._terms = terms or Terms()
+        self.dht = Kademlia(identity.peer_id, store, rng)
         self._finder = Finder(self.dht, self._network_id)
         self._lessee = Lessee(network.grant, rng)
         self._scheduler = Scheduler(
@@ -238,6 +243,7 @@ class Peer:
             self.dht,
             self._membership.may_submit,
             self._rng,
+            self._terms,
         )
         try:
             worker.start(now)
@@ -304,7 +310,9 @@ class Peer:
                 effects += self._completed(each, now)
             effects += self._scheduler.negotiated(negotiated, now)
 
-    def _completed(self, completed: Completed, now: Moment) -> list[Effect]:
+    def _completed(
+        self, completed: Searched[SignedProfile] | Published, now: Moment
+    ) -> list[Effect]:
         match completed:
             case Published():
                 if self._worker is not None and self._worker.published(completed, now):
@@ -314,6 +322,8 @@ class Peer:
                 self._joining = None
                 return self._start_worker(now)
             case Searched():
+                if self._worker is not None and self._worker.searched(completed, now):
+                    return []
                 found = self._finder.searched(completed, now)
                 return [] if found is None else self._found(found, now)
             case _:
@@ -330,4 +340,4 @@ class Peer:
             authorised=lambda profile: self._membership.may_work(profile, now),
             now_unix_s=now.unix_s,
         )
-        return [Explained(query.query, decision, found.bucket, found.asked, cause="explain")]
+        return [Explained(query.query, decision, found.trace, cause="explain")]

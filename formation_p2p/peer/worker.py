@@ -6,13 +6,16 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
+from formation_p2p.capability.buckets import buckets_of
 from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.operations import Published
-from formation_p2p.discovery.announcer import TTL_S, Announcer
+from formation_p2p.dht.operations import Published, Searched
+from formation_p2p.discovery.announcer import Announcer
+from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.execution.effects import ExecutionEnded, ExecutionOutput, ExecutionStarted
 from formation_p2p.execution.executions import Executions
 from formation_p2p.identity import Identity, PeerId
+from formation_p2p.keyspace import Span
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.lessor import Lease, Lessor
 from formation_p2p.negotiation.messages import (
@@ -45,9 +48,10 @@ class Worker:
         grant: bytes,
         network_id: bytes,
         serve: Serve,
-        dht: Kademlia,
+        dht: Kademlia[SignedProfile],
         admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
         rng: random.Random,
+        terms: Terms,
     ) -> None:
         self._identity = identity
         self._own = own
@@ -56,10 +60,16 @@ class Worker:
         self._sequence = 0
         self._executions = Executions()
         self._lessor = Lessor(serve.capability, dict(serve.labels), serve.drivers, admits, rng)
-        self._announcer = Announcer(own, dht, network_id, serve.capability, self._issue, rng)
+        buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
+        self._ttl_s = terms.ttl_s
+        self._announcer = Announcer(
+            own, dht, network_id, buckets, serve.capability, self._issue, rng, terms
+        )
 
     def start(self, now: Moment) -> None:
-        self._announcer.start(now, "serve")
+        """Raises InvalidInput where the profile would be too large."""
+        self._issue(now, (), False)
+        self._announcer.start(now)
 
     def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[Effect]:
         match message:
@@ -107,6 +117,10 @@ class Worker:
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         self._announcer.disconnected(peer_id, now)
 
+    def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
+        """Whether the search was the announcer's."""
+        return self._announcer.searched(ended, now)
+
     def published(self, ended: Published, now: Moment) -> bool:
         """Whether this ends the withdrawal that `leave` began."""
         return self._announcer.published(ended, now)
@@ -135,7 +149,7 @@ class Worker:
         self._announcer.changed(self._lessor.ledger.free, now)
         return effects
 
-    def _issue(self, now: Moment, withdrawn: bool) -> SignedProfile:
+    def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also
         across restarts: it starts from the Unix time in milliseconds."""
         self._sequence = max(self._sequence + 1, int(now.unix_s * 1000))
@@ -143,7 +157,7 @@ class Worker:
             peer_id=self._identity.peer_id,
             sequence=self._sequence,
             issued_unix_s=int(now.unix_s),
-            expires_unix_s=int(now.unix_s + TTL_S),
+            expires_unix_s=int(now.unix_s + self._ttl_s),
             capability=self._serve.capability,
             capacity=self._lessor.ledger.free,
             labels=self._serve.labels,
@@ -151,5 +165,6 @@ class Worker:
             addresses=self._own.addresses,
             grant=self._grant,
             withdrawn=withdrawn,
+            spans=spans,
         )
         return SignedProfile(profile, seal_profile(self._identity, profile))

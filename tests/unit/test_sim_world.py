@@ -219,7 +219,7 @@ def test_who_dies_with_a_question_on_its_way_does_not_keep_the_asker_waiting() -
         world.kill(node)  # the questions are in the air
     world.elapse(10 * LATENCY_S)
     [explained] = bob.explained
-    assert explained.asked > 0
+    assert explained.trace.asked > 0
 
 
 def test_between_those_who_are_cut_off_nothing_passes_until_it_is_healed() -> None:

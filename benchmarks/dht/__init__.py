@@ -1,0 +1,1 @@
+"""Four DHTs side by side: `python -m benchmarks.dht`. See `__main__.py`."""

@@ -1,0 +1,237 @@
+"""Our nodes, as many as told, in one process: the shipped peer behind the shipped shell and
+network stack. Every call into the DHT is in `FormationNode`.
+
+Orders: start, finds_all, announce, find, closest, serve, workers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from benchmarks.dht.lines import Line, answer, next_order
+from formation_p2p.capability.buckets import bucket_key
+from formation_p2p.dht.messages import Provider, ProviderQuery
+from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.host.shell import Shell, moment
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity, PeerId, peer_id_of
+from formation_p2p.keyspace import key_of
+from formation_p2p.peer.events import Explain, Explained, Serve, Tick
+from formation_p2p.peer.peer import Peer
+from formation_p2p.records.profile import Profile, seal_profile
+from formation_p2p.resources.capability import Capability
+from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.network import Network
+from formation_p2p.units import GIB
+
+LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
+LIFE_S: Final = 120
+MACHINE: Final = Capability(cpu_milli=1000, memory_bytes=GIB)
+DRIVERS: Final = ("process",)
+# One operation: a lookup, and writes, each request of which has 3 s.
+OPERATION_S: Final = 20.0
+# How often a node that does not find all the others yet looks again.
+AGAIN_S: Final = 0.1
+
+
+class MeasuredPeer(Peer):
+    """The shipped peer, which lets the benchmark wait for the end of a DHT operation."""
+
+    def __init__(self, identity: Identity, network: Network, rng: random.Random) -> None:
+        super().__init__(identity, network, rng)
+        self.ended: dict[OperationId, Completed] = {}
+        self.more = trio.Event()
+
+    def _completed(self, completed: Completed, now: Moment) -> list[Effect]:
+        self.ended[completed.operation] = completed
+        self.more.set()
+        self.more = trio.Event()
+        return super()._completed(completed, now)
+
+
+class FormationNode:
+    """One node. The times that it gives are in seconds."""
+
+    def __init__(self, root: Identity, gates: tuple[str, ...], scratch: Path) -> None:
+        self.identity = Identity.from_seed(os.urandom(32))
+        rights = Rights(int(time.time()) + 3600)
+        self.network = Network(root.public_key, gates, issue(root, rights, self.identity.peer_id))
+        self.stack = Stack(self.identity, [LISTEN])
+        self.shell = Shell(self.identity, self.network, self.stack, scratch, self._tell)
+        self.peer = MeasuredPeer(self.identity, self.network, random.Random(os.urandom(16)))
+        self.shell._peer = self.peer
+        self.rpcs = 0
+        self._explained: Explained | None = None
+        self._told = trio.Event()
+        self._sequence = 0
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self.identity.peer_id, self.stack.addresses)
+
+    async def announce(self, label: str) -> tuple[float, int]:
+        """One provider record under one name, stored at the peers nearest to it: how many."""
+        name, provider = self._name(label), self._provider(label)
+        began_s = time.perf_counter()
+        ended = await self._until(self.peer.dht.provide(name, provider, moment(), "benchmark"))
+        took_s = time.perf_counter() - began_s
+        assert isinstance(ended, Published)
+        return took_s, len(ended.stored_at)
+
+    async def find(self, label: str) -> tuple[float, list[PeerId]]:
+        """The providers of a name, verified. The local copy of the record does not count."""
+        name = self._name(label)
+        query = ProviderQuery(key_of(name), b"", 20)
+        suits_all = self.peer.dht.store.providers(name, query, lambda _: True, moment())
+        began_s = time.perf_counter()
+        ended = await self._until(self.peer.dht.find_providers(name, query, moment(), "benchmark"))
+        took_s = time.perf_counter() - began_s
+        assert isinstance(ended, Searched)
+        if suits_all:
+            raise RuntimeError("the finder holds the record itself")
+        return took_s, [signed.profile.peer_id for signed in ended.profiles]
+
+    async def closest(self, target: PeerId) -> tuple[float, list[PeerId]]:
+        began_s = time.perf_counter()
+        ended = await self._until(self.peer.dht.find_node(target, moment(), "benchmark"))
+        took_s = time.perf_counter() - began_s
+        assert isinstance(ended, Searched)
+        self.rpcs += ended.asked
+        return took_s, [contact.peer_id for contact in ended.closest]
+
+    async def finds(self, others: list[PeerId]) -> None:
+        """Returns once each of `others` is in the table (it has answered us), or is named by a
+        lookup of its id."""
+        for other in others:
+            while other != self.identity.peer_id and other not in self.peer.dht.table:
+                _, found = await self.closest(other)
+                if other in found:
+                    break
+                await trio.sleep(AGAIN_S)
+
+    async def workers(self) -> tuple[float, list[PeerId]]:
+        """The product's own query: who is there that works? (`formation workers`)"""
+        began_s = time.perf_counter()
+        self._told = trio.Event()
+        self.shell.feed(Explain(1, None, os.urandom(8).hex()))
+        with trio.fail_after(OPERATION_S):
+            await self._told.wait()
+        took_s = time.perf_counter() - began_s
+        assert self._explained is not None
+        return took_s, [ranked.profile.peer_id for ranked in self._explained.decision.ranked]
+
+    def _tell(self, effect: Effect) -> None:
+        if isinstance(effect, Explained):
+            self._explained = effect
+            self._told.set()
+
+    async def _until(self, operation: OperationId) -> Completed:
+        self.shell.feed(Tick())  # performs what the operation asks for
+        with trio.fail_after(OPERATION_S):
+            while operation not in self.peer.ended:
+                await self.peer.more.wait()
+        ended = self.peer.ended[operation]
+        self.peer.ended.clear()
+        return ended
+
+    def _name(self, label: str) -> bytes:
+        return bucket_key(self.network.network_id, f"label/name/{label}")
+
+    def _provider(self, label: str) -> Provider:
+        self._sequence = max(self._sequence + 1, time.time_ns() // 1000)
+        profile = Profile(
+            peer_id=self.identity.peer_id,
+            sequence=self._sequence,
+            issued_unix_s=int(time.time()),
+            expires_unix_s=int(time.time()) + LIFE_S,
+            capability=MACHINE,
+            capacity=MACHINE.whole,
+            labels=(("name", label),),
+            drivers=DRIVERS,
+            addresses=self.stack.addresses,
+            grant=self.network.grant,
+        )
+        return Provider(self.contact, seal_profile(self.identity, profile))
+
+
+class Nodes:
+    """The nodes of this process."""
+
+    def __init__(self, nursery: trio.Nursery, scratch: Path) -> None:
+        self.all: list[FormationNode] = []
+        self._nursery = nursery
+        self._scratch = scratch
+
+    async def start(self, root: Identity, count: int, gates: tuple[str, ...]) -> None:
+        """All at once, through the gate; without one the first is the gate of the others."""
+        if not gates:
+            gates = (await self._start(root, ()),)
+            count -= 1
+        async with trio.open_nursery() as starting:
+            for _ in range(count):
+                starting.start_soon(self._start, root, gates)
+
+    async def _start(self, root: Identity, gates: tuple[str, ...]) -> str:
+        node = FormationNode(root, gates, self._scratch / str(len(self.all)))
+        self.all.append(node)
+        await self._nursery.start(node.shell.run)
+        return f"{node.stack.addresses[0]}/p2p/{node.identity.peer_id}"
+
+    async def find_all(self, ids: list[PeerId]) -> None:
+        async with trio.open_nursery() as looking:
+            for node in self.all:
+                looking.start_soon(node.finds, ids)
+
+    async def obey(self, order: Line) -> Line:
+        if order["do"] == "start":
+            root = Identity.from_seed(bytes.fromhex(order["root"]))
+            await self.start(root, order["count"], tuple(order["gates"]))
+            first = self.all[0]
+            return {
+                "ids": [node.identity.peer_id for node in self.all],
+                "keys": [f"{node.identity.key:064x}" for node in self.all],
+                "gate": f"{first.stack.addresses[0]}/p2p/{first.identity.peer_id}",
+            }
+        if order["do"] == "finds_all":
+            await self.find_all(order["ids"])
+            return {}
+        if order["do"] == "serve":
+            for node in self.all:
+                node.shell.serve(Serve(MACHINE, DRIVERS), {})
+            return {}
+        node = self.all[order["node"]]
+        match order["do"]:
+            case "announce":
+                took_s, stored = await node.announce(order["name"])
+                key = f"{key_of(node._name(order['name'])):064x}"
+                return {"s": took_s, "stored": stored, "key": key}
+            case "find":
+                took_s, ids = await node.find(order["name"])
+            case "closest":
+                took_s, ids = await node.closest(peer_id_of(os.urandom(32)))
+            case "workers":
+                took_s, ids = await node.workers()
+            case other:
+                raise ValueError(f"no order {other!r}")
+        return {"s": took_s, "found": ids}
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="formation-bench-") as scratch:
+        async with trio.open_nursery() as nursery:
+            nodes = Nodes(nursery, Path(scratch))
+            while (order := await trio.to_thread.run_sync(next_order)) is not None:
+                answer(await nodes.obey(order))
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,89 @@
+"""How to find the depth at which the workers near a key are, from the counts of a few shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median_high
+
+from formation_p2p.capability.shards import SPLIT
+from formation_p2p.dht.messages import ShardCount
+from formation_p2p.keyspace import MAX_DEPTH, Span
+
+
+def agreed(counts: Iterable[ShardCount]) -> ShardCount:
+    """What the peers nearest to a shard's name say of it, taken together: the median of each
+    number, so that one in three may lie or have come too late to know."""
+    each = list(counts) or [ShardCount()]
+    return ShardCount(
+        members=median_high(c.members for c in each),
+        settled=median_high(c.settled for c in each),
+        shallower=median_high(c.shallower for c in each),
+        deeper=median_high(c.deeper for c in each),
+        depth=median_high([c.depth for c in each if c.deeper] or [0]),
+    )
+
+
+def deeper_by(members: int) -> int:
+    """How many levels a shard with so many members is to split: at least one."""
+    return max(1, (max(members - 1, 0) // SPLIT).bit_length())
+
+
+class Walk:
+    """Along the prefix of one key, from a first guess to the shards with all its workers.
+
+    Read the shard at `depth`, hand its count to `learn`, and go on while that gives another
+    depth: it ends, since no depth is read twice. All workers with the key's prefix are then in
+    the shards that were read:
+
+    - where workers are deeper, the walk goes there, and a shard that is splitting or merging has
+      everybody either here or there, as all are in both until nobody is in one alone;
+    - where there are none, or some are shallower too, it goes one up, unless there, as was seen,
+      everybody is deeper.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.read: dict[int, ShardCount] = {}
+        self._floor = 0  # no worker's home is above: in the shard there, workers were deeper
+
+    def learn(self, count: ShardCount) -> int | None:
+        """What the shard at `depth` holds. Returns the depth to read next, which `depth` then is;
+        None at the end."""
+        self.read[self.depth] = count
+        step: int | None = None
+        if count.deeper:
+            self._floor = max(self._floor, self.depth + (0 if count.members else 1))
+            step = min(max(count.depth, self.depth + 1), MAX_DEPTH)
+        elif self.depth > self._floor and (count.shallower or not count.members):
+            step = self.depth - 1
+        if step is None or step in self.read:
+            return None
+        self.depth = step
+        return step
+
+    @property
+    def reach(self) -> int:
+        """All workers that share so many bits with the key are in the shards that were read."""
+        return max(self.read)
+
+    @property
+    def inhabited(self) -> int:
+        """Where most workers near the key are: the depth to begin the next walk at."""
+        return max((d for d, count in self.read.items() if count.members), default=self.reach)
+
+    def home(self) -> Span:
+        """Where a worker with this key belongs, once the walk has ended."""
+        floor = self._floor
+        for depth, count in sorted(self.read.items()):
+            if not count.members:
+                continue
+            below = min(max(count.depth, depth + 1), MAX_DEPTH)
+            if count.deeper > count.settled:
+                floor = max(floor, below)  # most have left, or are about to
+            elif count.deeper:
+                return Span(depth, below)
+            elif count.members > SPLIT:
+                return Span(depth, min(depth + deeper_by(count.members), MAX_DEPTH))
+            else:
+                return Span(depth, depth)
+        return Span(floor, floor)
