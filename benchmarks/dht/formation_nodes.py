@@ -27,7 +27,7 @@ from formation_p2p.keyspace import key_of
 from formation_p2p.peer.events import Explain, Explained, Serve, Tick
 from formation_p2p.peer.peer import Peer
 from formation_p2p.records.profile import Profile, seal_profile
-from formation_p2p.resources.capability import Capability
+from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.trust.network import Network
 from formation_p2p.units import GIB
@@ -153,7 +153,7 @@ class FormationNode:
             issued_unix_s=int(time.time()),
             expires_unix_s=int(time.time()) + LIFE_S,
             capability=MACHINE,
-            capacity=MACHINE.whole,
+            capacity=idle(MACHINE),
             labels=(("name", label),),
             drivers=DRIVERS,
             addresses=self.stack.addresses,

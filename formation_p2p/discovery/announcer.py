@@ -36,7 +36,7 @@ from formation_p2p.discovery.terms import Terms
 from formation_p2p.discovery.walk import agreed
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import WHOLE, Span
+from formation_p2p.keyspace import WHOLE, Span, key_of
 from formation_p2p.records.profile import Profile, SignedProfile
 from formation_p2p.resources.capability import Capability, Capacity
 
@@ -50,8 +50,13 @@ MIN_INTERVAL_S: Final = 5.0
 SETTLE_S: Final = 2.0
 # With nobody to store it (the node is alone, or its gate is down), it is tried again this soon.
 RETRY_S: Final = 2.0
+# A worker that has just started announces itself again so soon, then after twice as long, up to
+# the rule: its network may be starting as well, and its shards and their holders with it.
+FIRST_REPUBLISH_S: Final = 10.0
 # What is found to be written is gathered for so long, to go out in fewer messages.
 GATHER_S: Final = 0.25
+# The first profile waits for so long for all homes to be found: it names them.
+START_S: Final = 3.0
 # The cause of all that is asked here.
 CAUSE: Final = "announce"
 # Peers remembered to hold a profile of ours that has not expired. With 50 names at 8 peers each
@@ -138,6 +143,7 @@ class Announcer:
         own_name = value_name(self._own.peer_id)
         self._shelves[own_name] = _Shelf(own_name)
         self._plan(now)
+        self._flush_s = now.mono_s + START_S
         self._locate("store", own_name, None, now)
         for home in self._homes.values():
             self._look(home, 0, now)
@@ -202,8 +208,7 @@ class Announcer:
             span = home.is_full(count) if why == "full" else home.is_sparse(count)
             if span is not None:
                 self._settle(home, span, now)
-        if self._ready and not self._locating:
-            self._flush(now)
+        self._gathered(now)
         return True
 
     def published(self, ended: Published, now: Moment) -> bool:
@@ -221,8 +226,7 @@ class Announcer:
                 span = home.arrived(self._terms.ttl_s, now.mono_s)
                 if span is not None:
                     self._settle(home, span, now)
-            if self._ready and not self._locating:
-                self._flush(now)
+            self._gathered(now)
             if not self._publishing and not self._stored:  # alone, or everyone is out of reach
                 self._due_s = min(self._due_s, now.mono_s + RETRY_S)
         return False
@@ -267,8 +271,11 @@ class Announcer:
 
     def _settle(self, home: Home, span: Span, now: Moment) -> None:
         """Have shelves where a worker with this span is announced, and no others."""
-        if home.settle(span, now.mono_s):
-            self._signed = None  # the span is in it
+        if home.settle(span, now.mono_s) and self._signed is not None:
+            # The span is in it. Everybody is to have the new one: whoever reads two of them
+            # takes the older for a replay.
+            self._signed = None
+            self._flush_s = max(now.mono_s + GATHER_S, self._last_s + MIN_INTERVAL_S)
         depths = {
             shard_key(self._network_id, home.bucket, self._key, depth): depth
             for depth in depths_of(home.bucket, self._own.peer_id, span)
@@ -282,10 +289,6 @@ class Announcer:
                 self._put(shelf, self._located.pop(name), now)
             elif not shelf.holders:
                 self._locate("store", name, home, now)
-        if self._signed is None:  # to whom a profile with the old spans says something else
-            for shelf in self._shelves.values():
-                if shelf.home is home and shelf.holders:
-                    self._ready[shelf.name] = shelf.holders
 
     def _locate(self, why: Why, name: bytes, home: Home | None, now: Moment) -> None:
         if any(each[:2] == (why, name) for each in self._locating.values()):
@@ -297,34 +300,45 @@ class Announcer:
 
     def _put(self, shelf: _Shelf, peers: Iterable[Contact], now: Moment) -> None:
         """Of the holders and these peers the nearest are to hold it, and the new ones are told."""
-        replicas = self._terms.replicas
-        room = replicas if shelf.is_full else max(1, replicas // 2)
         before = {holder.peer_id for holder in shelf.holders}
-        shelf.holders = self._dht.nearest(shelf.name, (*shelf.holders, *peers), room)
+        shelf.holders = self._dht.nearest(shelf.name, (*shelf.holders, *peers), self._room(shelf))
         new = tuple(holder for holder in shelf.holders if holder.peer_id not in before)
         if new:
             self._ready[shelf.name] = (*self._ready.get(shelf.name, ()), *new)
-            self._flush_s = min(self._flush_s, now.mono_s + GATHER_S)
+            if self._flush_s == float("inf"):
+                self._flush_s = now.mono_s + GATHER_S
+
+    def _gathered(self, now: Moment) -> None:
+        """Nothing more is to come soon: write at once, but for a profile too soon after another."""
+        hurried = self._signed is None and now.mono_s < self._last_s + MIN_INTERVAL_S
+        if self._ready and not self._locating and not hurried:
+            self._flush(now)
+
+    def _room(self, shelf: _Shelf) -> int:
+        """How many peers are to hold it. Of a sample some may be missing."""
+        return self._terms.replicas if shelf.is_full else max(1, self._terms.replicas // 2)
 
     # -- writing --------------------------------------------------------------------------------
 
     def _plan(self, now: Moment) -> None:
         spread = 1 + JITTER * (self._rng.random() - 0.5)
-        self._due_s = now.mono_s + self._terms.republish_s * spread
+        pause_s = min(FIRST_REPUBLISH_S * 2 ** min(self._round, 6), self._terms.republish_s)
+        self._due_s = now.mono_s + pause_s * spread
 
     def _publish(self, now: Moment) -> None:
         """Everything anew: to all holders, and where some are missing they are looked up."""
-        self._round += 1
+        self._round = self._round + 1
         self._signed = None
         self._stored = False
         self._located.clear()
         self._plan(now)
-        known = len(self._dht.table) + 1
         for shelf in self._shelves.values():
-            replicas = self._terms.replicas if shelf.is_full else self._terms.replicas // 2
-            if len(shelf.holders) < min(replicas, known):
+            # What the table knows by now costs nothing to ask.
+            room = self._room(shelf)
+            known = self._dht.table.closest(key_of(shelf.name), room)
+            nearest = self._dht.nearest(shelf.name, (*shelf.holders, *known), room)
+            if nearest != shelf.holders:
                 self._locate("store", shelf.name, shelf.home, now)
-            self._ready[shelf.name] = shelf.holders
         self._flush(now)
 
     def _flush(self, now: Moment) -> None:
@@ -335,6 +349,7 @@ class Announcer:
             if not any(span.high for span in spans):
                 spans = ()
             self._signed = self._issue(now, spans, False)
+            self._ready = {name: shelf.holders for name, shelf in self._shelves.items()}
             self._announced = self._signed.profile.capacity
             self._last_s = now.mono_s
             self._changed_s = float("inf")
