@@ -15,20 +15,21 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.dht.operations import OperationId, Published, Searched
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
 from formation_p2p.dht.store import RecordStore
 from formation_p2p.discovery.announcer import names_of
 from formation_p2p.discovery.finder import suits
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import Identity, PeerId
+from formation_p2p.keyspace import Span
 from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
@@ -84,8 +85,11 @@ def admit_all(profile: Profile, now: Moment) -> Denied | None:
     return None
 
 
-def names_in_network(profile: Profile) -> frozenset[bytes]:
+def names_in_network(profile: Profile) -> Mapping[bytes, tuple[int, Span]]:
     return names_of(profile, NETWORK)
+
+
+Completed = Searched[SignedProfile] | Published
 
 
 class Upper(Protocol):
@@ -101,7 +105,7 @@ class DhtNode:
     name: str
     identity: Identity
     contact: Contact
-    dht: Kademlia
+    dht: Kademlia[SignedProfile]
     alive: bool = True
     silent: bool = False
     lie: Lie | None = None
@@ -113,7 +117,7 @@ class DhtNode:
     def peer_id(self) -> PeerId:
         return self.identity.peer_id
 
-    def searched(self, operation: OperationId) -> Searched:
+    def searched(self, operation: OperationId) -> Searched[SignedProfile]:
         ended = self.ended(operation)
         assert isinstance(ended, Searched)
         return ended
@@ -156,9 +160,9 @@ class DhtWorld:
 
     def add(self, name: str) -> DhtNode:
         """A node that has not joined anybody. One of this name, if any, is replaced."""
-        store = RecordStore(admit_all, names_in_network)
+        store = RecordStore(admit_all, names_in_network, suits)
         rng = random.Random(f"{self._seed}/{name}")
-        dht = Kademlia(person(name).peer_id, store, suits, rng, k=self._k)
+        dht = Kademlia(person(name).peer_id, store, rng, k=self._k)
         node = DhtNode(name, person(name), contact(name), dht)
         if name in self.nodes:
             self.nodes[name].alive = False
