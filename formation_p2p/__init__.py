@@ -7,6 +7,7 @@ All that is public is listed in `__all__`; everything else may change in any rel
 """
 
 from formation_p2p.calls import python_calls, value_of
+from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.dispatch.job_events import (
     Attempt,
     JobEnded,
@@ -36,7 +37,7 @@ from formation_p2p.host.drivers.driver import Driver, Execution, Report
 from formation_p2p.host.hardware import Hardware
 from formation_p2p.host.home import Home
 from formation_p2p.job import JobHandle, TaskResult
-from formation_p2p.node import Node
+from formation_p2p.node import Discovery, Node
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
@@ -60,6 +61,7 @@ __all__ = [
     "Capacity",
     "Decision",
     "Denied",
+    "Discovery",
     "Driver",
     "Execution",
     "Failed",
@@ -90,6 +92,7 @@ __all__ = [
     "Requirements",
     "Right",
     "Rights",
+    "Step",
     "Succeeded",
     "SyncJob",
     "SyncNode",
@@ -103,6 +106,7 @@ __all__ = [
     "TaskRetried",
     "TaskSucceeded",
     "TaskUnplaceable",
+    "Trace",
     "Unauthorized",
     "Unplaceable",
     "Unreachable",

@@ -12,12 +12,13 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from formation_p2p.calls import error_of, python_calls, value_of
+from formation_p2p.discovery.trace import Trace
 from formation_p2p.dispatch.job_events import TaskGaveUp, TaskUnplaceable, Tell
 from formation_p2p.effects import Effect
 from formation_p2p.errors import FormationError, InvalidInput, LocalError, NodeClosed, Unreachable
@@ -57,6 +58,14 @@ EXPLAIN_S: Final = 15.0
 DEFAULT_NEEDS: Final = Requirements()
 
 Needs = Requirements | str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Who could run a task, and how they were found."""
+
+    decision: Decision
+    trace: Trace
 
 
 class Work(Protocol):
@@ -274,13 +283,18 @@ class Node:
         return ProcessResult.decode(result.result)
 
     async def workers(self) -> tuple[Profile, ...]:
-        """The workers that the network knows of, at most 32 of them."""
+        """The workers that the network knows of; of very many, some hundreds."""
         explained = await self._explain(None, "any worker")
         return tuple(ranked.profile for ranked in explained.decision.ranked)
 
     async def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
         """Who could run a task with these needs, nearest to `name` first, and why not others."""
-        return (await self._explain(_needs(needs), name)).decision
+        return (await self.discover(needs, name=name)).decision
+
+    async def discover(self, needs: Needs, *, name: str = "a task") -> Discovery:
+        """As `explain`, and how the candidates were found."""
+        explained = await self._explain(_needs(needs), name)
+        return Discovery(explained.decision, explained.trace)
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until a gate, or anyone, has answered."""

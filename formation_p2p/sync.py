@@ -18,7 +18,7 @@ from formation_p2p.host.drivers.driver import Driver
 from formation_p2p.host.hardware import Hardware
 from formation_p2p.identity import PeerId
 from formation_p2p.job import JobHandle, TaskResult
-from formation_p2p.node import DEFAULT_NEEDS, LISTEN_ANYWHERE, Needs, Node, Work
+from formation_p2p.node import DEFAULT_NEEDS, LISTEN_ANYWHERE, Discovery, Needs, Node, Work
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.limits import Limits
@@ -142,6 +142,9 @@ class SyncNode:
 
     def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
         return self._wait(self._node.explain(needs, name=name))
+
+    def discover(self, needs: Needs, *, name: str = "a task") -> Discovery:
+        return self._wait(self._node.discover(needs, name=name))
 
     def neighbours(self) -> int:
         return self._wait(self._node.neighbours())

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from formation_p2p.discovery.trace import Trace
 from formation_p2p.dispatch.job_events import (
     JobEnded,
     JobEvent,
@@ -79,6 +80,16 @@ def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Js
             {"distance": f"{each.distance:064x}", **profile(each.profile)} for each in made.ranked
         ],
         "rejected": [refusal(peer_id, why) for peer_id, why in rejected],
+    }
+
+
+def trace(made: Trace) -> Json:
+    return {
+        "lookups": made.lookups,
+        "asked": made.asked,
+        "steps": [
+            {"shard": step.shard, "depth": step.depth, **asdict(step)} for step in made.steps
+        ],
     }
 
 

@@ -46,6 +46,7 @@ EXPLAIN_EPILOG: Final = """
 Examples:
   formation explain --needs "gpu=1,gpu.memory=24GB,gpu.cc>=8.0"
   formation explain --needs cpu=4,driver=process --name nightly-build
+  formation explain --needs gpu=1 --discovery
 
 Exit code 3 says that no worker could.
 """
@@ -63,7 +64,7 @@ def workers(
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show the workers of the network, at most 32 of them.
+    """Show the workers of the network; of very many, some hundreds.
 
     Of each, what is free and what there is in all, as it last announced: that may be a minute
     old. The worker is the end of its peer id; --json has all of it.
@@ -103,6 +104,10 @@ def explain(
             help="The workers nearest to this name come first: try several to see work spread.",
         ),
     ] = "a task",
+    discovery: Annotated[
+        bool,
+        typer.Option("--discovery", help="Show as well where in the DHT the workers were found."),
+    ] = False,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -116,21 +121,27 @@ def explain(
     """
     asked = parse_requirements(needs)
     place = home_of(home, join)
-    raise typer.Exit(run_interruptible(lambda _: _explain(place, asked, name, as_json)))
+    raise typer.Exit(run_interruptible(lambda _: _explain(place, asked, name, discovery, as_json)))
 
 
-async def _explain(home: Home, needs: Requirements, name: str, as_json: bool) -> int:
+async def _explain(
+    home: Home, needs: Requirements, name: str, discovery: bool, as_json: bool
+) -> int:
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
     from formation_p2p.cli.outcomes import why_empty
     from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
-        decision, everyone = await asyncio.gather(node.explain(needs, name=name), node.workers())
+        found, everyone = await asyncio.gather(node.discover(needs, name=name), node.workers())
+        decision = found.decision
         rejected = _with_unsuited(decision, everyone, needs)
         why = "" if decision.ranked or rejected else await why_empty(node, home)
     if as_json:
-        documents.put(documents.decision(decision, rejected))
+        document = documents.decision(decision, rejected)
+        if discovery:
+            document["discovery"] = documents.trace(found.trace)
+        documents.put(document)
     else:
         console = tables.console()
         if decision.ranked:
@@ -139,6 +150,9 @@ async def _explain(home: Home, needs: Requirements, name: str, as_json: bool) ->
             console.print()
         if rejected:
             console.print(tables.rejected(rejected))
+        if discovery:
+            console.print()
+            console.print(tables.trace(found.trace))
     if why:
         say(f"formation: {why}")
     return DONE if decision.ranked else UNPLACEABLE

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, short
+from formation_p2p.discovery.trace import Trace
 from formation_p2p.host.hardware import Hardware
 from formation_p2p.identity import PeerId
 from formation_p2p.job import TaskResult
@@ -63,6 +64,20 @@ def ranked(found: Sequence[Ranked]) -> Table:
             _cpu(each.profile),
             _memory(each.profile),
             _gpus_of(each.profile),
+        )
+    return table
+
+
+def trace(made: Trace) -> Table:
+    table = _table("lookup", "shard", "peers asked", "workers there", "deeper", "that suit")
+    for number, step in enumerate(made.steps, start=1):
+        table.add_row(
+            str(number),
+            step.shard,
+            str(step.asked),
+            str(step.members),
+            str(step.deeper),
+            str(step.found),
         )
     return table
 

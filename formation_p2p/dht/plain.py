@@ -40,10 +40,9 @@ ADDRESSES_TTL_S: Final = 24 * 3600.0
 # One answer's worth: nobody is ever told of more.
 MAX_PROVIDERS_PER_NAME: Final = MAX_PROVIDERS
 # What one peer may have kept here, of either kind: 1/64 of all.
-MAX_RECORDS_PER_PEER: Final = 1024
-# Of either kind. A value has at most 4 KiB and a provider 2 KiB, so 384 MiB if each is as large
-# as it may be; those that are seen take a tenth of that.
-MAX_RECORDS: Final = 65_536
+MAX_RECORDS_PER_PEER: Final = 256
+# Of either kind. A value has at most 4 KiB, and so 64 MiB at the worst.
+MAX_RECORDS: Final = 16_384
 
 
 class Validator(Protocol):
@@ -178,19 +177,23 @@ class PlainRecords:
         self, name: bytes, provider: PeerId | None, record: Found, sender: PeerId, now: Moment
     ) -> bool:
         key = (name, provider)
-        if key in self._kept:
+        held = self._kept.get(key)
+        if (held is None or held.sender != sender) and self._is_full_for(sender):
+            return False
+        if held is not None:
             self._drop(key)
         elif provider and len(self._providers.get(name, ())) >= MAX_PROVIDERS_PER_NAME:
             return False
-        if self._of_peer.get(sender, 0) >= MAX_RECORDS_PER_PEER:
-            return False
-        if len(self._kept) >= MAX_RECORDS:
+        elif len(self._kept) >= MAX_RECORDS:
             self._drop(next(iter(self._kept)))  # it would expire first
         self._kept[key] = _Kept(record, sender, now.mono_s)
         self._of_peer[sender] = self._of_peer.get(sender, 0) + 1
         if provider is not None:
             self._providers.setdefault(name, {})[provider] = None
         return True
+
+    def _is_full_for(self, sender: PeerId) -> bool:
+        return self._of_peer.get(sender, 0) >= MAX_RECORDS_PER_PEER
 
     def _drop(self, key: tuple[bytes, PeerId | None]) -> None:
         name, provider = key

@@ -1,15 +1,17 @@
 """The routing table: k-buckets of peers that have answered us, by distance from our own key.
 
 Source: Kademlia, sections 2.2 and 2.4 (least-recently-seen eviction) and 4.1 (probe rarely);
-libp2p kad-dht specification, "Kademlia routing table" (k = 20).
+libp2p kad-dht specification, "Kademlia routing table" (k = 20). The caps are of `subnets.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from formation_p2p.dht.subnets import Subnet, endpoints, subnets
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
@@ -20,11 +22,18 @@ MAX_REPLACEMENTS: Final = K
 # Who answered this recently is not doubted. A lookup among 10,000 meets some twenty peers for
 # whom there is no room; a ping for each of them would double its cost.
 DOUBT_AFTER_S: Final = 300.0
+# Sooner where somebody else answers at its host and port: a machine that was set up anew.
+CONTESTED_AFTER_S: Final = 10.0
+# In all buckets. A network of a million has 16 that are full, 320 peers; more than this are
+# ids that somebody ground near to our key.
+MAX_PEERS: Final = 1024
 
 
 class _Seen(NamedTuple):
     contact: Contact
     at_s: float
+    subnets: frozenset[Subnet]
+    endpoints: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -33,10 +42,12 @@ class _Bucket:
 
     live: dict[PeerId, _Seen] = field(default_factory=dict)
     replacements: dict[PeerId, _Seen] = field(default_factory=dict)
+    looked_s: float = float("-inf")
 
 
 class RoutingTable:
-    """At most `k` peers for each length of common prefix with our key.
+    """At most `k` peers for each length of common prefix with our key, and of those only a few
+    of one subnet (which waits for its turn as well), and only one at a host and port.
 
     Call `saw` for a peer that answered, `lost` for one that did not. The table never asks
     anybody itself: `saw` returns the peer that should be asked whether it is still there.
@@ -50,9 +61,20 @@ class RoutingTable:
         self._key_of = key_of
         # By the bit length of the distance from us: the longer, the shorter the common prefix.
         self._buckets: dict[int, _Bucket] = {}
+        self._in_subnet: Counter[Subnet] = Counter()
+        self._at: dict[str, PeerId] = {}
+        self._ours: frozenset[Subnet] = frozenset()
+        self._looked_at_own_s = float("-inf")
+
+    def moved(self, addresses: Iterable[str]) -> None:
+        """Where we are reached ourselves. Our own subnets are not capped: a campus with public
+        addresses is one, and its machines must know each other."""
+        self._ours = subnets(addresses)
+
+    # -- who is there -----------------------------------------------------------------------
 
     def saw(self, contact: Contact, now_s: float) -> Contact | None:
-        """A peer answered. Returns the one to ping where its bucket is full, else None.
+        """A peer answered. Returns the one to ping where it stands in the way, else None.
 
         The newcomer then waits as a replacement: if the pinged one is `lost` it moves up, and
         if it is seen instead, it stays (long-lived peers are likelier to stay, section 2.2).
@@ -62,40 +84,42 @@ class RoutingTable:
         if length == 0:
             return None  # ourselves
         bucket = self._buckets.setdefault(length, _Bucket())
-        known = bucket.live.pop(contact.peer_id, None)
-        if known is not None:
-            newest = contact if contact.addresses else known.contact
-            bucket.live[contact.peer_id] = _Seen(newest, now_s)
+        known = bucket.live.get(contact.peer_id)
+        if known is not None and contact.addresses in ((), known.contact.addresses):
+            del bucket.live[contact.peer_id]
+            bucket.live[contact.peer_id] = known._replace(at_s=now_s)
             return None
         if not contact.addresses:
             return None  # nobody could dial it, so nobody may be sent to it
+        if known is not None:
+            self._remove(bucket, contact.peer_id)  # it moved: it has to find room once more
         bucket.replacements.pop(contact.peer_id, None)
-        if len(bucket.live) < self._k:
-            bucket.live[contact.peer_id] = _Seen(contact, now_s)
-            return None
-        bucket.replacements[contact.peer_id] = _Seen(contact, now_s)
-        if len(bucket.replacements) > MAX_REPLACEMENTS:
-            del bucket.replacements[next(iter(bucket.replacements))]
-        oldest = next(iter(bucket.live.values()))
-        return oldest.contact if now_s - oldest.at_s >= DOUBT_AFTER_S else None
+        seen = _Seen(contact, now_s, subnets(contact.addresses), endpoints(contact.addresses))
+        doubtful = self._place(bucket, seen, now_s)
+        if known is not None and contact.peer_id not in bucket.live:
+            self._promote(bucket)
+        return doubtful
 
     def lost(self, peer_id: PeerId) -> None:
-        """A peer did not answer: it goes, and the newest replacement takes its place."""
+        """A peer did not answer: it goes, and the newest replacement that may takes its place."""
         bucket = self._buckets.get(self._length(peer_id))
         if bucket is None:
             return
         bucket.replacements.pop(peer_id, None)
-        if bucket.live.pop(peer_id, None) is not None and bucket.replacements:
-            newest, seen = bucket.replacements.popitem()
-            bucket.live[newest] = seen
+        if peer_id in bucket.live:
+            gone = self._remove(bucket, peer_id)
+            self._promote(bucket)
+            for other in self._contesting(gone):
+                self._promote(other)
 
-    def has_room_for(self, peer_id: PeerId) -> bool:
-        """Whether a peer would enter if it answered: it is new, and its bucket is not full."""
-        length = self._length(peer_id)
-        bucket = self._buckets.get(length)
-        if bucket is None:
-            return length > 0
-        return peer_id not in bucket.live and len(bucket.live) < self._k
+    def has_room_for(self, contact: Contact) -> bool:
+        """Whether a peer would enter if it answered: it is new, and nothing is full."""
+        length = self._length(contact.peer_id)
+        bucket = self._buckets.get(length, _Bucket())
+        if length == 0 or contact.peer_id in bucket.live or len(bucket.live) >= self._k:
+            return False
+        seen = _Seen(contact, 0.0, subnets(contact.addresses), endpoints(contact.addresses))
+        return self._may_wait(bucket, seen) and self._may_enter(bucket, seen)
 
     def closest(self, key: Key, count: int) -> tuple[Contact, ...]:
         """The `count` known peers nearest to a key, nearest first."""
@@ -127,6 +151,3 @@ class RoutingTable:
 
     def __len__(self) -> int:
         return sum(len(bucket.live) for bucket in self._buckets.values())
-
-    def _length(self, peer_id: PeerId) -> int:
-        return distance(self._own, self._key_of(peer_id)).bit_length()

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, NewType
 from formation_p2p.capability.buckets import ANY, widening
 from formation_p2p.capability.shards import shard_key
 from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.messages import MAX_PROVIDERS, ProviderQuery
+from formation_p2p.dht.messages import MAX_PROVIDERS, ProviderQuery, ShardCount
 from formation_p2p.dht.operations import BETA, OperationId, Searched
 from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.discovery.walk import Walk, agreed
@@ -45,6 +45,11 @@ MAX_BUCKETS_TRIED: Final = 3
 DEPTH_S: Final = 600.0
 # A scheduler asks for a few dozen kinds of machines.
 MAX_DEPTHS: Final = 256
+# How long the answer of a shard serves other searches: a person's few tasks in a row. A worker
+# that leaves is named for so much longer, and its refusal or silence costs what it always does.
+ANSWER_S: Final = 3.0
+# At most 32 profiles each, most of which are shared: 8 MiB at the worst.
+MAX_ANSWERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,15 @@ class _Depth(NamedTuple):
     until_s: float
 
 
+class _Answer(NamedTuple):
+    """All that suits in a shard, whatever the target; `asked` is 0 for one that is remembered."""
+
+    found: tuple[SignedProfile, ...]
+    held: ShardCount
+    asked: int
+    until_s: float = 0.0
+
+
 @dataclass(slots=True)
 class _Find:
     """`region` is a key in the shard being read: the target, or one in a neighbouring shard."""
@@ -77,88 +91,125 @@ class _Find:
     bucket: str
     region: Key
     walk: Walk
+    fresh: bool
     suited: bool = True
     tried: dict[str, int] = field(default_factory=dict)  # how deep each of them is
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    max_steps: int = MAX_STEPS
 
 
 class Finder:
-    """Call `find`, hand every Searched of the DHT to `searched`; it returns Found in the end."""
+    """Call `find`, hand every Searched of the DHT to `searched`, and `take` after either: what
+    has ended by then, each find once."""
 
     def __init__(self, dht: Kademlia[SignedProfile], network_id: bytes) -> None:
         self._dht = dht
         self._network_id = network_id
         self._finds: dict[OperationId, _Find] = {}
         self._depths: dict[str, _Depth] = {}  # what was learnt longest ago first
+        self._answers: dict[tuple[bytes, bytes], _Answer] = {}  # by shard and needs
+        self._ended: list[Found] = []
         self._count = 0
 
-    def find(self, needs: Requirements, target: Key, now: Moment, cause: str) -> FindId | None:
-        """None while too many finds are under way."""
-        raw = encode_requirements(needs)
-        return self._start(list(widening(needs)), raw, target, WANTED, now, cause)
+    def find(
+        self, needs: Requirements, target: Key, now: Moment, cause: str, *, fresh: bool = False
+    ) -> FindId | None:
+        """None while too many finds are under way. A `fresh` one remembers no answers."""
+        requirements = encode_requirements(needs)
+        buckets = list(widening(needs))
+        # Those whose size is known first, the smallest of them; the others by the rule of thumb.
+        known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
+        first = min(known, key=lambda bucket: self._depth(bucket, now) or 0, default=buckets[0])
+        buckets.remove(first)
+        return self._start(first, buckets, requirements, target, now, cause, fresh)
 
     def everyone(self, target: Key, now: Moment, cause: str) -> FindId | None:
         """The workers nearest to a key, whatever they can do, as many as a search can see. None
         as with `find`."""
-        find_id = self._start([ANY], b"", target, MAX_STEPS * MAX_PROVIDERS, now, cause)
-        if find_id is not None:
-            find = next(f for f in self._finds.values() if f.find == find_id)
-            find.suited = False
-        return find_id
+        return self._start(ANY, [], b"", target, now, cause, True)
 
-    def searched(self, ended: Searched[SignedProfile], now: Moment) -> Found | None:
-        """None where the search was not ours, or where another one was needed."""
+    def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
+        """Whether the search was ours."""
         find = self._finds.pop(ended.operation, None)
         if find is None:
-            return None
-        count = agreed(ended.counts[:BETA])
-        find.steps.append(
-            Step(
-                find.bucket,
-                prefix(find.region, find.walk.depth),
-                ended.asked,
-                count.members,
-                count.deeper,
-                len(ended.found),
-            )
-        )
-        for signed in ended.found:
-            find.found[signed.profile.peer_id] = signed
-        more = find.walk.learn(count) is not None or self._next_region(find, now)
-        if len(find.steps) < MAX_STEPS and more:
-            self._search(find, now)
-            return None
-        if find.suited and not find.found:
-            find.suited, find.requirements, find.wanted = False, b"", MAX_PROVIDERS
-            find.buckets = []
-            self._enter(find, ANY, now)
-            self._search(find, now)
-            return None
-        return self._ended(find, more)
+            return False
+        answer = _Answer(ended.found, agreed(ended.counts[:BETA]), ended.asked)
+        if ended.found and len(ended.found) < MAX_PROVIDERS:
+            name = self._shard(find)
+            self._answers.pop((name, find.requirements), None)
+            self._answers[name, find.requirements] = answer._replace(until_s=now.mono_s + ANSWER_S)
+            if len(self._answers) > MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        self._proceed(find, answer, now)
+        return True
+
+    def take(self) -> list[Found]:
+        ended, self._ended = self._ended, []
+        return ended
 
     def _start(
         self,
-        buckets: list[str],
+        bucket: str,
+        others: list[str],
         requirements: bytes,
         target: Key,
-        wanted: int,
         now: Moment,
         cause: str,
+        fresh: bool,
     ) -> FindId | None:
         if len(self._finds) >= MAX_FINDS:
             return None
         self._count += 1
-        # Those whose size is known first, the smallest of them; the others by the rule of thumb.
-        known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
-        first = min(known, key=lambda b: self._depth(b, now) or 0, default=buckets[0])
-        buckets.remove(first)
-        walk = Walk(0)
-        find_id = FindId(self._count)
-        find = _Find(find_id, target, requirements, wanted, cause, buckets, first, target, walk)
-        self._enter(find, first, now)
-        self._search(find, now)
-        return find_id
+        find = _Find(
+            FindId(self._count),
+            target,
+            requirements,
+            WANTED if requirements else MAX_STEPS * MAX_PROVIDERS,
+            cause,
+            others,
+            bucket,
+            target,
+            Walk(0),
+            fresh,
+            suited=bool(requirements),
+        )
+        self._enter(find, bucket, now)
+        self._proceed(find, self._search(find, now), now)
+        return find.find
+
+    def _proceed(self, find: _Find, answer: _Answer | None, now: Moment) -> None:
+        """Go on with what a shard has answered, for as long as the answers are known."""
+        while answer is not None:
+            answer = self._search(find, now) if self._goes_on(find, answer, now) else None
+
+    def _goes_on(self, find: _Find, answer: _Answer, now: Moment) -> bool:
+        """Take in an answer. Whether there is another shard to read; else the find has ended."""
+        step = Step(
+            find.bucket,
+            prefix(find.region, find.walk.depth),
+            answer.asked,
+            answer.held.members,
+            answer.held.deeper,
+            len(answer.found),
+        )
+        find.steps.append(step)
+        for signed in answer.found:
+            find.found[signed.profile.peer_id] = signed
+        more = find.walk.learn(answer.held) is not None or self._next_region(find, now)
+        if more and len(find.steps) < find.max_steps:
+            return True
+        if find.suited and not find.found:
+            find.suited, find.requirements, find.wanted = False, b"", MAX_PROVIDERS
+            find.buckets, find.fresh = [], True
+            find.max_steps = len(find.steps) + MAX_STEPS
+            self._enter(find, ANY, now)
+            return True
+        profiles = tuple(signed.profile for signed in find.found.values())
+        complete = not more and len(profiles) < find.wanted
+        trace = Trace(tuple(find.steps))
+        self._ended.append(Found(find.find, profiles, trace, find.suited, complete))
+        return False
 
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:
         """Begin at the shard of the target's prefix."""
@@ -187,16 +238,19 @@ class Finder:
         find.walk = Walk(depth)
         return True
 
-    def _search(self, find: _Find, now: Moment) -> None:
-        name = shard_key(self._network_id, find.bucket, find.region, find.walk.depth)
+    def _search(self, find: _Find, now: Moment) -> _Answer | None:
+        """Ask for the shard, or give the answer that is remembered."""
+        name = self._shard(find)
+        known = self._answers.get((name, find.requirements))
+        if known is not None and known.until_s > now.mono_s and not find.fresh:
+            return known._replace(asked=0)
         query = ProviderQuery(find.target, find.requirements, MAX_PROVIDERS)
         operation = self._dht.find_providers(name, query, now, find.cause)
         self._finds[operation] = find
+        return None
 
-    def _ended(self, find: _Find, more: bool) -> Found:
-        profiles = tuple(signed.profile for signed in find.found.values())
-        complete = not more and len(profiles) < find.wanted
-        return Found(find.find, profiles, Trace(tuple(find.steps)), find.suited, complete)
+    def _shard(self, find: _Find) -> bytes:
+        return shard_key(self._network_id, find.bucket, find.region, find.walk.depth)
 
     def _depth(self, bucket: str, now: Moment) -> int | None:
         known = self._depths.get(bucket)

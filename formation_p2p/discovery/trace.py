@@ -10,7 +10,8 @@ class Step:
     """One lookup: the shard of `bucket` for the keys that begin with `prefix` (its bits as text).
 
     `asked` peers were asked; those nearest to the shard's name hold `members`, of which `found`
-    were told to us because they suit; `deeper` are said to be in deeper shards.
+    were told to us because they suit; `deeper` are said to be in deeper shards. Nobody was asked
+    where the answer was remembered from a search just before.
     """
 
     bucket: str
@@ -31,13 +32,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`steps` in their order; none where the answer was known from a search just before."""
+    """`steps` in their order."""
 
     steps: tuple[Step, ...] = ()
 
     @property
     def lookups(self) -> int:
-        return len(self.steps)
+        return sum(step.asked > 0 for step in self.steps)
 
     @property
     def asked(self) -> int:

@@ -336,7 +336,11 @@ class Scheduler:
         if now.mono_s < due_s:
             group.wake_s = min(group.wake_s, due_s)
             return
-        group.find = self._finder.find(group.needs, group.look_around(head), now, cause)
+        target = group.look_around(head)
+        # Who looks again wants to see others.
+        group.find = self._finder.find(
+            group.needs, target, now, cause, fresh=group.looked_s > float("-inf")
+        )
         if group.find is None:  # too many are under way
             group.wake_s = now.mono_s + SECOND_LOOK_S
             return

@@ -101,11 +101,12 @@ class Peer:
         self._withdrawn = False
         self._left = False
         self._explaining: dict[FindId, Explain] = {}
+        self._due_s = float("inf")
 
     def handle(self, event: Event, now: Moment) -> list[Effect]:
         """What is to be done about an event, in order. `now` never goes back."""
         effects: list[Effect] = []
-        if now.mono_s >= self.next_timeout() and not isinstance(event, Tick):
+        if now.mono_s >= self._due_s and not isinstance(event, Tick):
             # What has run out while the machine slept has run out before anything arrives now.
             effects += self._tick(now) + self._settle(now)
         effects += self._dispatch(event, now) + self._settle(now)
@@ -113,10 +114,14 @@ class Peer:
         if self._leaving and self._has_nothing_left() and not self._left:
             self._left = True
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
+        self._due_s = self._next_due()
         return effects
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
+        return self._due_s
+
+    def _next_due(self) -> float:
         worker_s = float("inf") if self._worker is None else self._worker.next_timeout()
         return min(
             self.dht.next_timeout(),
@@ -266,7 +271,7 @@ class Peer:
             if event.needs is None:
                 find = self._finder.everyone(target, now, "explain")
             else:
-                find = self._finder.find(event.needs, target, now, "explain")
+                find = self._finder.find(event.needs, target, now, "explain", fresh=True)
         except InvalidInput as error:
             return [Refuse(str(event.query), str(error), cause="explain")]
         if find is None:
@@ -304,11 +309,14 @@ class Peer:
             sent, negotiated = self._lessee.take()
             effects += asked
             effects += sent
-            if not completed and not negotiated:
+            found = self._finder.take()
+            if not completed and not negotiated and not found:
                 return effects
             for each in completed:
                 effects += self._completed(each, now)
             effects += self._scheduler.negotiated(negotiated, now)
+            for every in found:
+                effects += self._found(every, now)
 
     def _completed(
         self, completed: Searched[SignedProfile] | Published, now: Moment
@@ -322,10 +330,9 @@ class Peer:
                 self._joining = None
                 return self._start_worker(now)
             case Searched():
-                if self._worker is not None and self._worker.searched(completed, now):
-                    return []
-                found = self._finder.searched(completed, now)
-                return [] if found is None else self._found(found, now)
+                if self._worker is None or not self._worker.searched(completed, now):
+                    self._finder.searched(completed, now)
+                return []
             case _:
                 assert_never(completed)
 

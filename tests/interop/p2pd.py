@@ -39,7 +39,7 @@ LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # Request.Type
 _IDENTIFY, _CONNECT, _DHT, _LIST_PEERS, _DISCONNECT = 0, 1, 4, 5, 7
 # DHTRequest.Type
-_FIND_PEER, _CONNECTED_TO, _FIND_PROVIDERS, _CLOSEST = 0, 1, 2, 3
+_FIND_PEER, _FIND_PROVIDERS, _CLOSEST = 0, 2, 3
 _GET_VALUE, _PUT_VALUE, _PROVIDE = 5, 7, 8
 # DHTResponse.Type
 _BEGIN, _VALUE, _END = 0, 1, 2
@@ -87,15 +87,6 @@ class Daemon:
         """Where a peer is, by asking the DHT if need be."""
         wanted = _bytes(2, peer_id_to_bytes(peer_id))
         return _contact(_one_bytes(self._dht(_FIND_PEER, wanted, timeout_s), 2))
-
-    def find_peers_connected_to_peer(
-        self, peer_id: PeerId, timeout_s: float = CALL_S
-    ) -> tuple[Contact, ...]:
-        wanted = _bytes(2, peer_id_to_bytes(peer_id))
-        return tuple(
-            _contact(_one_bytes(each, 2))
-            for each in self._dht_stream(_CONNECTED_TO, wanted, timeout_s)
-        )
 
     def get_closest_peers(self, name: bytes, timeout_s: float = CALL_S) -> tuple[PeerId, ...]:
         """The peers whose keys are nearest to the name's SHA-256, by a lookup."""
@@ -292,10 +283,11 @@ def _fields(message: bytes) -> Fields:
 
     while at < len(message):
         tag = varint()
-        value: bytes | int = varint()
+        number = varint()
+        value: bytes | int = number
         if tag & 7 == 2:
-            assert isinstance(value, int)
-            value, at = message[at : at + value], at + value
+            value = message[at : at + number]
+            at += number
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from formation_p2p.dht.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
+    MAX_NAMES,
     MAX_PROVIDERS,
     MAX_REQUIREMENTS_BYTES,
     MAX_VALUE_BYTES,
+    Added,
     AddProvider,
     FindNode,
     GetProviders,
@@ -29,6 +31,7 @@ from formation_p2p.dht.messages import (
     PutValue,
     Reply,
     Request,
+    ShardCount,
     Stored,
     Value,
     encode,
@@ -268,8 +271,10 @@ def test_add_provider_has_no_reply_whatever_comes() -> None:
     assert parse_reply(b"\xff", AddProvider(b"name", Provider(ALICE))) is None
 
 
-@pytest.mark.parametrize(("wanted", "given_"), [(0, 1), (5, 5), (33, MAX_PROVIDERS), (1 << 31, 32)])
-def test_a_query_gets_at_least_one_and_at_most_so_many(wanted: int, given_: int) -> None:
+@pytest.mark.parametrize(("wanted", "given_"), [(0, 0), (5, 5), (33, MAX_PROVIDERS), (1 << 31, 32)])
+def test_a_query_gets_at_most_so_many_and_none_where_it_wants_only_the_count(
+    wanted: int, given_: int
+) -> None:
     query = length(1, bytes(32)) + integer(3, wanted)
     parsed = parse_request(kind("GET_PROVIDERS") + name_field(b"name") + length(QUERY, query))
     assert parsed == GetProviders(b"name", ProviderQuery(Key(0), b"", given_))

@@ -8,12 +8,12 @@ import sys
 import formation_p2p
 
 PUBLIC = """
-Attempt Busy Capability Capacity Decision Denied Driver Execution Failed FailureKind
+Attempt Busy Capability Capacity Decision Denied Discovery Driver Execution Failed FailureKind
 FormationError Gone Gpu Hardware Home Infeasible InvalidInput JobEnded JobEvent JobHandle Leaving
 Limits LocalError Node NodeClosed Outcome ProcessResult ProcessSpec Profile PythonCall Refusal
-RemoteError Report Requirements Right Rights Succeeded SyncJob SyncNode TaskBegan TaskCancelled
+RemoteError Report Requirements Right Rights Step Succeeded SyncJob SyncNode TaskBegan TaskCancelled
 TaskFailed
-TaskGaveUp TaskPlaced TaskPrinted TaskResult TaskRetried TaskSucceeded TaskUnplaceable
+TaskGaveUp TaskPlaced TaskPrinted TaskResult TaskRetried TaskSucceeded TaskUnplaceable Trace
 Unauthorized Unplaceable Unreachable WorkerLost __version__ parse_requirements python_calls
 value_of
 """

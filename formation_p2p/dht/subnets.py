@@ -1,0 +1,69 @@
+"""Where addresses lie: what is counted against one neighbourhood filling a routing table.
+
+Anybody can make any number of peer ids, but not come from any number of places. How coarse the
+places are, and how many peers of one are let in, is weighed between an attacker who rents a
+block and honest machines that stand side by side.
+
+Source: go-ethereum's discovery counts by /24, two in a bucket and ten in a table, and leaves
+LAN addresses out (`p2p/discover/table.go`); go-libp2p by /16, two and three, and IPv6 by
+provider, /32 where it knows none (`dual/dual.go`, `go-libp2p-kbucket/peerdiversity`), which
+supposes a network as wide as the world. Here both: /24 as the former, /16 more generously.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+# Names cannot be told apart: one who has a domain has any number of them, all leading anywhere.
+NAMED: Final = "a name"
+
+
+class Width(NamedTuple):
+    """Subnets of so many leading bits, and how many peers of one may be in a bucket of k = 20,
+    and in the whole table."""
+
+    ip4_bits: int
+    ip6_bits: int
+    in_bucket: int
+    in_table: int
+
+
+# A rented block or a site; and a provider, who may have a quarter of a bucket.
+WIDTHS: Final = (Width(24, 48, 2, 10), Width(16, 32, 5, 40))
+
+
+class Subnet(NamedTuple):
+    name: str
+    width: Width
+
+
+def subnets(addresses: Iterable[str]) -> frozenset[Subnet]:
+    """All that these multiaddrs lie in. None for addresses that lead nowhere from the outside
+    (loopback, private, link-local, shared): in a home lab all machines are in one /24, and whoever
+    is in there needs no peer ids to do harm."""
+    return frozenset(subnet for address in addresses for subnet in _subnets(address))
+
+
+def endpoints(addresses: Iterable[str]) -> frozenset[str]:
+    """Host and port of each, as text; two peers that are really there share none."""
+    return frozenset("/".join(address.split("/", 5)[:5]) for address in addresses)
+
+
+@lru_cache(maxsize=16_384)  # 8 us each, for the few thousand peers that come and go
+def _subnets(address: str) -> tuple[Subnet, ...]:
+    parts = address.split("/", 3)
+    host = parts[2] if len(parts) > 2 else ""
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return tuple(Subnet(NAMED, width) for width in WIDTHS)
+    if not ip.is_global:
+        return ()
+    found = []
+    for width in WIDTHS:
+        bits = width.ip4_bits if ip.version == 4 else width.ip6_bits
+        found.append(Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), width))
+    return tuple(found)
