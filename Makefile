@@ -1,5 +1,6 @@
 # `make demo` and `make test` need Python 3.11 or later and nothing else: the first run puts
-# what they use into .venv, and nothing anywhere else.
+# what they use into .venv, and nothing anywhere else. `make interop` needs npm as well, and puts
+# the other implementations into .interop.
 
 PYTHON ?= python3
 # For the demo: make demo ARGS=--json
@@ -16,13 +17,14 @@ PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format proto clean
+.PHONY: help demo test interop lint format proto clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    four processes, one of them killed, one real job (ARGS=--json)"
 	@echo "make test    everything that must hold: lint, then the tests with their coverage"
+	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -33,6 +35,10 @@ demo: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest --cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+interop: $(INSTALLED_DEV)
+	$(BIN)/python -m tests.interop.fetch
+	$(BIN)/python -m pytest tests/interop
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check
@@ -48,7 +54,7 @@ proto: $(PROTO_VENV)/.installed
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .coverage .hypothesis
+	rm -rf $(VENV) .interop build dist *.egg-info .coverage .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -31,7 +31,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from benchmarks.dht.p2pd_side import P2pdSide

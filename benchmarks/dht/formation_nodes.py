@@ -17,8 +17,9 @@ import trio
 
 from benchmarks.dht.lines import Line, answer, next_order
 from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.dht.messages import Provider, ProviderQuery
-from formation_p2p.dht.operations import Completed, OperationId, Published, Searched
+from formation_p2p.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
+from formation_p2p.dht.operations import OperationId, Published, Searched
+from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.host.shell import Shell, moment
 from formation_p2p.host.stack import Stack
@@ -26,20 +27,24 @@ from formation_p2p.identity import Identity, PeerId, peer_id_of
 from formation_p2p.keyspace import key_of
 from formation_p2p.peer.events import Explain, Explained, Serve, Tick
 from formation_p2p.peer.peer import Peer
-from formation_p2p.records.profile import Profile, seal_profile
+from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.trust.network import Network
 from formation_p2p.units import GIB
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
-LIFE_S: Final = 120
+# How many peers keep an announcement.
+REPLICAS: Final = Terms().replicas
 MACHINE: Final = Capability(cpu_milli=1000, memory_bytes=GIB)
 DRIVERS: Final = ("process",)
 # One operation: a lookup, and writes, each request of which has 3 s.
 OPERATION_S: Final = 20.0
 # How often a node that does not find all the others yet looks again.
 AGAIN_S: Final = 0.1
+
+
+Completed = Published | Searched[SignedProfile]
 
 
 class MeasuredPeer(Peer):
@@ -78,26 +83,37 @@ class FormationNode:
         return Contact(self.identity.peer_id, self.stack.addresses)
 
     async def announce(self, label: str) -> tuple[float, int]:
-        """One provider record under one name, stored at the peers nearest to it: how many."""
-        name, provider = self._name(label), self._provider(label)
+        """One signed profile under one name, as a worker does that has never announced there:
+        the nearest peers are looked up, told, and one of them says that it has it. At how many."""
+        name, provider, dht = self._name(label), self._provider(label), self.peer.dht
         began_s = time.perf_counter()
-        ended = await self._until(self.peer.dht.provide(name, provider, moment(), "benchmark"))
+        query = ProviderQuery(key_of(name), b"", 0)
+        found = await self._until(
+            dht.find_providers(name, query, moment(), "benchmark", width=REPLICAS)
+        )
+        assert isinstance(found, Searched)
+        holders = dht.nearest(name, found.closest, REPLICAS)
+        others = [holder for holder in holders if holder.peer_id != self.identity.peer_id]
+        writes = [
+            (holder, AddProvider(name, provider, (), acknowledged=holder is others[0]))
+            for holder in holders
+        ]
+        ended = await self._until(dht.deliver(writes, moment(), "benchmark"))
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Published)
         return took_s, len(ended.stored_at)
 
     async def find(self, label: str) -> tuple[float, list[PeerId]]:
-        """The providers of a name, verified. The local copy of the record does not count."""
-        name = self._name(label)
+        """The providers of a name, verified. A finder that holds the record itself is refused."""
+        name, dht = self._name(label), self.peer.dht
         query = ProviderQuery(key_of(name), b"", 20)
-        suits_all = self.peer.dht.store.providers(name, query, lambda _: True, moment())
+        if dht.records.providers(GetProviders(name, query), moment()).providers:
+            raise RuntimeError("the finder holds the record itself")
         began_s = time.perf_counter()
-        ended = await self._until(self.peer.dht.find_providers(name, query, moment(), "benchmark"))
+        ended = await self._until(dht.find_providers(name, query, moment(), "benchmark"))
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Searched)
-        if suits_all:
-            raise RuntimeError("the finder holds the record itself")
-        return took_s, [signed.profile.peer_id for signed in ended.profiles]
+        return took_s, [signed.profile.peer_id for signed in ended.found]
 
     async def closest(self, target: PeerId) -> tuple[float, list[PeerId]]:
         began_s = time.perf_counter()
@@ -151,7 +167,7 @@ class FormationNode:
             peer_id=self.identity.peer_id,
             sequence=self._sequence,
             issued_unix_s=int(time.time()),
-            expires_unix_s=int(time.time()) + LIFE_S,
+            expires_unix_s=int(time.time() + Terms().ttl_s),
             capability=MACHINE,
             capacity=idle(MACHINE),
             labels=(("name", label),),

@@ -16,7 +16,7 @@ from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.tools.async_service import background_trio_service
+from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
 from benchmarks.dht.lines import Line, answer, next_order
@@ -64,7 +64,11 @@ class Nodes:
     async def finds(self, dht: KadDHT, others: list[str]) -> None:
         for other in others:
             peer = ID.from_base58(other)
-            while peer != dht.host.get_id() and await dht.find_peer(peer) is None:
+            if peer == dht.host.get_id():
+                continue
+            while True:
+                if await dht.find_peer(peer) is not None:
+                    break
                 await trio.sleep(AGAIN_S)
 
     async def obey(self, order: Line) -> Line:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from benchmarks.dht.sides import BenchmarkError, PythonSide
-from formation_p2p.discovery.announcer import TTL_S
+from formation_p2p.dht.messages import MAX_PROVIDERS
+from formation_p2p.discovery.terms import Terms
 
-# Each node asks so often right after the kill; every answer counts.
+TTL_S: Final = Terms().ttl_s
+# So many queries right after the kill, from nodes drawn by chance.
 QUERIES: Final = 20
 ANNOUNCED_S: Final = 30.0
 AGAIN_S: Final = 0.5
@@ -30,12 +32,12 @@ async def kill_a_third(counts: Sequence[int], say: Callable[[str], None]) -> dic
         dead = set(network.ids[alive:])
         await asyncio.gather(*(process.tell(do="serve") for process in network.processes))
         async with asyncio.timeout(ANNOUNCED_S):
-            while len((await network.tell(0, do="workers"))["found"]) < min(32, sum(counts)):
-                await asyncio.sleep(AGAIN_S)
+            await _announced(network, min(MAX_PROVIDERS, sum(counts)))
         network.processes[-1].kill()
         killed_s = time.monotonic()
         say(f"killed {len(dead)} of {len(network.ids)}")
-        times, named_s = [], 0.0
+        times: list[float] = []
+        named_s = 0.0
         while (after_s := time.monotonic() - killed_s) < 2 * TTL_S or len(times) < QUERIES:
             line = await network.tell(random.randrange(alive), do="workers")
             if dead & set(line["found"]):
@@ -60,3 +62,12 @@ async def kill_a_third(counts: Sequence[int], say: Callable[[str], None]) -> dic
             "dead_last_named_s": round(named_s, 1),
             "answers_with_dead_after_2_ttl": named,
         }
+
+
+async def _announced(network: PythonSide, count: int) -> None:
+    """Returns once a node finds so many workers."""
+    while True:
+        line = await network.tell(0, do="workers")
+        if len(line["found"]) >= count:
+            return
+        await asyncio.sleep(AGAIN_S)

@@ -19,6 +19,7 @@ from formation_p2p.dht.messages import (
     GetValue,
     Nodes,
     Ping,
+    Pong,
     Provider,
     ProviderQuery,
     Providers,
@@ -38,9 +39,23 @@ from formation_p2p.dht.operations import (
     Searched,
     delivery,
 )
+from formation_p2p.dht.reachability import DIAL_BACK_S, DialBacks, Reach, Reachability
 from formation_p2p.dht.records import R, Records, Write
+from formation_p2p.dht.refresh import Refresh
 from formation_p2p.dht.routing import K, RoutingTable
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.rpc import (
+    Advertise,
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    AskFailed,
+    DhtEvent,
+    DialBack,
+    DialledBack,
+    DialledBy,
+    Met,
+)
 from formation_p2p.dht.serving import Server
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
@@ -49,10 +64,8 @@ from formation_p2p.keyspace import distance, key_of
 # A request, dial included. A wide-area dial takes three round trips of at most 0.3 s (the 90th
 # percentile between PlanetLab hosts); three seconds leave room for one lost packet.
 REQUEST_TIMEOUT_S: Final = 3.0
-# The table is refreshed by a lookup of our own key and of a random one, and the gates are told
-# of us again: one that was restarted knows nobody.
-REFRESH_S: Final = 300.0
-# With an empty table the gates are asked again, ever more rarely.
+# With an empty table the gates are asked again, ever more rarely. One that is not in the table,
+# though there is room, was restarted perhaps: then it knows nobody, and is told of us again.
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
 # Expired records are dropped this often; they are never returned in between.
@@ -85,9 +98,12 @@ class Kademlia(Generic[R]):
     ) -> None:
         self.records = records
         self._own = own
-        self._rng = rng
         self._k = k
+        self._own_name = peer_id_to_bytes(own)
         self.table = RoutingTable(key_of_peer(own), k=k)
+        self._refresh = Refresh(key_of_peer(own), self._own_name, self.table, rng)
+        self._reachability = Reachability()
+        self._dial_backs = DialBacks()
         self._server = Server(self.table, records, k)
         self._gates: tuple[Contact, ...] = ()
         self._asking: dict[int, _Asking] = {}
@@ -95,7 +111,7 @@ class Kademlia(Generic[R]):
         self._operations: dict[OperationId, Search[R] | Publish] = {}
         self._ask_count = 0
         self._operation_count = 0
-        self._refresh_at = float("inf")
+        self._retry_at = float("inf")
         self._retry_s = FIRST_RETRY_S
         self._sweep_at = float("inf")
         self._effects: list[Effect] = []
@@ -103,13 +119,20 @@ class Kademlia(Generic[R]):
 
     # -- operations -------------------------------------------------------------------------
 
+    def moved(self, addresses: tuple[str, ...], now: Moment) -> None:
+        """Where others are to dial us: to call before joining, and when it changes. A node that
+        was not told joins as a server, and finds out nothing."""
+        self.table.moved(addresses)
+        self._reachability.moved(addresses, now.mono_s)
+        self._effects.append(Advertise(self._reachability.reach, cause="the addresses changed"))
+
     def bootstrap(self, gates: Iterable[Contact], now: Moment, cause: str) -> OperationId:
         """Join through peers with known addresses, and keep trying while the table is empty.
         The first try ends as Searched."""
         self._gates = tuple(gate for gate in gates if gate.peer_id != self._own)
         self._retry_s = FIRST_RETRY_S
         self._sweep_at = now.mono_s + SWEEP_S
-        return self._refresh(now, cause)
+        return self._join(now, cause)
 
     def find_providers(
         self,
@@ -167,34 +190,62 @@ class Kademlia(Generic[R]):
 
     # -- inputs and outputs -----------------------------------------------------------------
 
-    def handle(self, event: Asked | Answered | AskFailed, now: Moment) -> None:
+    def handle(self, event: DhtEvent, now: Moment) -> None:
+        before = self._reachability.reach
         match event:
+            case Asked(ask_id, sender, Ping(dial_back=True)) if self._dial_backs.admits(
+                sender.peer_id, now.mono_s
+            ):
+                cause = f"asked by {sender.peer_id}"
+                self._effects.append(DialBack(ask_id, sender, DIAL_BACK_S, cause=cause))
+                self._meet(sender)
+            case DialledBack(ask_id, reached):
+                self._dial_backs.ended()
+                self._effects.append(Answer(ask_id, Pong(reached), cause="dialled back"))
+            case DialledBy(peer_id, host):
+                self._reachability.dialled_by(peer_id, host)
+            case Met(peer):
+                if peer.addresses:
+                    self._meet(peer)
+                else:
+                    self._lost(peer.peer_id, now)
             case Asked(ask_id, sender, message):
                 reply = self._server.reply(sender, message, now)
                 self._effects.append(Answer(ask_id, reply, cause=f"asked by {sender.peer_id}"))
                 self._meet(sender)
             case Answered(ask_id, sender, message):
                 asking = self._asking.pop(ask_id)
-                # Where identify told no addresses, those that it was dialled at are good.
-                self._saw(sender if sender.addresses else asking.to, now)
+                self._saw(sender, now)
+                if isinstance(message, Pong):
+                    self._reachability.told(asking.to.peer_id, message.reached)
                 self._settle(ask_id, asking, True, message, now)
             case AskFailed(ask_id):
                 asking = self._asking.pop(ask_id)
                 self._lost(asking.to.peer_id, now)
+                self._reachability.told(asking.to.peer_id, None)
                 self._settle(ask_id, asking, False, None, now)
             case _:
                 assert_never(event)
+        self._reach_out(before)
 
     def tick(self, now: Moment) -> None:
         if now.mono_s >= self._sweep_at:
             self.records.expire(now)
             self._sweep_at = now.mono_s + SWEEP_S
-        if now.mono_s >= self._refresh_at:
-            self._refresh(now, "refresh")
+        if now.mono_s >= self._retry_at:
+            self._retry(now)
+        if now.mono_s >= self._refresh.at_s:
+            name = self._refresh.due(now.mono_s)
+            if name is not None and len(self.table):  # or the gates are asked, see below
+                width = self._k if name == self._own_name else None
+                self._search(name, FindNode(name), now, "refresh", width=width)
+        before = self._reachability.reach
+        self._reachability.tick(now.mono_s)
+        self._reach_out(before)
 
     def next_timeout(self) -> float:
         """When `tick` is due next, on the monotonic clock."""
-        return min(self._refresh_at, self._sweep_at)
+        return min(self._retry_at, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
     def take(self) -> tuple[list[Effect], list[Searched[R] | Published]]:
         """What has come of the calls since the last `take`."""
@@ -208,31 +259,40 @@ class Kademlia(Generic[R]):
         """A stranger asked us something: ping it, since only who answers enters the table.
 
         Only while there is room for it: two who have none for each other would ping for ever.
-        One that tells no address is a client; nobody could be sent to it.
+        One that tells no address is a client; nobody may be sent to it.
         """
-        if sender.addresses and self.table.has_room_for(sender.peer_id):
+        if sender.addresses and self.table.has_room_for(sender):
             self._ping(sender, "meet a stranger")
 
     def _saw(self, contact: Contact, now: Moment) -> None:
         doubtful = self.table.saw(contact, now.mono_s)
         if doubtful is not None:
-            self._ping(doubtful, "is the least recently seen still there?")
+            self._ping(doubtful, "is it still there? another one waits for its place")
 
     def _lost(self, peer_id: PeerId, now: Moment) -> None:
         known = len(self.table)
         self.table.lost(peer_id)
         if known and not len(self.table):  # it was the last one: back to the gates, soon
-            self._refresh_at = min(self._refresh_at, now.mono_s + FIRST_RETRY_S)
+            self._retry_at = min(self._retry_at, now.mono_s + FIRST_RETRY_S)
+        elif any(gate.peer_id == peer_id for gate in self._gates):
+            self._retry_at = min(self._retry_at, now.mono_s + LAST_RETRY_S)
 
     def _ping(self, contact: Contact, cause: str) -> None:
         if contact.peer_id not in self._pinging and len(self._pinging) < MAX_PINGS:
             self._pinging.add(contact.peer_id)
             self._ask(contact, Ping(), None, cause)
 
-    def _ask(self, to: Contact, request: Request, operation: OperationId | None, cause: str) -> int:
+    def _ask(
+        self,
+        to: Contact,
+        request: Request,
+        operation: OperationId | None,
+        cause: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> int:
         self._ask_count += 1
         self._asking[self._ask_count] = _Asking(to, request, operation)
-        self._effects.append(Ask(self._ask_count, to, request, REQUEST_TIMEOUT_S, cause=cause))
+        self._effects.append(Ask(self._ask_count, to, request, timeout_s, cause=cause))
         return self._ask_count
 
     def _search(
@@ -329,6 +389,7 @@ class Kademlia(Generic[R]):
         if answered:
             closer = reply.closer if isinstance(reply, Nodes | Providers | Value) else ()
             running.lookup.answered(asking.to.peer_id, closer)
+            self.table.looked_into(running.lookup.target, now.mono_s)
             if isinstance(running, Search) and isinstance(reply, Providers | Value):
                 self._gather(running, reply, now)
                 if isinstance(reply, Providers) and reply.count is not None:
@@ -351,18 +412,28 @@ class Kademlia(Generic[R]):
 
     # -- keeping the table fresh --------------------------------------------------------------
 
-    def _refresh(self, now: Moment, cause: str) -> OperationId:
-        """Look up our own key, so that our neighbours know us, and a random one."""
-        if len(self.table) == 0:
-            self._refresh_at = now.mono_s + self._retry_s
-            self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
-            return self.find_node(self._own, now, cause)
-        self._retry_s = FIRST_RETRY_S
-        missing = [gate for gate in self._gates if gate.peer_id not in self.table]
-        # A gate that restarts knows nobody, and newcomers know nobody but it.
-        self._refresh_at = now.mono_s + (LAST_RETRY_S if missing else REFRESH_S)
-        for gate in missing:
-            self._ping(gate, cause)
-        name = self._rng.randbytes(32)
-        self._search(name, FindNode(name), now, cause, width=self._k)
+    def _join(self, now: Moment, cause: str) -> OperationId:
+        """Look up our own key, through the gates while nobody else is known."""
+        self._retry_at = now.mono_s + self._retry_s
+        self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
+        self._refresh.joined(now.mono_s)
         return self.find_node(self._own, now, cause)
+
+    def _retry(self, now: Moment) -> None:
+        if len(self.table) == 0:
+            self._join(now, "join")
+            return
+        self._retry_s = FIRST_RETRY_S
+        missing = [gate for gate in self._gates if self.table.has_room_for(gate)]
+        self._retry_at = now.mono_s + LAST_RETRY_S if missing else float("inf")
+        for gate in missing:
+            self._ping(gate, "the gate may not know us")
+
+    def _reach_out(self, before: Reach) -> None:
+        """Tell what has become of our reachability since, and find out more about it."""
+        reach = self._reachability.reach
+        if reach is not before:
+            self._effects.append(Advertise(reach, cause=f"it was {before.value}"))
+        for contact in self._reachability.wanted(self.table):
+            timeout_s = REQUEST_TIMEOUT_S + DIAL_BACK_S
+            self._ask(contact, Ping(dial_back=True), None, "can others dial us?", timeout_s)

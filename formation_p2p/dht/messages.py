@@ -53,7 +53,9 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    pass
+    """`dial_back`: dial me, over a new connection, and say whether that worked."""
+
+    dial_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,9 @@ Request = Ping | FindNode | GetProviders | AddProvider | GetValue | PutValue
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    pass
+    """`reached`: whether the dial back worked; None where nobody tried."""
+
+    reached: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +172,12 @@ def encode(message: Message) -> bytes:
     """The protobuf of a message that this side made; nothing in it is checked."""
     wire = kad_pb2.Message()
     match message:
-        case Ping() | Pong():
+        case Ping(dial_back):
+            wire.type, wire.dialBack = _Type.PING, dial_back
+        case Pong(reached):
             wire.type = _Type.PING
+            if reached is not None:
+                wire.reached = reached
         case FindNode(name):
             wire.type, wire.key = _Type.FIND_NODE, name
         case Nodes(closer):
@@ -215,7 +223,7 @@ def parse_request(raw: bytes) -> Request:
     """Raises ProtocolViolation for whatever is not a request within the bounds above."""
     wire = _parse(raw)
     if wire.type == _Type.PING:
-        return Ping()
+        return Ping(wire.dialBack)
     if not 0 < len(wire.key) <= MAX_NAME_BYTES:
         raise ProtocolViolation(
             f"a key of {len(wire.key)} bytes; 1 to {MAX_NAME_BYTES} are allowed"
@@ -250,7 +258,7 @@ def parse_reply(raw: bytes, request: Request) -> Reply | None:
     match request:
         case Ping():
             _expect(wire, _Type.PING)
-            return Pong()
+            return Pong(wire.reached if wire.HasField("reached") else None)
         case FindNode():
             _expect(wire, _Type.FIND_NODE)
             return Nodes(_read_closer(wire))

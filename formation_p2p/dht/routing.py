@@ -42,7 +42,6 @@ class _Bucket:
 
     live: dict[PeerId, _Seen] = field(default_factory=dict)
     replacements: dict[PeerId, _Seen] = field(default_factory=dict)
-    looked_s: float = float("-inf")
 
 
 class RoutingTable:
@@ -64,7 +63,7 @@ class RoutingTable:
         self._in_subnet: Counter[Subnet] = Counter()
         self._at: dict[str, PeerId] = {}
         self._ours: frozenset[Subnet] = frozenset()
-        self._looked_at_own_s = float("-inf")
+        self._looked_s: dict[int, float] = {}  # into which bucket; 0 for our own key
 
     def moved(self, addresses: Iterable[str]) -> None:
         """Where we are reached ourselves. Our own subnets are not capped: a campus with public
@@ -95,9 +94,9 @@ class RoutingTable:
             self._remove(bucket, contact.peer_id)  # it moved: it has to find room once more
         bucket.replacements.pop(contact.peer_id, None)
         seen = _Seen(contact, now_s, subnets(contact.addresses), endpoints(contact.addresses))
-        doubtful = self._place(bucket, seen, now_s)
-        if known is not None and contact.peer_id not in bucket.live:
-            self._promote(bucket)
+        doubtful = self._place(bucket, seen)
+        if known is not None:
+            self._promote()
         return doubtful
 
     def lost(self, peer_id: PeerId) -> None:
@@ -107,10 +106,8 @@ class RoutingTable:
             return
         bucket.replacements.pop(peer_id, None)
         if peer_id in bucket.live:
-            gone = self._remove(bucket, peer_id)
-            self._promote(bucket)
-            for other in self._contesting(gone):
-                self._promote(other)
+            self._remove(bucket, peer_id)
+            self._promote()
 
     def has_room_for(self, contact: Contact) -> bool:
         """Whether a peer would enter if it answered: it is new, and nothing is full."""
@@ -119,7 +116,7 @@ class RoutingTable:
         if length == 0 or contact.peer_id in bucket.live or len(bucket.live) >= self._k:
             return False
         seen = _Seen(contact, 0.0, subnets(contact.addresses), endpoints(contact.addresses))
-        return self._may_wait(bucket, seen) and self._may_enter(bucket, seen)
+        return self._may_wait(bucket, seen) and self._may_enter(seen)
 
     def closest(self, key: Key, count: int) -> tuple[Contact, ...]:
         """The `count` known peers nearest to a key, nearest first."""
@@ -151,3 +148,87 @@ class RoutingTable:
 
     def __len__(self) -> int:
         return sum(len(bucket.live) for bucket in self._buckets.values())
+
+    # -- where was looked -------------------------------------------------------------------
+
+    def looked_into(self, key: Key, now_s: float) -> None:
+        """A lookup of this key found somebody: its bucket is fresh."""
+        self._looked_s[distance(self._own, key).bit_length()] = now_s
+
+    def looks(self) -> list[tuple[float, int]]:
+        """What has to be looked into now and then, and when that was last done; the stalest first.
+
+        As bit lengths of the distance from us: 0 stands for our own key, whose lookup finds the
+        k peers nearest to us, and with them all that is in the nearest buckets. The others are
+        the buckets that are not covered by that.
+        """
+        lengths, nearer = [0], 0
+        for length in range(1, max(self._buckets, default=0) + 1):
+            bucket = self._buckets.get(length)
+            nearer += 0 if bucket is None else len(bucket.live)
+            if nearer > self._k:
+                lengths.append(length)
+        return sorted((self._looked_s.get(length, float("-inf")), length) for length in lengths)
+
+    # -- who may enter ----------------------------------------------------------------------
+
+    def _place(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
+        if not self._may_wait(bucket, seen):
+            return None
+        peer_id = seen.contact.peer_id
+        if len(bucket.live) < self._k and self._may_enter(seen):
+            self._enter(bucket, seen)
+            return None
+        bucket.replacements[peer_id] = seen
+        if len(bucket.replacements) > MAX_REPLACEMENTS:
+            del bucket.replacements[next(iter(bucket.replacements))]
+        return self._in_the_way(bucket, seen)
+
+    def _in_the_way(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
+        for endpoint in seen.endpoints & self._at.keys():
+            holder = self._buckets[self._length(self._at[endpoint])].live[self._at[endpoint]]
+            return holder.contact if seen.at_s - holder.at_s >= CONTESTED_AFTER_S else None
+        if len(bucket.live) < self._k:
+            return None
+        oldest = next(iter(bucket.live.values()))
+        return oldest.contact if seen.at_s - oldest.at_s >= DOUBT_AFTER_S else None
+
+    def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
+        """Whether its bucket has few enough of its subnets, those that wait included: they must
+        not crowd out the others who wait."""
+        there = [*bucket.live.values(), *bucket.replacements.values()]
+        return all(
+            sum(subnet in other.subnets for other in there) < subnet.width.in_bucket
+            for subnet in seen.subnets - self._ours
+        )
+
+    def _may_enter(self, seen: _Seen) -> bool:
+        """Whether the table has few enough of its subnets, and none at its host and port."""
+        return (
+            len(self) < MAX_PEERS
+            and self._at.keys().isdisjoint(seen.endpoints)
+            and all(self._in_subnet[s] < s.width.in_table for s in seen.subnets - self._ours)
+        )
+
+    def _enter(self, bucket: _Bucket, seen: _Seen) -> None:
+        bucket.live[seen.contact.peer_id] = seen
+        self._in_subnet.update(seen.subnets)
+        self._at.update(dict.fromkeys(seen.endpoints, seen.contact.peer_id))
+
+    def _remove(self, bucket: _Bucket, peer_id: PeerId) -> None:
+        gone = bucket.live.pop(peer_id)
+        self._in_subnet -= Counter(gone.subnets)
+        for endpoint in gone.endpoints:
+            del self._at[endpoint]
+
+    def _promote(self) -> None:
+        """Somebody went: the newest of those who wait, and who may now, take the place."""
+        for bucket in self._buckets.values():
+            for peer_id in list(reversed(bucket.replacements)):
+                if len(bucket.live) >= self._k:
+                    break
+                if self._may_enter(bucket.replacements[peer_id]):
+                    self._enter(bucket, bucket.replacements.pop(peer_id))
+
+    def _length(self, peer_id: PeerId) -> int:
+        return distance(self._own, self._key_of(peer_id)).bit_length()

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.dht.messages import Reply, Request
+from formation_p2p.dht.reachability import Reach
 from formation_p2p.effects import Contact, Effect
+from formation_p2p.identity import PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Answer(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A peer's request. `ask_id` is the shell's count and goes back with the `Answer`."""
+    """A peer's request. `ask_id` is the shell's count and goes back with the `Answer`. The
+    sender has addresses only if it says that it is a server."""
 
     ask_id: int
     sender: Contact
@@ -45,7 +48,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`sender` is who was asked, with the addresses that identify told of since."""
+    """`sender` is who was asked, with the addresses that identify told of since; without any
+    where it dialled us, and does not say that it can be dialled."""
 
     ask_id: int
     sender: Contact
@@ -58,3 +62,52 @@ class AskFailed:
 
     ask_id: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DialBack(Effect):
+    """Dial the peer that asks, over a new connection, and close it. Ends in DialledBack.
+
+    Only at addresses that it tells of, and that have the IP address which it is seen to come
+    from: all else would have us dial whomever it likes.
+    """
+
+    ask_id: int
+    to: Contact
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DialledBack:
+    """What came of DialBack(ask_id)."""
+
+    ask_id: int
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DialledBy:
+    """A peer opened a connection to us. `host` is the IP address that it comes from, or that of
+    loopback for any that is this machine's."""
+
+    peer_id: PeerId
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A connected peer said anew what it is: one with addresses is a server, one without is a
+    client, and nobody may be sent to it."""
+
+    peer: Contact
+
+
+@dataclass(frozen=True, slots=True)
+class Advertise(Effect):
+    """Tell connected peers, and who connects, whether we are a server: only then may they send
+    others to us."""
+
+    reach: Reach
+
+
+DhtEvent = Asked | Answered | AskFailed | DialledBack | DialledBy | Met

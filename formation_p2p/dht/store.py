@@ -22,7 +22,6 @@ from formation_p2p.dht.messages import (
     Provider,
     ProviderQuery,
     Providers,
-    PutValue,
     ShardCount,
     Value,
 )
@@ -104,11 +103,10 @@ class RecordStore:
 
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
         """Whoever sends it: the author's signature is what counts."""
-        match write:
-            case AddProvider(names=names, provider=provider):
-                raw = provider.profile
-            case PutValue(name, raw):
-                names = (name,)
+        if isinstance(write, AddProvider):
+            names, raw = write.names, write.provider.profile
+        else:
+            names, raw = (write.name,), write.value
         try:
             checked = self._check(raw, now)
         except BadRecord:
@@ -199,11 +197,10 @@ class RecordStore:
         self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
     ) -> list[tuple[PeerId, SignedProfile]]:
         """A storing peer that lies is outvoted by the others asked: what is bad is left out."""
-        match reply:
-            case Providers(providers):
-                raws = [provider.profile for provider in providers]
-            case Value(value):
-                raws = [] if value is None else [value]
+        if isinstance(reply, Providers):
+            raws = [provider.profile for provider in reply.providers]
+        else:
+            raws = [] if reply.value is None else [reply.value]
         verified = []
         for raw in raws:
             try:

@@ -133,6 +133,8 @@ class Announcer:
         self._located: dict[bytes, tuple[Contact, ...]] = {}  # found while looking for a home
         self._locating: dict[OperationId, _Locating] = {}
         self._publishing: set[OperationId] = set()
+        self._failed: set[PeerId] = set()  # in this round: at most as many as were written to
+        self._asks = True  # for counts and closer peers: once in each round, so that it ends
         self._stored = False  # whether anyone else holds the newest profile
         self._holders: dict[PeerId, _Holder] = {}  # who was written to longest ago first
         self._withdrawing: OperationId | None = None
@@ -236,6 +238,7 @@ class Announcer:
         names = write.names if isinstance(write, AddProvider) else (write.name,)
         shelves = [self._shelves[name] for name in names if name in self._shelves]
         if not delivery.taken:
+            self._failed.add(delivery.to.peer_id)
             for shelf in shelves:
                 shelf.holders = tuple(h for h in shelf.holders if h != delivery.to)
                 self._locate("store", shelf.name, shelf.home, now)
@@ -245,7 +248,9 @@ class Announcer:
                 if told is not None and told.home is not None and told.is_full:
                     self._doubt(told.home, told.home.heard(told.depth, count), now)
             if names[0] in self._shelves:
-                self._put(self._shelves[names[0]], delivery.added.closer, now)
+                # Others may not have noticed yet that a peer is gone; we have.
+                closer = [c for c in delivery.added.closer if c.peer_id not in self._failed]
+                self._put(self._shelves[names[0]], closer, now)
 
     def _doubt(self, home: Home, doubt: Doubt | None, now: Moment) -> None:
         if doubt is None or any(each.home is home for each in self._locating.values()):
@@ -275,6 +280,7 @@ class Announcer:
             # The span is in it. Everybody is to have the new one: whoever reads two of them
             # takes the older for a replay.
             self._signed = None
+            self._asks = True
             self._flush_s = max(now.mono_s + GATHER_S, self._last_s + MIN_INTERVAL_S)
         depths = {
             shard_key(self._network_id, home.bucket, self._key, depth): depth
@@ -330,6 +336,8 @@ class Announcer:
         self._round = self._round + 1
         self._signed = None
         self._stored = False
+        self._failed.clear()
+        self._asks = True
         self._located.clear()
         self._plan(now)
         for shelf in self._shelves.values():
@@ -370,9 +378,10 @@ class Announcer:
                 listed = names.setdefault(holder.peer_id, [])
                 # Closer peers come for the first name alone.
                 listed.insert(0 if holder.peer_id == told else len(listed), name)
-            if told is not None:
+            if told is not None and self._asks:
                 asked.add(told)
         self._ready.clear()
+        self._asks = False
         provider = Provider(self._own, raw)
         for peer_id, held in names.items():
             for some in range(0, len(held), MAX_NAMES):

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import psutil
 
+from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
 
 # Eight interfaces and families cover any machine; more is someone padding its list.
@@ -92,16 +93,42 @@ def told_by(peer: PeerId, addresses: Iterable[str], seen_from: str | None) -> tu
     """What to believe of the addresses that `peer` tells of itself, best first.
 
     Only IP addresses; loopback ones only from a peer that is on this machine, since anywhere
-    else they lead to ourselves. The host that we see it come from goes first.
+    else they lead to ourselves. From one that comes from a public address only public ones, for
+    the others lead into our own network (as go-libp2p's identify has it), and only if that one
+    is among them: who could name any at will would be counted for any subnet at will. The host
+    that we see it come from goes first.
     """
-    here = seen_from is not None and ipaddress.ip_address(seen_from).is_loopback
-    kept = [
-        address
-        for address in dialable(addresses, peer)
-        if address.ip is not None and (here or not address.ip.is_loopback)
-    ]
+    seen = None if seen_from is None else ipaddress.ip_address(seen_from)
+    kept = [address for address in dialable(addresses, peer) if address.ip is not None]
+    if seen is not None and seen.is_global:
+        kept = [address for address in kept if address.ip is not None and address.ip.is_global]
+        if all(address.ip != seen for address in kept):
+            return ()
+    elif seen is None or not seen.is_loopback:
+        kept = [address for address in kept if address.ip is None or not address.ip.is_loopback]
     kept.sort(key=lambda address: address.host != seen_from)  # stable: the rest as told
     return tuple(map(str, kept))
+
+
+def dial_back(contact: Contact, seen_from: str | None) -> list[TcpAddress]:
+    """Where a peer that asks for it may be dialled: only at the IP address that we see it come
+    from. One on this machine at any of this machine's."""
+    if seen_from is None:
+        return []
+    seen, here = ipaddress.ip_address(seen_from), is_this_machine(seen_from)
+    return [
+        address
+        for address in dialable(contact.addresses, contact.peer_id)
+        if address.ip is not None
+        and (address.ip == seen or (here and is_this_machine(address.host)))
+    ]
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether an IP address is loopback's, or one of our interfaces'."""
+    ip = ipaddress.ip_address(host)
+    family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
+    return ip.is_loopback or ip in _interface_ips(family)
 
 
 def expand(bound: Sequence[TcpAddress]) -> tuple[str, ...]:

@@ -38,6 +38,9 @@ class Carrier(Protocol):
     async def room(self) -> None:
         """Until there is room for another frame, or the connection is over."""
 
+    @property
+    def has_room(self) -> bool: ...
+
     def send_data(self, stream_id: int, data: memoryview) -> None: ...
     def send_credit(self, stream_id: int, size: int) -> None: ...
     def send_finish(self, stream_id: int) -> None: ...
@@ -87,7 +90,8 @@ class Channel(INetStream):
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
-        await trio.lowlevel.checkpoint()
+        if self._unread:
+            await trio.lowlevel.checkpoint()
         while not self._unread:
             if self.broken is not None:
                 raise StreamReset(self.broken)
@@ -119,6 +123,18 @@ class Channel(INetStream):
             self._window -= size
             self.carrier.send_data(self.stream_id, view[:size])
             view = view[size:]
+
+    def write_now(self, data: bytes) -> bool:
+        """Write all of a short message, or nothing of it: False where `write` would have to wait.
+
+        Raises StreamReset, StreamClosed.
+        """
+        self._check_writable()
+        if len(data) > min(self._window, DATA_BYTES) or not self.carrier.has_room:
+            return False
+        self._window -= len(data)
+        self.carrier.send_data(self.stream_id, memoryview(data))
+        return True
 
     async def close(self) -> None:
         """Finish writing. The peer may still write; a while later the stream is reset."""

@@ -46,6 +46,9 @@ class Connection(INetConn):
         self.muxed_conn = muxer
         self.event_started = muxer.event_started
         self.inbound = inbound
+        self.fleeting = False
+        """Opened to see whether it can be, and closed at once: no place for streams of ours."""
+        self.protocols: frozenset[str] = frozenset()
         self.peer = peer_id_from_bytes(muxer.peer_id.to_bytes())
         self.contact = Contact(self.peer, (dialled,) if dialled is not None else ())
         remote = muxer.get_remote_address()
@@ -127,11 +130,19 @@ class Connection(INetConn):
         with trio.move_on_at(self._opened_at + IDENTIFY_WAIT_S):
             await self._identified.wait()
 
-    def told(self, addresses: tuple[str, ...]) -> None:
-        """The peer told where it listens; what may be believed of it is kept."""
-        believed = told_by(self.peer, addresses, self.remote_host)
+    def told(self, said: net_identify.Identified) -> None:
+        """The peer told where it listens and what it speaks; what may be believed is kept."""
+        believed = told_by(self.peer, said.addresses, self.remote_host)
         if believed:
             self.contact = Contact(self.peer, believed)
+        if said.protocols:
+            self.protocols = said.protocols
+
+    def as_server(self, protocol: str) -> Contact:
+        """The peer, with addresses if others may be sent to it for this protocol: if we have
+        dialled it there, or it says that it serves it."""
+        served = not self.inbound or protocol in self.protocols
+        return self.contact if served else Contact(self.peer)
 
     # -- tasks ----------------------------------------------------------------------------
 

@@ -46,11 +46,16 @@ class FrameReader:
 
     async def next(self) -> bytes | None:
         """The next frame; None where the peer finished. Raises ProtocolViolation, Unreachable."""
+        if self._ready:  # others have their turn between two frames that came together
+            await trio.lowlevel.checkpoint()
         try:
             while not self._ready:
                 size = max(READ_BYTES, min(self._deframer.missing_bytes, WINDOW_BYTES))
-                with trio.fail_at(self._until_s):
+                if self._until_s == math.inf:
                     data = await self._channel.read(size)
+                else:
+                    with trio.fail_at(self._until_s):
+                        data = await self._channel.read(size)
                 self._ready.extend(self._deframer.feed(data))
                 if self._ready or not self._deframer.inside_frame:
                     self._until_s = math.inf

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -27,7 +27,7 @@ from formation_p2p.errors import RemoteError
 from formation_p2p.host import net_identify, net_negotiation
 from formation_p2p.host.frames import encode_frame
 from formation_p2p.host.net_channel import Channel
-from formation_p2p.host.net_connection import IDENTIFY_S, NEGOTIATION_S
+from formation_p2p.host.net_connection import IDENTIFY_S, NEGOTIATION_S, Connection
 from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import peer_id_from_bytes
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class GuardedHost(BasicHost):
     """`addresses` are those that identify tells; set them once it listens."""
 
-    def __init__(self, swarm: GuardedSwarm) -> None:
+    def __init__(self, swarm: GuardedSwarm, on_told: Callable[[Connection], None]) -> None:
         super().__init__(
             swarm,
             default_protocols=OrderedDict(
@@ -56,7 +56,22 @@ class GuardedHost(BasicHost):
         )
         swarm.notifees.clear()  # BasicHost's, which would identify each peer once more
         self._swarm = swarm
+        self._on_told = on_told
         self.addresses: tuple[str, ...] = ()
+        self.unlisted: frozenset[str] = frozenset()
+        """Protocols that are served, and that identify does not tell of."""
+
+    async def push(self, connection: Connection) -> None:
+        """Tell a peer of our addresses and protocols once more. Raises RemoteError, IOException,
+        TooSlowError."""
+        with trio.fail_after(IDENTIFY_S):
+            channel = await connection.open(net_identify.PUSH_PROTOCOL)
+            try:
+                await channel.write(encode_frame(self._message(channel)))
+                await channel.close()
+            except BaseException:
+                channel.abort("identify push was cut short")
+                raise
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
         with trio.fail_after(NEGOTIATION_S):
@@ -88,18 +103,23 @@ class GuardedHost(BasicHost):
 
     async def _tell(self, stream: INetStream) -> None:
         """Serve identify."""
-        message = net_identify.message(
+        with trio.fail_after(IDENTIFY_S):
+            await stream.write(encode_frame(self._message(stream)))
+
+    def _message(self, stream: INetStream) -> bytes:
+        protocols = (str(protocol) for protocol in self.multiselect.handlers)
+        return net_identify.message(
             self.get_public_key().serialize(),
             self.addresses,
-            tuple(str(p) for p in self.multiselect.handlers),
+            tuple(protocol for protocol in protocols if protocol not in self.unlisted),
             stream.get_remote_address(),
         )
-        with trio.fail_after(IDENTIFY_S):
-            await stream.write(encode_frame(message))
 
     async def _told(self, stream: INetStream) -> None:
-        """Serve identify push: a peer's addresses changed."""
+        """Serve identify push: what a peer said of itself has changed."""
         assert isinstance(stream, Channel)
         with trio.fail_after(IDENTIFY_S):
-            addresses = await net_identify.read_message(stream)
-        self._swarm.connection_of(stream).told(addresses)
+            said = await net_identify.read_message(stream)
+        connection = self._swarm.connection_of(stream)
+        connection.told(said)
+        self._on_told(connection)

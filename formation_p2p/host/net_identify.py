@@ -11,7 +11,7 @@ Source: libp2p identify specification 1.0.0.
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 from libp2p.identity.identify.pb.identify_pb2 import Identify
@@ -35,8 +35,15 @@ MAX_MESSAGE_BYTES: Final = 16 * KIB
 MAX_PARSED_ADDRESSES: Final = 32
 
 
-async def read_message(channel: Channel) -> tuple[str, ...]:
-    """The listen addresses in the one message on `channel`, as told. The caller bounds the time.
+class Identified(NamedTuple):
+    """What a peer told of itself, and nobody has checked. A push may leave either out."""
+
+    addresses: tuple[str, ...]
+    protocols: frozenset[str]
+
+
+async def read_message(channel: Channel) -> Identified:
+    """The one message on `channel`. The caller bounds the time.
 
     Raises ProtocolViolation, Unreachable.
     """
@@ -46,16 +53,17 @@ async def read_message(channel: Channel) -> tuple[str, ...]:
             pass
     except IOException as error:
         raise Unreachable(f"identify: {error}") from error
-    return _addresses(frames[0])
+    return _parse(frames[0])
 
 
-def _addresses(message: bytes) -> tuple[str, ...]:
+def _parse(message: bytes) -> Identified:
     identify = Identify()
     try:
         identify.ParseFromString(message)
     except DecodeError as error:
         raise ProtocolViolation("an identify message that does not parse") from error
-    return read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
+    addresses = read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
+    return Identified(addresses, frozenset(identify.protocols))
 
 
 def message(

@@ -1,7 +1,8 @@
 """kad RPC: frames asked and answered, one after the other on a stream.
 
 Ours go over one long-lived stream for each peer (0.5 ms a request, against 1.9 ms with a new
-stream for each). Peers may do either.
+stream for each). Peers may do either. Those that have no answer (ADD_PROVIDER) go over a second
+one: py-libp2p answers them all the same, with an echo that would be taken for the next request's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ ANSWER_S: Final = 10.0
 Asked = Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
 
 
-async def serve_kad(channel: Channel, connection: Connection, share: Share, asked: Asked) -> None:
+async def serve_kad(
+    channel: Channel, connection: Connection, share: Share, asked: Asked, protocol: str
+) -> None:
     """Answer the requests of one stream, in order, until it ends."""
     await connection.wait_identified()
     with (
@@ -40,10 +43,18 @@ async def serve_kad(channel: Channel, connection: Connection, share: Share, aske
     ):
         while (request := await frames.next()) is not None:
             await share.kad_pace.wait()
-            async with share.answering:
-                response = await _answer(connection.contact, request, asked)
+            if share.answering.available_tokens:
+                share.answering.acquire_nowait()
+            else:
+                await share.answering.acquire()
+            try:
+                response = await _answer(connection.as_server(protocol), request, asked)
+            finally:
+                share.answering.release()
             if response is not None:
-                await channel.write(encode_frame(response))
+                framed = encode_frame(response)
+                if not channel.write_now(framed):
+                    await channel.write(framed)
 
 
 async def _answer(sender: Contact, request: bytes, asked: Asked) -> bytes | None:
@@ -55,8 +66,9 @@ async def _answer(sender: Contact, request: bytes, asked: Asked) -> bytes | None
         answered.set()
 
     asked(sender, request, answer)
-    with trio.fail_after(ANSWER_S):
-        await answered.wait()
+    if not answers:  # which is rare: the peer's state machine answers before it returns
+        with trio.fail_after(ANSWER_S):
+            await answered.wait()
     return answers[0]
 
 
@@ -74,34 +86,48 @@ class KadCaller:
         self._dial = dial
         self._shares = shares
         self._spawn = spawn
-        self._lines: dict[PeerId, _Line] = {}
+        self._lines: dict[tuple[PeerId, bool], _Line] = {}  # and whether it expects answers
 
     async def ask(self, to: Contact, frame: bytes, *, expects_answer: bool) -> bytes | None:
         """Raises Unreachable, ProtocolViolation."""
-        line = self._alive(to.peer_id)
+        line = self._alive(to.peer_id, expects_answer)
         if line is not None:
             try:
-                return await line.request(frame, expects_answer=expects_answer)
+                return await line.request(frame)
             except Unreachable as error:
                 # A stream that rested may be gone by now, or another request broke it. Requests
                 # may be repeated: they only ask, or set what they name.
                 log.debug("asking %s again on a new stream: %s", to.peer_id, error)
-        line = await self._open(to)
-        return await line.request(frame, expects_answer=expects_answer)
+        line = await self._open(to, expects_answer)
+        return await line.request(frame)
 
-    async def _open(self, to: Contact) -> _Line:
+    async def ask_apart(self, to: Contact, frame: bytes) -> bytes | None:
+        """As `ask`, on a stream of its own: for what takes long, and would hold up the others."""
         connection = await self._dial(to)
         channel = await connection.open(self._protocol)
-        line = self._alive(to.peer_id)
+        try:
+            await channel.write(encode_frame(frame))
+            with FrameReader(channel, self._shares.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
+                return await frames.next()
+        except IOException as error:
+            raise Unreachable(f"{to.peer_id}: {error}") from error
+        finally:
+            channel.abort("asked once")
+
+    async def _open(self, to: Contact, expects_answer: bool) -> _Line:
+        connection = await self._dial(to)
+        channel = await connection.open(self._protocol)
+        line = self._alive(to.peer_id, expects_answer)
         if line is not None:
             channel.abort("another request opened a stream meanwhile")
             return line
-        line = self._lines[to.peer_id] = _Line(to.peer_id, channel)
+        line = _Line(to.peer_id, channel, expects_answer=expects_answer)
+        self._lines[line.place] = line
         self._spawn(lambda: self._run(line))
         return line
 
-    def _alive(self, peer: PeerId) -> _Line | None:
-        line = self._lines.get(peer)
+    def _alive(self, peer: PeerId, expects_answer: bool) -> _Line | None:
+        line = self._lines.get((peer, expects_answer))
         return line if line is not None and not line.broken else None
 
     async def _run(self, line: _Line) -> None:
@@ -112,8 +138,8 @@ class KadCaller:
         except RemoteError as error:
             end = error
         finally:
-            if self._lines.get(line.peer) is line:
-                del self._lines[line.peer]
+            if self._lines.get(line.place) is line:
+                del self._lines[line.place]
             line.end(end)
 
 
@@ -130,8 +156,10 @@ class _Line:
     A request that is given up breaks it: the response would be taken for the next one's.
     """
 
-    def __init__(self, peer: PeerId, channel: Channel) -> None:
+    def __init__(self, peer: PeerId, channel: Channel, *, expects_answer: bool) -> None:
         self.peer = peer
+        self.place = (peer, expects_answer)
+        self._expects_answer = expects_answer
         self._channel = channel
         self._writing = trio.Lock()
         self._waiting: deque[_Request] = deque()
@@ -140,19 +168,13 @@ class _Line:
     def broken(self) -> bool:
         return self._channel.broken is not None
 
-    async def request(self, frame: bytes, *, expects_answer: bool) -> bytes | None:
+    async def request(self, frame: bytes) -> bytes | None:
         request = _Request()
-        async with self._writing:
-            if expects_answer:
-                self._waiting.append(request)
-            try:
-                await self._channel.write(encode_frame(frame))
-            except IOException as error:
-                raise request.error or Unreachable(f"{self.peer}: {error}") from error
-            except BaseException:
-                self._channel.abort("a request was cut short")
-                raise
-        if not expects_answer:
+        try:
+            await self._write(encode_frame(frame), [request] if self._expects_answer else [])
+        except IOException as error:
+            raise request.error or Unreachable(f"{self.peer}: {error}") from error
+        if not self._expects_answer:
             return None
         try:
             await request.ended.wait()
@@ -163,10 +185,26 @@ class _Line:
             raise request.error
         return request.response
 
+    async def _write(self, framed: bytes, waiting: list[_Request]) -> None:
+        if not self._writing.locked() and self._channel.write_now(framed):
+            self._waiting += waiting
+            return
+        async with self._writing:
+            self._waiting += waiting
+            try:
+                await self._channel.write(framed)
+            except IOException:
+                raise
+            except BaseException:
+                self._channel.abort("a request was cut short")
+                raise
+
     async def read(self, share: Share) -> None:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
         with FrameReader(self._channel, share, MAX_KAD_FRAME_BYTES) as frames:
             while (response := await frames.next()) is not None:
+                if not self._expects_answer:
+                    continue
                 if not self._waiting:
                     raise ProtocolViolation(f"{self.peer} responds to what nobody asked")
                 request = self._waiting.popleft()

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.abc import INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.io.exceptions import IOException
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from multiaddr import Multiaddr
 
-from formation_p2p.host.net_addresses import TcpAddress, expand
+from formation_p2p.effects import Contact
+from formation_p2p.errors import RemoteError
+from formation_p2p.host.net_addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_host import GuardedHost
 from formation_p2p.host.net_kad import KadCaller, serve_kad
 from formation_p2p.host.net_shares import Shares
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
     from formation_p2p.host.stack import Handlers
 
 log = logging.getLogger(__name__)
+
+LOOPBACK: Final = "127.0.0.1"
 
 
 class Network:
@@ -53,10 +60,17 @@ class Network:
         peerstore.add_key_pair(peer_id, key_pair)
         noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
         self._handlers = handlers
+        self._kad_protocol = kad_protocol
         self._nursery = nursery
         self._shares = Shares()
-        self.swarm = GuardedSwarm(peer_id, peerstore, noise, on_disconnected=self._disconnected)
-        self.host = GuardedHost(self.swarm)
+        self.swarm = GuardedSwarm(
+            peer_id,
+            peerstore,
+            noise,
+            on_dialled=self._dialled,
+            on_disconnected=self._disconnected,
+        )
+        self.host = GuardedHost(self.swarm, self._told)
         self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
         self.work = WorkSessions(
             work_protocol,
@@ -87,11 +101,29 @@ class Network:
         assert isinstance(stream, Channel)
         connection = self.swarm.connection_of(stream)
         share = self._shares.of(connection.peer)
-        await serve_kad(stream, connection, share, self._handlers.asked)
+        await serve_kad(stream, connection, share, self._handlers.asked, self._kad_protocol)
 
     async def _serve_work(self, stream: INetStream) -> None:
         assert isinstance(stream, Channel)
         await self.work.serve(stream, self.swarm.connection_of(stream))
+
+    def advertise(self, serving: bool) -> None:
+        """Tell of the DHT's protocol in identify, or not, and push that to all who are there."""
+        unlisted = frozenset() if serving else frozenset({self._kad_protocol})
+        if unlisted != self.host.unlisted:
+            self.host.unlisted = unlisted
+            for connection in self.swarm.all():
+                self._spawn(partial(self._push, connection))
+
+    async def _push(self, connection: Connection) -> None:
+        try:
+            await self.host.push(connection)
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("%s is not told what we are: %r", connection.peer, error)
+
+    def server(self, connection: Connection) -> Contact:
+        """Who is there, with addresses if others may be sent to it in the DHT."""
+        return connection.as_server(self._kad_protocol)
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(_logged, task)
@@ -102,6 +134,18 @@ class Network:
         except Exception:
             # The shell's fault, and nobody above us to tell: the network goes on.
             log.exception("the handler of undelivered frames failed")
+
+    def _told(self, connection: Connection) -> None:
+        self._handlers.told(connection.as_server(self._kad_protocol))
+
+    def _dialled(self, connection: Connection) -> None:
+        host = connection.remote_host
+        if host is None:
+            return  # gone already
+        try:
+            self._handlers.dialled_by(connection.peer, LOOPBACK if is_this_machine(host) else host)
+        except Exception:
+            log.exception("the handler of new connections failed")  # as above
 
     def _disconnected(self, peer: PeerId) -> None:
         try:

@@ -58,8 +58,9 @@ class Pace:
         self._tokens += (now - self._filled_at) * self._per_s
         self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
         self._filled_at = now
-        # Below zero the streams of a peer share the debt, and each waits for its own place.
-        await trio.sleep(max(0.0, -self._tokens / self._per_s))
+        if self._tokens < 0:
+            # The streams of a peer share the debt, and each waits for its own place.
+            await trio.sleep(-self._tokens / self._per_s)
 
 
 class Share:

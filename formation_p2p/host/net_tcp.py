@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,7 @@ class TcpStream(ReadWriteCloser):
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
+        self._unsent = memoryview(b"")
         self._torn = False
         self._remote: tuple[str, int] | None = None
         try:
@@ -87,29 +89,75 @@ class TcpStream(ReadWriteCloser):
         """
         wanted = 1 if n is None else min(n, MAX_READ_BYTES)
         while len(self._buffer) < wanted:
-            try:
-                data = await self._stream.receive_some(MAX_READ_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ConnectionClosedError(f"connection lost: {error}") from error
-            if not data:
-                raise ConnectionClosedError("connection closed by the peer")
-            self._buffer += data
+            await self.fill()
         if n is None:
             wanted = len(self._buffer)
         taken = bytes(self._buffer[:wanted])
         del self._buffer[:wanted]
         return taken
 
+    async def fill(self) -> None:
+        """Wait for more bytes, and keep them to be taken. Raises ConnectionClosedError.
+
+        trio's own `receive_some` and `send_all` take 30 us more each, for every small message.
+        """
+        try:
+            await trio.lowlevel.wait_readable(self._stream.socket.fileno())
+            data = os.read(self._stream.socket.fileno(), MAX_READ_BYTES)
+        except BlockingIOError:
+            return  # the kernel thought better of it
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        if not data:
+            raise ConnectionClosedError("connection closed by the peer")
+        self._buffer += data
+
+    def take_prefixed(self, size: int) -> bytes | None:
+        """The next message that has its length before it, in `size` bytes; None while it is not
+        whole."""
+        end = size + int.from_bytes(self._buffer[:size], "big")
+        if len(self._buffer) < max(size, end):
+            return None
+        message = bytes(self._buffer[size:end])
+        del self._buffer[:end]
+        return message
+
     async def write(self, data: bytes) -> None:
         """Raises ConnectionClosedError; also for every write after one that was cancelled."""
-        if self._torn:
+        if not self.write_now(data):
+            await self.flush()
+
+    def write_now(self, data: bytes) -> bool:
+        """Whether the kernel took all of it. If not, `flush` before the next write.
+
+        Raises ConnectionClosedError.
+        """
+        if self._torn or self._unsent:
             raise ConnectionClosedError("an earlier write was cut short")
+        self._unsent = memoryview(data)
+        self._send()
+        return not self._unsent
+
+    async def flush(self) -> None:
+        """Write what `write_now` left over. Raises ConnectionClosedError."""
         self._torn = True
-        try:
-            await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise ConnectionClosedError(f"connection lost: {error}") from error
+        while self._unsent:
+            try:
+                await trio.lowlevel.wait_writable(self._stream.socket.fileno())
+            except (OSError, ValueError, trio.ClosedResourceError) as error:
+                raise ConnectionClosedError(f"connection lost: {error}") from error
+            self._send()
         self._torn = False
+
+    def _send(self) -> None:
+        try:
+            sent = os.write(self._stream.socket.fileno(), self._unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._torn = True
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        self._unsent = self._unsent[sent:]
 
     async def close(self) -> None:
         """At once, even when cancelled."""

@@ -10,6 +10,7 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.transport.upgrader import TransportUpgrader
 
 from formation_p2p.host import net_negotiation, net_yamux
+from formation_p2p.host.net_noise import straight
 from formation_p2p.host.net_yamux import Muxer
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Upgrader(TransportUpgrader):
             await net_negotiation.propose(conn, net_yamux.PROTOCOL)
         else:
             await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
-        return Muxer(conn, peer_id)
+        return Muxer(straight(conn), peer_id)
 
     async def upgrade(self, raw_conn: IRawConnection, peer_id: ID | None) -> Muxer:
         """Both handshakes, with `peer_id` if we dialled it.

@@ -24,11 +24,13 @@ import trio
 from cryptography.exceptions import InvalidTag
 from libp2p.abc import IMuxedConn
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_noise import NoiseStream
 from formation_p2p.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ OUTBOX_BYTES: Final = 128 * KIB
 MAX_OUTBOX_BYTES: Final = 512 * KIB
 # One Noise message holds 65,519 bytes.
 BATCH_BYTES: Final = 65_519
+# A frame up to here goes out at once where nothing waits before it: a request must not wait for
+# a task to be scheduled. Larger ones are worth to be put together.
+NOW_BYTES: Final = 4 * KIB
 
 # The peer takes nothing for so long: it is stuck. A Noise message in that time is 26 kbit/s.
 WRITE_STALL_S: Final = 20.0
@@ -102,6 +107,8 @@ class Muxer(IMuxedConn):
         # writing
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
+        self._straight = secured_conn if isinstance(secured_conn, NoiseStream) else None
+        self._owes_rest = False  # of a frame that was written at once, and not taken whole
         self._filled = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
         self._flushed = trio.lowlevel.ParkingLot()
@@ -201,14 +208,22 @@ class Muxer(IMuxedConn):
 
     async def room(self) -> None:
         """Wait until the outbox takes another frame. The writer's deadline bounds the wait."""
-        await trio.lowlevel.checkpoint()
         while self._outbox_bytes >= OUTBOX_BYTES and self.broken is None:
             await self._emptied.park()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` would return at once."""
+        return self._outbox_bytes < OUTBOX_BYTES or self.broken is not None
 
     def send_data(self, stream_id: int, data: memoryview) -> None:
         if self.broken is None:
             self.active_at = trio.current_time()
-            self._put(_HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data)
+            frame = _HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data
+            if self._outbox_bytes or len(frame) > NOW_BYTES or self._straight is None:
+                self._put(frame)
+            else:
+                self._write_now(self._straight, frame)
 
     def send_credit(self, stream_id: int, size: int) -> None:
         self._control(_WINDOW_UPDATE, 0, stream_id, size)
@@ -232,6 +247,18 @@ class Muxer(IMuxedConn):
         self._outbox.append(frame)
         self._outbox_bytes += len(frame)
         self._filled.unpark()
+
+    def _write_now(self, straight: NoiseStream, frame: bytes) -> None:
+        try:
+            self._owes_rest = not straight.write_now(frame)
+        except ConnectionClosedError as error:
+            # For the writer to find: whoever sends does not expect the connection to end here.
+            log.debug("connection to %s: %r", self.peer_id, error)
+            self._put(frame)
+            return
+        if self._owes_rest:
+            self._outbox_bytes += len(frame)
+            self._filled.unpark()
 
     def was_read(self, size: int) -> None:
         self._unread -= size
@@ -283,17 +310,25 @@ class Muxer(IMuxedConn):
 
     async def _write_all(self) -> None:
         while self.broken is None:
-            if not self._outbox:
+            if self._owes_rest:
+                self._owes_rest = False
+                # Of one frame; what was put in the outbox since has its own turn.
+                size = self._outbox_bytes - sum(map(len, self._outbox))
+                assert self._straight is not None
+                writing = self._straight.flush()
+            elif self._outbox:
+                batch = [self._outbox.popleft()]
+                size = len(batch[0])
+                while self._outbox and size + len(self._outbox[0]) <= BATCH_BYTES:
+                    size += len(self._outbox[0])
+                    batch.append(self._outbox.popleft())
+                writing = self.secured_conn.write(b"".join(batch))
+            else:
                 self._flushed.unpark_all()
                 await self._filled.park()
                 continue
-            batch = [self._outbox.popleft()]
-            size = len(batch[0])
-            while self._outbox and size + len(self._outbox[0]) <= BATCH_BYTES:
-                size += len(self._outbox[0])
-                batch.append(self._outbox.popleft())
             with trio.move_on_after(WRITE_STALL_S) as deadline:
-                await self.secured_conn.write(b"".join(batch))
+                await writing
             if deadline.cancelled_caught:
                 self.abort(f"the peer took nothing for {WRITE_STALL_S:.0f} s")
                 return
@@ -327,6 +362,10 @@ class Muxer(IMuxedConn):
                     self._unread += self._body_of.arrived(piece)
                     if not self._body_left:
                         self._flags(self._body_of, self._body_flags)
+                continue
+            if not self._header and len(view) >= _HEADER.size:
+                self._frame(*_HEADER.unpack_from(view))
+                view = view[_HEADER.size :]
                 continue
             missing = _HEADER.size - len(self._header)
             self._header += view[:missing]

@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.dht import messages as kad
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.reachability import Reach
+from formation_p2p.dht.rpc import (
+    Advertise,
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    AskFailed,
+    DialBack,
+    DialledBack,
+    DialledBy,
+    Met,
+)
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import FormationError, ProtocolViolation
 from formation_p2p.execution.effects import (
@@ -84,6 +96,9 @@ class Shell:
         self._executions: dict[tuple[str, str], trio.CancelScope] = {}
         self._idle = trio.Condition()
         self._left = trio.Event()
+        self._reach = Reach.UNKNOWN
+        self._serving = False
+        self._warned = False
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -104,6 +119,8 @@ class Shell:
     def serve(self, serve: Serve, drivers: Mapping[str, Driver]) -> None:
         """Become a worker with these drivers."""
         self._drivers = drivers
+        self._serving = True
+        self._warn()
         self.feed(serve)
 
     async def leave(self) -> None:
@@ -161,6 +178,12 @@ class Shell:
     def undelivered(self, to: PeerId, reason: str) -> None:
         self.feed(Undelivered(to, reason))
 
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        self.feed(DialledBy(peer, host))
+
+    def told(self, peer: Contact) -> None:
+        self.feed(Met(peer))
+
     def disconnected(self, peer: PeerId) -> None:
         self.feed(Disconnected(peer))
 
@@ -173,6 +196,12 @@ class Shell:
             case Answer(ask_id, message):
                 answer = self._answers.pop(ask_id)
                 answer(None if message is None else kad.encode(message))
+            case DialBack():
+                self._start(self._dial_back, effect)
+            case Advertise(reach):
+                self._stack.advertise(reach is Reach.SERVER)
+                self._reach = reach
+                self._warn()
             case Send(to, message):
                 if isinstance(message, work.Commit | work.Leased):
                     # Grants were checked: from here on tasks and results come, which are large.
@@ -198,13 +227,15 @@ class Shell:
         self._nursery.start_soon(function, *arguments)
 
     async def _ask(self, ask: Ask) -> None:
-        expects_answer = not isinstance(ask.message, kad.AddProvider)
+        message = ask.message
+        expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
         try:
             raw = await self._stack.ask(
                 ask.to,
                 kad.encode(ask.message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
+                dials_back=message == kad.Ping(dial_back=True),
             )
             reply = None if raw is None else kad.parse_reply(raw, ask.message)
         except ProtocolViolation as violation:
@@ -214,6 +245,21 @@ class Shell:
             self.feed(AskFailed(ask.ask_id, str(error)))
         else:
             self.feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
+
+    async def _dial_back(self, effect: DialBack) -> None:
+        reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
+        self.feed(DialledBack(effect.ask_id, reached))
+
+    def _warn(self) -> None:
+        """A person who lends a machine has to know, once, that nobody can get at it."""
+        if self._reach is Reach.CLIENT and self._serving and not self._warned:
+            self._warned = True
+            log.warning(
+                "other machines cannot dial this one at %s, so that nobody will give it work: "
+                "forward a port to it and name that by --announce /ip4/.../tcp/..., or allow "
+                "its port in the firewall",
+                ", ".join(self._stack.announced) or "any address",
+            )
 
     async def _execute(self, execute: Execute) -> None:
         key = (execute.lease_id, execute.attempt_id)

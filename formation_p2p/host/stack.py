@@ -52,6 +52,14 @@ class Handlers(Protocol):
         """Frames queued for `to`, or written in the half minute before its stream broke, may be
         lost. Never called from inside `Stack.send`."""
 
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        """A peer opened a connection to us, from this IP address; 127.0.0.1 stands for all that
+        are this machine's."""
+
+    def told(self, peer: Contact) -> None:
+        """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
+        there are none, nobody to send others to."""
+
     def disconnected(self, peer: PeerId) -> None:
         """The last connection to `peer` closed."""
 
@@ -138,12 +146,20 @@ class Stack:
     # -- calls ----------------------------------------------------------------------------
 
     async def ask(
-        self, to: Contact, frame: bytes, *, timeout_s: float, expects_answer: bool = True
+        self,
+        to: Contact,
+        frame: bytes,
+        *,
+        timeout_s: float,
+        expects_answer: bool = True,
+        dials_back: bool = False,
     ) -> bytes | None:
         """One kad request, dialling if need be, and its response.
 
-        None where no answer is expected: the request is written then, no more. A request may
-        reach the peer twice. Raises Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
+        None where no answer is expected: the request is written then, no more. With `dials_back`
+        the peer opens a connection to us before it answers, and closes it; that takes long, so
+        the request has a stream of its own. A request may reach the peer twice. Raises
+        Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_KAD_REQUEST_BYTES)
         network = self._running
@@ -152,7 +168,10 @@ class Stack:
         error = Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
         try:
             with scope:
-                return await network.kad.ask(to, frame, expects_answer=expects_answer)
+                if not dials_back:
+                    return await network.kad.ask(to, frame, expects_answer=expects_answer)
+                with network.swarm.dialled_back_by(to.peer_id):
+                    return await network.kad.ask_apart(to, frame)
         except Unreachable as reason:
             error = reason
         finally:
@@ -180,11 +199,27 @@ class Stack:
         log.info("dropping %s: %s", peer, reason)
         self._running.swarm.abort_peer(peer, reason)
 
+    async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool:
+        """Whether a connected peer can be dialled, over a new connection, at the address which
+        it is seen to come from."""
+        reached = False
+        if self._network is not None:
+            with trio.move_on_after(timeout_s):
+                reached = await self._network.swarm.dial_back(peer)
+        return reached
+
+    def advertise(self, serving: bool) -> None:
+        """Tell whether others may be sent to us in the DHT; they may, unless this says otherwise.
+        It is served in either case."""
+        if self._network is not None:
+            self._network.advertise(serving)
+
     def contact(self, to: Contact) -> Contact:
-        """`to`, with the addresses that identify told of it if it is connected."""
+        """`to`, with the addresses that identify told of if it is connected, and without any if
+        it dialled us, and does not say that it serves the DHT."""
         network = self._network
         connection = None if network is None else network.swarm.connection_to(to.peer_id)
-        return connection.contact if connection is not None else to
+        return to if network is None or connection is None else network.server(connection)
 
     @property
     def _running(self) -> Network:

@@ -34,7 +34,7 @@ from multiaddr import Multiaddr
 
 from formation_p2p.effects import Contact
 from formation_p2p.errors import LocalError, Unreachable
-from formation_p2p.host.net_addresses import TcpAddress, dialable
+from formation_p2p.host.net_addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_tcp import TcpListener, TcpTransport
@@ -73,6 +73,8 @@ MAX_DIALS: Final = 32  # at once, as go-libp2p
 DIAL_S: Final = 15.0  # all addresses of a peer
 ADDRESS_S: Final = 8.0  # one of them, with its handshake
 STAGGER_S: Final = 0.25  # the head start of a better address, as RFC 8305 has it
+# Ports of one machine, at its own word. It is not for others to have its network searched.
+MAX_DIALLED_BACK: Final = 3
 
 _THIS_MACHINE: Final = "loopback"
 
@@ -97,6 +99,7 @@ class GuardedSwarm(Swarm):
         peerstore: IPeerStore,
         noise: NoiseTransport,
         *,
+        on_dialled: Callable[[Connection], None],
         on_disconnected: Callable[[PeerId], None],
     ) -> None:
         super().__init__(
@@ -110,10 +113,12 @@ class GuardedSwarm(Swarm):
         self._transport = TcpTransport()
         self.transport_manager.add_transport(self._transport)
         self._table: dict[PeerId, list[Connection]] = {}
+        self._on_dialled = on_dialled
         self._on_disconnected = on_disconnected
         self._handshakes: Counter[str] = Counter()
         self._dials: dict[PeerId, _Dial] = {}
         self._dial_slots = trio.CapacityLimiter(MAX_DIALS)
+        self._dialling_back: Counter[PeerId] = Counter()
 
     # -- life -----------------------------------------------------------------------------
 
@@ -135,7 +140,7 @@ class GuardedSwarm(Swarm):
         async with trio.open_nursery() as nursery:
             for listener in self.listeners.values():
                 nursery.start_soon(listener.close)
-            for connection in self._all():
+            for connection in self.all():
                 nursery.start_soon(connection.close)
         self.listeners.clear()
 
@@ -152,15 +157,15 @@ class GuardedSwarm(Swarm):
 
     # -- the table ------------------------------------------------------------------------
 
-    def _all(self) -> Iterator[Connection]:
+    def all(self) -> Iterator[Connection]:
         return (c for connections in list(self._table.values()) for c in list(connections))
 
     def connection_to(self, peer: PeerId) -> Connection | None:
-        """The newest that is open: the older ones may be dead and not yet noticed."""
-        for connection in reversed(self._table.get(peer, ())):
-            if not connection.is_closed:
-                return connection
-        return None
+        """The newest that is open: the older ones may be dead and not yet noticed. One that is
+        closed soon only if there is no other."""
+        newest_first = [c for c in reversed(self._table.get(peer, ())) if not c.is_closed]
+        newest_first.sort(key=lambda connection: connection.fleeting)  # stable
+        return newest_first[0] if newest_first else None
 
     def connection_of(self, channel: Channel) -> Connection:
         """The one that `channel` runs on, while it is open. Raises Unreachable once it is not."""
@@ -221,7 +226,7 @@ class GuardedSwarm(Swarm):
 
     def _make_room(self, *, inbound: bool) -> bool:
         """Whether there is a slot, after closing what was idle for long."""
-        taken = [c for c in self._all() if c.inbound == inbound and not c.is_closed]
+        taken = [c for c in self.all() if c.inbound == inbound and not c.is_closed]
         if len(taken) < (MAX_INBOUND if inbound else MAX_OUTBOUND):
             return True
         idlest = max(taken, key=lambda c: c.idle_s)
@@ -260,10 +265,13 @@ class GuardedSwarm(Swarm):
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", remote, error)
                 return
-        if self._make_room(inbound=True):  # others may have taken it meanwhile
-            self._adopt(Connection(muxer, inbound=True))
-        else:
+        if not self._make_room(inbound=True):  # others may have taken it meanwhile
             await muxer.close()
+            return
+        connection = Connection(muxer, inbound=True)
+        connection.fleeting = connection.peer in self._dialling_back
+        self._adopt(connection)
+        self._on_dialled(connection)
 
     @contextmanager
     def _handshaking(self, origin: str) -> Iterator[None]:
@@ -282,7 +290,7 @@ class GuardedSwarm(Swarm):
         if origin != _THIS_MACHINE:
             if self._handshakes[origin] >= MAX_HANDSHAKES_PER_IP:
                 return "too many handshakes with this address"
-            there = [c for c in self._all() if c.inbound and _origin(c.remote_host) == origin]
+            there = [c for c in self.all() if c.inbound and _origin(c.remote_host) == origin]
             if len(there) >= MAX_INBOUND_PER_IP:
                 return "too many connections from this address"
         if not self._make_room(inbound=True):
@@ -371,6 +379,43 @@ class GuardedSwarm(Swarm):
             raise SwarmException(str(error)) from error
         except trio.TooSlowError as error:
             raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
+
+    # -- whether a peer can be dialled ------------------------------------------------------
+
+    async def dial_back(self, peer: PeerId) -> bool:
+        """Whether a connected peer can be dialled, at the address that it comes from. The caller
+        bounds the time, and how many of these there are."""
+        connection = self.connection_to(peer)
+        if connection is None:
+            return False
+        addresses = dial_back(connection.contact, connection.remote_host)
+        reached = False
+        async with trio.open_nursery() as nursery:
+
+            async def dial_one(address: TcpAddress) -> None:
+                nonlocal reached
+                try:
+                    fresh = await self._dial_address(address, peer)
+                except SwarmException as error:
+                    log.debug("dialling back %s at %s: %s", peer, address, error)
+                    return
+                reached = True
+                await fresh.close()
+                nursery.cancel_scope.cancel()
+
+            for address in addresses[:MAX_DIALLED_BACK]:
+                nursery.start_soon(dial_one, address)
+        return reached
+
+    @contextmanager
+    def dialled_back_by(self, peer: PeerId) -> Iterator[None]:
+        """While a peer was asked to dial us back: what it opens is closed soon."""
+        self._dialling_back[peer] += 1
+        try:
+            yield
+        finally:
+            self._dialling_back[peer] -= 1
+            self._dialling_back += Counter()  # drops the zeros
 
     # -- what libp2p's own protocols call -------------------------------------------------
 

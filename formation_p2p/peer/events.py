@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.rpc import Advertise, Answer, Ask, DhtEvent, DialBack
 from formation_p2p.discovery.trace import Trace
 from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.effects import Contact, Effect
@@ -80,9 +80,7 @@ Event = (
     | Explain
     | Leave
     | Tick
-    | Asked
-    | Answered
-    | AskFailed
+    | DhtEvent
     | Received
     | Undelivered
     | Disconnected
@@ -116,4 +114,17 @@ class Refuse(Effect):
     why: str
 
 
-PeerEffect = Ask | Answer | Send | Execute | Kill | Fence | Tell | Explained | Left | Refuse
+PeerEffect = (
+    Ask
+    | Answer
+    | DialBack
+    | Advertise
+    | Send
+    | Execute
+    | Kill
+    | Fence
+    | Tell
+    | Explained
+    | Left
+    | Refuse
+)

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from formation_p2p.dht.kademlia import Kademlia
 from formation_p2p.dht.operations import OperationId, Published, Searched
-from formation_p2p.dht.rpc import Answered, Asked, AskFailed
+from formation_p2p.dht.rpc import Answered, Asked, AskFailed, DialledBack, DialledBy, Met
 from formation_p2p.dht.store import RecordStore
 from formation_p2p.discovery.announcer import names_of
 from formation_p2p.discovery.finder import Finder, FindId, Found, suits
@@ -132,7 +132,7 @@ class Peer:
 
     def _dispatch(self, event: Event, now: Moment) -> list[Effect]:
         match event:
-            case Asked() | Answered() | AskFailed():
+            case Asked() | Answered() | AskFailed() | DialledBack() | DialledBy() | Met():
                 self.dht.handle(event, now)
             case Received(sender, message):
                 return self._received(sender, message, now)
@@ -148,6 +148,7 @@ class Peer:
                 return self._tick(now)
             case Joined(addresses, gates):
                 self._own = Contact(self._identity.peer_id, addresses)
+                self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join")
             case Serve():
                 self._serve = event

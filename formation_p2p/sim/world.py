@@ -1,4 +1,4 @@
-"""A small world of peers on a virtual clock: the shipped `Peer`, and nothing else that is real.
+"""A world of peers on a virtual clock: the shipped `Peer`, and nothing else that is real.
 
     world = World(seed=7)
     gate = world.add("gate")
@@ -8,8 +8,9 @@
     bob.submit(job)
     world.elapse(30)
 
-Every message passes through its own encoder and parser. Chance comes from the seed alone, so
-that the same seed gives the same story.
+Every message passes through its own encoder and parser, and is kept in `sent`. With thousands of
+nodes neither is done (`lean`); what was said is counted by its cause in any world. Chance comes
+from the seed alone, so that the same seed gives the same story.
 """
 
 from __future__ import annotations
@@ -17,41 +18,46 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from formation_p2p.dht import messages as kad
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
-from formation_p2p.dispatch.job_events import JobEvent, Tell
+from formation_p2p.dht.reachability import VOTERS, Reach
+from formation_p2p.dht.rpc import (
+    Advertise,
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    AskFailed,
+    DialBack,
+    DialledBack,
+    DialledBy,
+    Met,
+)
+from formation_p2p.discovery.terms import Terms
+from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.execution.effects import Execute, ExecutionEnded, ExecutionStarted, Kill
-from formation_p2p.identity import Identity, PeerId
+from formation_p2p.identity import Identity, PeerId, key_of_peer
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Received, Send, Undelivered
-from formation_p2p.peer.events import (
-    CancelJob,
-    Event,
-    Explain,
-    Explained,
-    Joined,
-    Leave,
-    Left,
-    Refuse,
-    Serve,
-    Submit,
-    Tick,
-)
+from formation_p2p.peer.events import Event, Explained, Joined, Left, Refuse, Serve, Tick
 from formation_p2p.peer.peer import Peer
 from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.addresses import host_of, private_address, public_address
+from formation_p2p.sim.connections import Connections
+from formation_p2p.sim.layout import Layout
+from formation_p2p.sim.liars import Liar, Lie
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.trust.network import Network
 from formation_p2p.units import GIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job
 
 # 2026-01-01, so that records and grants have plausible times.
 EPOCH_UNIX_S: Final = 1_767_225_600.0
@@ -74,53 +80,48 @@ class Sent:
     message: kad.Message | work.WorkMessage
 
 
-@dataclass(slots=True, eq=False)
-class SimNode:
-    """A peer of the world, by name. `told` is what its jobs told, `explained` its queries'."""
-
-    name: str
-    world: World
-    identity: Identity
-    peer: Peer
-    contact: Contact
-    alive: bool = True
-    left: bool = False
-    told: list[JobEvent] = field(default_factory=list)
-    refused: list[Refuse] = field(default_factory=list)
-    explained: list[Explained] = field(default_factory=list)
-    running: dict[tuple[str, str], int] = field(default_factory=dict)
-    tick_s: float = float("inf")
-
-    def submit(self, job: Job) -> None:
-        self.world.tell(self, Submit(job))
-
-    def cancel(self, job_id: str) -> None:
-        self.world.tell(self, CancelJob(job_id))
-
-    def explain(self, needs: Requirements | None, name: str = "a task") -> None:
-        self.world.tell(self, Explain(0, needs, name))
-
-    def leave(self) -> None:
-        self.world.tell(self, Leave())
-
-
 class World:
-    """`run` says what executions do; the default takes a second and echoes the payload."""
+    """`run` says what executions do; the default takes a second and echoes the payload.
 
-    def __init__(self, seed: int, run: Run | None = None) -> None:
+    `latency` is one way; `loss` is the share of messages that never arrive. With `connections`
+    messages wait for a dial where there is none. Set `layout` for nodes that are added asleep.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        run: Run | None = None,
+        *,
+        lean: bool = False,
+        loss: float = 0.0,
+        connections: Connections | None = None,
+        trace: TraceDigest | None = None,
+        terms: Terms | None = None,
+    ) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.now_s = 0.0
         self.nodes: dict[str, SimNode] = {}
+        self.gates: list[SimNode] = []
         self.sent: list[Sent] = []
-        self.latency: Callable[[str, str], float] = lambda a, b: LATENCY_S
+        self.messages: Counter[str] = Counter()  # requests and replies, by the requests' cause
+        self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
         self.run: Run = run or (lambda execute: (1.0, Succeeded(execute.payload)))
+        self.layout: Layout | None = None
+        self.connections = connections
+        self._lean = lean
+        self._loss = loss
+        self._trace = trace
+        self._terms = terms
+        self._loss_rng = random.Random(f"{seed}/loss")
         self._root = self._identity("root")
         self._by_id: dict[PeerId, SimNode] = {}
+        self._numbered: list[SimNode] = []
+        self.undialable: set[str] = set()  # by name: those whom nobody can dial back
         self._cuts: set[frozenset[str]] = set()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self._asks: dict[int, tuple[SimNode, int, kad.Request]] = {}
+        self._asks: dict[int, _Asking] = {}
         self._delivered_s: dict[tuple[str, str], float] = {}
 
     # -- the people -----------------------------------------------------------------------------
@@ -132,24 +133,46 @@ class World:
         serve: Serve | None = None,
         rights: Rights | None = None,
         stranger: bool = False,
+        gates: Sequence[SimNode] | None = None,
+        site: int = 0,
+        public: bool = False,
+        lie: Lie | None = None,
+        liar: bool = False,
+        asleep: bool = False,
     ) -> SimNode:
-        """A new node, joining through the first one of the world. A stranger's grant is of
-        another network."""
+        """A new node, joining through `gates`, or the first one of the world.
+
+        A stranger's grant is of another network. Those with `public` addresses are each in a
+        subnet of their own. A `liar` answers with one `lie`, or with any. One that is `asleep` is
+        not there before it is told to `wake` or, where there is a `layout`, before anybody tells
+        it anything.
+        """
         identity = self._identity(name)
-        root = self._identity("another root") if stranger else self._root
-        granted = issue(root, rights or Rights(int(EPOCH_UNIX_S) + 10**7), identity.peer_id)
-        network = Network(root.public_key, (), granted)
-        if stranger:
-            # It knows the network's public side, and shows a grant that is worth nothing there.
-            network = _disguised(network, self._root.public_key)
-        rng = random.Random(f"{self.seed}/{name}")
-        a, b, c = (len(self.nodes) + 1).to_bytes(3, "big")
-        contact = Contact(identity.peer_id, (f"/ip4/10.{a}.{b}.{c}/tcp/4001",))
-        node = SimNode(name, self, identity, Peer(identity, network, rng), contact)
-        gates = tuple(n.contact for n in list(self.nodes.values())[:1])
+        number = len(self._numbered)
+        contact = Contact(identity.peer_id, ((public_address if public else private_address)(number),))
+
+        def born() -> Peer | Liar:
+            root = self._identity("another root") if stranger else self._root
+            granted = issue(root, rights or Rights(int(EPOCH_UNIX_S) + 10**7), identity.peer_id)
+            network = Network(root.public_key, (), granted)
+            if stranger:
+                # It knows the network's public side, and shows a grant that is worth nothing.
+                network = _disguised(network, self._root.public_key)
+            rng = random.Random(f"{self.seed}/{name}")
+            peer = Peer(identity, network, rng, self._terms)
+            if not liar:
+                return peer
+            return Liar(peer, lie, random.Random(f"{self.seed}/{name}/lies"))
+
+        if gates is None:
+            gates = list(self.nodes.values())[:1]
+        known = tuple(gate.contact for gate in gates)
+        node = SimNode(name, number, self, identity, contact, known, born, site)
         self.nodes[name] = node
         self._by_id[identity.peer_id] = node
-        self.tell(node, Joined(contact.addresses, gates))
+        self._numbered.append(node)
+        if not asleep:
+            self.wake(node)
         if serve is not None:
             self.tell(node, serve)
         return node
@@ -171,23 +194,57 @@ class World:
     def elapse(self, seconds: float) -> None:
         """Let virtual time pass."""
         until_s = self.now_s + seconds
+        queue, pop = self._queue, heapq.heappop
         for _ in range(MAX_STEPS):
-            if not self._queue or self._queue[0][0] > until_s:
+            if not queue or queue[0][0] > until_s:
                 self.now_s = until_s
                 return
-            at_s, _, action = heapq.heappop(self._queue)
-            self.now_s = at_s
-            action()
+            self.now_s, _, action, arguments = pop(queue)
+            action(*arguments)
         raise AssertionError(f"more than {MAX_STEPS} steps in {seconds} s; seed {self.seed}")
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Have something happen in a while."""
+        self._at(self.now_s + delay_s, action, *arguments)
+
+    def wake(self, node: SimNode) -> None:
+        """Have a node join. With a `layout` it has been there for long: its table is full."""
+        if node.awake:
+            return
+        node.awake = True
+        if self.layout is None:
+            self.tell(node, Joined(node.contact.addresses, node.gates))
+            return
+        self.tell(node, Joined(node.contact.addresses, ()))
+        known = self.layout.known_to(node.identity.key)
+        peer = node.peer
+        for contact in known:
+            peer.dht.table.saw(contact, self.now_s)
+            peer.dht.table.looked_into(key_of_peer(contact.peer_id), self.now_s)
+            if self.connections is not None:
+                self.connections.connect(node.number, self._by_id[contact.peer_id].number)
+        peer.dht.table.looked_into(node.identity.key, self.now_s)
+        if node.name not in self.undialable:
+            for contact in known[:VOTERS]:
+                self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
         node.alive = False
         node.running.clear()
         gone = Undelivered(node.identity.peer_id, "the connection broke")
-        for other in self.nodes.values():
+        for other in self._neighbours(node):
             if other is not node and not self._is_cut(node, other):
-                self._later(LATENCY_S, partial(self.tell, other, gone))
+                self.after(LATENCY_S, self.tell, other, gone)
+
+    def vanish(self, node: SimNode) -> None:
+        """As when the power fails: nobody is told, and who asks it waits in vain."""
+        node.alive = False
+        node.silent = True
+        node.running.clear()
+        node.forget()
+        if self.connections is not None:
+            self.connections.close(node.number)
 
     def cut(self, a: SimNode, b: SimNode) -> None:
         """Nothing passes between the two until `heal`. Nobody is told: packets just vanish."""
@@ -200,13 +257,15 @@ class World:
         """Hand an event to a node, and perform what comes of it."""
         if not node.alive:
             return
-        now = Moment(self.now_s, EPOCH_UNIX_S + self.now_s)
-        for effect in node.peer.handle(event, now):
+        if not node.awake:
+            self.wake(node)
+        peer = node.peer
+        for effect in peer.handle(event, Moment(self.now_s, EPOCH_UNIX_S + self.now_s)):
             self._perform(node, effect)
-        due_s = max(node.peer.next_timeout(), self.now_s)
+        due_s = max(peer.next_timeout(), self.now_s)
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
-            self._at(due_s, lambda: self._tick(node, due_s))
+            self._at(due_s, self._tick, node, due_s)
 
     # -- the insides ----------------------------------------------------------------------------
 
@@ -218,15 +277,40 @@ class World:
             node.tick_s = float("inf")
             self.tell(node, Tick())
 
-    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+    def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
-        heapq.heappush(self._queue, (at_s, self._count, action))
+        heapq.heappush(self._queue, (at_s, self._count, action, arguments))
 
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._at(self.now_s + delay_s, action)
+    def _neighbours(self, node: SimNode) -> list[SimNode]:
+        """Whoever is connected to a node that is going: everybody, if connections are not kept."""
+        if self.connections is None:
+            return self._numbered
+        return [self._numbered[number] for number in self.connections.close(node.number)]
 
     def _is_cut(self, a: SimNode, b: SimNode) -> bool:
-        return frozenset((a.name, b.name)) in self._cuts
+        return a.side != b.side or (bool(self._cuts) and frozenset((a.name, b.name)) in self._cuts)
+
+    def _is_lost(self) -> bool:
+        return self._loss > 0 and self._loss_rng.random() < self._loss
+
+    def _cannot_dial(self, a: SimNode, b: SimNode) -> bool:
+        """Whether a connection would be needed, and there is no way to one."""
+        if b.name not in self.undialable or self.connections is None:
+            return False
+        return not self.connections.are_connected(a.number, b.number)
+
+    def _delay_s(self, a: SimNode, b: SimNode) -> float:
+        one_way_s = self.latency(a, b)
+        if self.connections is None:
+            return one_way_s
+        return self.connections.delay_s(a.number, b.number, one_way_s, self.now_s)
+
+    def _deliver(self, a: SimNode, b: SimNode, message: kad.Message | work.WorkMessage) -> None:
+        """Note a message that is on its way and will arrive."""
+        if not self._lean:
+            self.sent.append(Sent(self.now_s, a.name, b.name, message))
+        if self._trace is not None:
+            self._trace.delivered(self.now_s, a.name, b.name, message)
 
     def _perform(self, node: SimNode, effect: Effect) -> None:
         match effect:
@@ -234,6 +318,10 @@ class World:
                 self._ask(node, effect)
             case Answer(ask_id, message):
                 self._answer(node, ask_id, message)
+            case DialBack():
+                self._dial_back(node, effect)
+            case Advertise(reach):
+                self._advertise(node, reach is Reach.SERVER)
             case Send(to, message):
                 self._send(node, to, message)
             case Execute():
@@ -244,11 +332,12 @@ class World:
             case Fence(lease_id):
                 for key in [key for key in node.running if key[0] == lease_id]:
                     del node.running[key]
-                self._later(0, lambda: self.tell(node, Fenced(lease_id)))
+                self.after(0, self.tell, node, Fenced(lease_id))
             case Tell(event=event):
                 node.told.append(event)
             case Explained():
                 node.explained.append(effect)
+                node.heard(effect)
             case Refuse():
                 node.refused.append(effect)
             case Left():
@@ -257,69 +346,105 @@ class World:
             case _:
                 raise AssertionError(f"the world does not know the effect {effect}")
 
-    def _reach(self, a: SimNode, b: PeerId) -> SimNode | None:
-        other = self._by_id.get(b)
-        if other is None or not other.alive:
-            return None
-        return other
-
     def _ask(self, node: SimNode, ask: Ask) -> None:
-        other = self._reach(node, ask.to.peer_id)
-        delay_s = self.latency(node.name, ask.to.peer_id if other is None else other.name)
-        if other is None:
-            refused = AskFailed(ask.ask_id, "connection refused")
-            self._later(2 * delay_s, lambda: self.tell(node, refused))
-            return
-        if self._is_cut(node, other):
-            late = AskFailed(ask.ask_id, "no answer in time")
-            self._later(ask.timeout_s, lambda: self.tell(node, late))
-            return
-        request = kad.parse_request(kad.encode(ask.message))
-        self.sent.append(Sent(self.now_s, node.name, other.name, request))
-        self._later(delay_s, lambda: self._asked(node, ask.ask_id, other, request))
+        node.messages[ask.cause] += 1
+        self.messages[ask.cause] += 1
+        asking = _Asking(node, ask, self.now_s + ask.timeout_s)
+        other = self._by_id.get(ask.to.peer_id)
+        if other is None or not (other.alive or other.silent):
+            # Nobody has this address, or its host is up and the node is not.
+            delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
+            self._fail(asking, self.now_s + delay_s, "connection refused")
+        elif not other.alive or self._is_cut(node, other) or self._cannot_dial(node, other) or self._is_lost():
+            self._fail(asking, asking.deadline_s, "no answer in time")
+        else:
+            request = ask.message
+            if not self._lean:
+                request = kad.parse_request(kad.encode(request))
+            if self.connections is None:
+                node.asked.add(other.name)
+            self._deliver(node, other, request)
+            self.after(self._delay_s(node, other), self._asked, asking, other, request)
 
-    def _asked(self, node: SimNode, ask_id: int, other: SimNode, request: kad.Request) -> None:
+    def _asked(self, asking: _Asking, other: SimNode, request: kad.Request) -> None:
+        if other.silent:
+            self._fail(asking, asking.deadline_s, "no answer in time")
+            return
         if not other.alive:
-            broke = AskFailed(ask_id, "the connection broke")
-            self._later(self.latency(other.name, node.name), lambda: self.tell(node, broke))
+            at_s = self.now_s + self.latency(other, asking.node)
+            self._fail(asking, at_s, "the connection broke")
             return
         self._count += 1
-        self._asks[self._count] = (node, ask_id, request)
-        self.tell(other, Asked(self._count, node.contact, request))
+        asked_id = self._count
+        self._asks[asked_id] = asking
+        self.tell(other, Asked(asked_id, asking.node.seen, request))
 
     def _answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
-        asker, ask_id, request = self._asks.pop(asked_id)
-        reply = None if message is None else kad.parse_reply(kad.encode(message), request)
+        asking = self._asks.pop(asked_id)
+        asker, request = asking.node, asking.ask.message
+        reply: Any = message
+        if message is not None:
+            if self._is_lost():
+                self._fail(asking, asking.deadline_s, "no answer in time")
+                return
+            if not self._lean:
+                reply = kad.parse_reply(kad.encode(message), request)
+        at_s = self.now_s + self.latency(node, asker)  # on the connection that it came over
+        if at_s > asking.deadline_s:
+            self._fail(asking, asking.deadline_s, "no answer in time")
+            return
         if reply is not None:
-            self.sent.append(Sent(self.now_s, node.name, asker.name, reply))
-        answered = Answered(ask_id, node.contact, reply)
-        delay_s = self.latency(node.name, asker.name)
-        self._later(delay_s, lambda: self.tell(asker, answered))
+            self.messages[asking.ask.cause] += 1
+            asker.messages[asking.ask.cause] += 1
+            self._deliver(node, asker, reply)
+        self._at(at_s, self.tell, asker, Answered(asking.ask.ask_id, node.contact, reply))
+
+    def _dial_back(self, node: SimNode, dial: DialBack) -> None:
+        other = self._by_id[dial.to.peer_id]
+        dialled = DialledBack(dial.ask_id, other.name not in self.undialable)
+        # A round trip each for TCP, Noise and yamux.
+        self.after(6 * self.latency(node, other), self.tell, node, dialled)
+
+    def _advertise(self, node: SimNode, serves_dht: bool) -> None:
+        """As identify's push: those whom it is connected to are told."""
+        if serves_dht == node.serves_dht:
+            return
+        node.serves_dht = serves_dht
+        if self.connections is None:
+            connected = [self.nodes[name] for name in sorted(node.asked)]
+        else:
+            connected = [self._numbered[n] for n in self.connections.of(node.number)]
+        met = Met(node.seen)
+        for other in connected:
+            self.after(self.latency(node, other), self.tell, other, met)
+
+    def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
+        at_s = min(at_s, asking.deadline_s)
+        self._at(at_s, self.tell, asking.node, AskFailed(asking.ask.ask_id, reason))
 
     def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
-        other = self._reach(node, to.peer_id)
-        delay_s = self.latency(node.name, to.peer_id if other is None else other.name)
-        if other is None:
+        other = self._by_id.get(to.peer_id)
+        if other is None or not other.alive:
             lost = Undelivered(to.peer_id, "connection refused")
-            self._later(2 * delay_s, lambda: self.tell(node, lost))
+            delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
+            self.after(delay_s, self.tell, node, lost)
             return
         if self._is_cut(node, other):
             return
-        parsed = work.parse(work.pack(message))
-        self.sent.append(Sent(self.now_s, node.name, other.name, parsed))
+        parsed = message if self._lean else work.parse(work.pack(message))
+        self._deliver(node, other, parsed)
         # One stream for each pair: what was sent first arrives first.
         wire = (node.name, other.name)
-        at_s = max(self.now_s + delay_s, self._delivered_s.get(wire, 0.0))
+        at_s = max(self.now_s + self._delay_s(node, other), self._delivered_s.get(wire, 0.0))
         self._delivered_s[wire] = at_s
-        received = Received(node.contact, parsed)
-        self._at(at_s, lambda: self.tell(other, received))
+        self._at(at_s, self.tell, other, Received(node.contact, parsed))
 
     def _execute(self, node: SimNode, execute: Execute) -> None:
         key = (execute.lease_id, execute.attempt_id)
         self._count += 1
         run = node.running[key] = self._count
         started = ExecutionStarted(execute.lease_id, execute.attempt_id)
-        self._later(0, lambda: self.tell(node, started))
+        self.after(0, self.tell, node, started)
         duration_s, outcome = self.run(execute)
         if execute.timeout_s is not None and duration_s > execute.timeout_s:
             duration_s = execute.timeout_s
@@ -330,12 +455,20 @@ class World:
             if node.running.get(key) == run:
                 self._end(node, key, outcome, ran_ms)
 
-        self._later(duration_s, ended)
+        self.after(duration_s, ended)
 
     def _end(self, node: SimNode, key: tuple[str, str], outcome: Outcome, ran_ms: int) -> None:
         if node.running.pop(key, None) is not None:
             ended = ExecutionEnded(*key, outcome, ran_ms)
-            self._later(0, lambda: self.tell(node, ended))
+            self.after(0, self.tell, node, ended)
+
+
+class _Asking(NamedTuple):
+    """A request under way: it must have ended by `deadline_s`."""
+
+    node: SimNode
+    ask: Ask
+    deadline_s: float
 
 
 def _disguised(network: Network, root_public_key: bytes) -> Network:

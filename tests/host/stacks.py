@@ -26,6 +26,8 @@ class Recorder:
     frames: list[tuple[Contact, bytes]] = field(default_factory=list)
     lost: list[tuple[PeerId, str]] = field(default_factory=list)
     gone: list[PeerId] = field(default_factory=list)
+    dialled: list[tuple[PeerId, str]] = field(default_factory=list)
+    met: list[Contact] = field(default_factory=list)
     respond: Callable[[bytes, Answer], None] = lambda frame, answer: answer(b"re:" + frame)
     take: Callable[[bytes], None] = lambda frame: None
 
@@ -39,6 +41,12 @@ class Recorder:
 
     def undelivered(self, to: PeerId, reason: str) -> None:
         self.lost.append((to, reason))
+
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        self.dialled.append((peer, host))
+
+    def told(self, peer: Contact) -> None:
+        self.met.append(peer)
 
     def disconnected(self, peer: PeerId) -> None:
         self.gone.append(peer)

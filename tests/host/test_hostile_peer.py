@@ -157,7 +157,7 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
                 await (await mallory.muxed(victim)).pipe.close()
             await until(lambda: psutil.Process().num_fds() <= files)
             table = victim.stack._running.swarm
-            await until(lambda: len(list(table._all())) == 1 and not table._handshakes)
+            await until(lambda: len(list(table.all())) == 1 and not table._handshakes)
 
     run(story, within_s=30)
 
@@ -177,7 +177,7 @@ def test_one_address_does_not_take_all_the_slots(monkeypatch: pytest.MonkeyPatch
                 await stream.aclose()
             await until(lambda: not victim.stack._running.swarm._handshakes)
             hands = [await mallory.muxed(victim) for _ in range(3)]
-            await until(lambda: len(list(victim.stack._running.swarm._all())) == len(hands))
+            await until(lambda: len(list(victim.stack._running.swarm.all())) == len(hands))
             await closed(await mallory.tcp(victim), within_s=0.5)
 
     run(story)
@@ -238,7 +238,7 @@ def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
             await trio.sleep(0.4)
             await mallory.muxed(victim)
             table = victim.stack._running.swarm
-            assert len(list(table._all())) <= 5
+            assert len(list(table.all())) <= 5
             assert idle
 
     run(story)
@@ -390,7 +390,7 @@ def test_hundreds_of_streams_are_reset() -> None:
             for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
                 await hand.until(WINDOW_UPDATE, RST)
             (connection,) = [
-                c for c in victim.stack._running.swarm._all() if len(c.get_streams()) > 5
+                c for c in victim.stack._running.swarm.all() if len(c.get_streams()) > 5
             ]
             assert len(connection.get_streams()) <= net_yamux.MAX_INBOUND_STREAMS + 1
 
@@ -533,13 +533,23 @@ def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
                 Identify(
                     listen_addrs=[
                         Multiaddr(f"/ip4/192.0.2.{i}/tcp/4001").to_bytes() for i in range(100)
-                    ]
+                    ],
+                    protocols=[KAD_PROTOCOL],
                 ).SerializeToString()
             ),
             tuple(f"/ip4/192.0.2.{i}/tcp/4001" for i in range(MAX_ADDRESSES)),
         ),
+        (
+            encode_frame(
+                Identify(
+                    listen_addrs=[Multiaddr("/ip4/192.0.2.1/tcp/4001").to_bytes()],
+                    protocols=["/ipfs/ping/1.0.0"],
+                ).SerializeToString()
+            ),
+            (),
+        ),
     ],
-    ids=["silence", "varint", "long", "protobuf", "addresses", "many"],
+    ids=["silence", "varint", "long", "protobuf", "addresses", "many", "client"],
 )
 def test_whatever_a_peer_says_of_itself(message: bytes, believed: tuple[str, ...]) -> None:
     async def story() -> None:
@@ -642,7 +652,7 @@ def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection(
                 await hand.open(sid, KAD_PROTOCOL)
                 await hand.send(WINDOW_UPDATE, 0, sid, 2**31)
                 await hand.data(sid, encode_frame(b"flood") * 20)
-            await until(lambda: len(list(victim.stack._running.swarm._all())) == 1)
+            await until(lambda: len(list(victim.stack._running.swarm.all())) == 1)
             victim.respond = lambda frame, answer: answer(b"re:" + frame)
 
     run(story)

@@ -364,7 +364,7 @@ def test_an_ipv6_peer_has_an_address() -> None:
         alice, bob = Node(listen=("/ip6/::1/tcp/0",)), Node(listen=("/ip6/::1/tcp/0",))
         async with running(alice, bob):
             assert await alice.ask(bob, b"hello") == b"re:hello"
-            (connection,) = bob.stack._running.swarm._all()
+            (connection,) = bob.stack._running.swarm.all()
             assert connection.remote_host == "::1"
             assert bob.requests[0][0] == alice.contact
 
@@ -434,7 +434,7 @@ def test_our_muxer_is_the_one_that_is_used() -> None:
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
             for node in (alice, bob):
-                (connection,) = node.stack._running.swarm._all()
+                (connection,) = node.stack._running.swarm.all()
                 assert type(connection.muxed_conn) is net_yamux.Muxer
 
     run(story)

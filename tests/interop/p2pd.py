@@ -36,6 +36,8 @@ CALL_S: Final = 15.0
 END_S: Final = 5.0
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 
+FLAGS: Final = ("-dhtServer", "-q", "-relay=0", "-relayService=0", "-relayDiscovery=0")
+
 # Request.Type
 _IDENTIFY, _CONNECT, _DHT, _LIST_PEERS, _DISCONNECT = 0, 1, 4, 5, 7
 # DHTRequest.Type
@@ -218,8 +220,7 @@ def _running(binary: Path, stem: Path, flags: Sequence[str]) -> Iterator[_Starti
     control, log = stem.with_suffix(".sock"), stem.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(binary), f"-listen=/unix{control}", f"-hostAddrs={LOOPBACK}", "-dhtServer", "-q"]
-            + ["-relay=0", "-relayService=0", "-relayDiscovery=0", "-natPortMap=0", *flags],
+            [str(binary), f"-listen=/unix{control}", f"-hostAddrs={LOOPBACK}", *FLAGS, *flags],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

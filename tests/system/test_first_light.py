@@ -83,11 +83,23 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
             super().send(to, frame)
 
         async def ask(
-            self, to: Contact, frame: bytes, *, timeout_s: float, expects_answer: bool = True
+            self,
+            to: Contact,
+            frame: bytes,
+            *,
+            timeout_s: float,
+            expects_answer: bool = True,
+            dials_back: bool = False,
         ) -> bytes | None:
             request = kad.parse_request(frame)
             sent.append(Sent(self._identity.peer_id, to.peer_id, request))
-            raw = await super().ask(to, frame, timeout_s=timeout_s, expects_answer=expects_answer)
+            raw = await super().ask(
+                to,
+                frame,
+                timeout_s=timeout_s,
+                expects_answer=expects_answer,
+                dials_back=dials_back,
+            )
             if raw is not None:
                 reply = kad.parse_reply(raw, request)
                 sent.append(Sent(to.peer_id, self._identity.peer_id, reply))

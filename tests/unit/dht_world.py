@@ -24,18 +24,19 @@ from formation_p2p.dht import messages as kad
 from formation_p2p.dht.kademlia import Kademlia
 from formation_p2p.dht.operations import OperationId, Published, Searched
 from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
-from formation_p2p.dht.store import RecordStore
+from formation_p2p.dht.store import RecordStore, _Checked
 from formation_p2p.discovery.announcer import names_of
 from formation_p2p.discovery.finder import suits
 from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.keyspace import Span
+from formation_p2p.identity import Identity, PeerId, key_of_peer
+from formation_p2p.keyspace import Span, key_of
 from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.units import GIB
 
 EPOCH_UNIX_S: Final = 1_700_000_000.0
+NOW: Final = Moment(1000.0, EPOCH_UNIX_S)
 LATENCY_S: Final = 0.01
 NETWORK: Final = b"n" * 32
 MACHINE: Final = Capability(cpu_milli=8000, memory_bytes=32 * GIB)
@@ -81,12 +82,61 @@ def tombstone(name: str, now: Moment, *, sequence: int | None = None) -> SignedP
     return sealed(gone, person(name))
 
 
+def added(signed: SignedProfile, *names: bytes, acknowledged: bool = False) -> kad.AddProvider:
+    """What an author sends to have its profile kept under these names."""
+    first, *more = names
+    author = Contact(signed.profile.peer_id, signed.profile.addresses)
+    return kad.AddProvider(first, kad.Provider(author, signed.raw), tuple(more), acknowledged)
+
+
+def checked(signed: SignedProfile, names: Mapping[bytes, tuple[int, Span]]) -> _Checked:
+    """As a store has it after it has verified it."""
+    return _Checked(signed, names)
+
+
 def admit_all(profile: Profile, now: Moment) -> Denied | None:
     return None
 
 
 def names_in_network(profile: Profile) -> Mapping[bytes, tuple[int, Span]]:
     return names_of(profile, NETWORK)
+
+
+class Alone:
+    """Alice's node, whose peers are played by the test."""
+
+    def __init__(self, *, k: int = 20, knows: tuple[Contact, ...] = ()) -> None:
+        self.own = contact("alice")
+        self.records = RecordStore(admit_all, names_in_network, suits)
+        self.dht = Kademlia(self.own.peer_id, self.records, random.Random(1), k=k)
+        for known in knows:
+            self.dht.table.saw(known, NOW.mono_s)
+
+    def asks(self) -> list[Ask]:
+        effects, completed = self.dht.take()
+        assert completed == []
+        assert all(isinstance(effect, Ask) for effect in effects)
+        return [effect for effect in effects if isinstance(effect, Ask)]
+
+    def answer(self, ask: Ask, reply: kad.Reply | None, now: Moment = NOW) -> None:
+        self.dht.handle(Answered(ask.ask_id, ask.to, reply), now)
+
+    def fail(self, ask: Ask, now: Moment = NOW) -> None:
+        self.dht.handle(AskFailed(ask.ask_id, "no answer"), now)
+
+    def asked(
+        self, request: kad.Request, sender: Contact | None = None, now: Moment = NOW
+    ) -> kad.Reply | None:
+        """What alice answers, whatever else she does about it."""
+        self.dht.handle(Asked(7, sender or contact("bob"), request), now)
+        effects, _ = self.dht.take()
+        [answer] = [effect for effect in effects if isinstance(effect, Answer)]
+        assert answer.ask_id == 7
+        return answer.message
+
+
+def nearest_first(name: bytes, *contacts: Contact) -> list[Contact]:
+    return sorted(contacts, key=lambda each: key_of_peer(each.peer_id) ^ key_of(name))
 
 
 Completed = Searched[SignedProfile] | Published
@@ -106,6 +156,7 @@ class DhtNode:
     identity: Identity
     contact: Contact
     dht: Kademlia[SignedProfile]
+    records: RecordStore
     alive: bool = True
     silent: bool = False
     lie: Lie | None = None
@@ -116,6 +167,16 @@ class DhtNode:
     @property
     def peer_id(self) -> PeerId:
         return self.identity.peer_id
+
+    def keep(self, name: bytes, signed: SignedProfile, now: Moment) -> bool:
+        """As if the author had sent it."""
+        return self.records.keep(self.contact, added(signed, name), now)
+
+    def held(self, name: bytes, now: Moment) -> list[Profile]:
+        """The profiles that this node would tell of under a name, all of them."""
+        authors = self.records._by_name.get(name, ())
+        profiles = (self.records._entries[author].signed.profile for author in authors)
+        return [each for each in profiles if each.expires_unix_s > now.unix_s]
 
     def searched(self, operation: OperationId) -> Searched[SignedProfile]:
         ended = self.ended(operation)
@@ -163,7 +224,7 @@ class DhtWorld:
         store = RecordStore(admit_all, names_in_network, suits)
         rng = random.Random(f"{self._seed}/{name}")
         dht = Kademlia(person(name).peer_id, store, rng, k=self._k)
-        node = DhtNode(name, person(name), contact(name), dht)
+        node = DhtNode(name, person(name), contact(name), dht, store)
         if name in self.nodes:
             self.nodes[name].alive = False
         self.nodes[name] = self._by_id[node.peer_id] = node
@@ -263,3 +324,10 @@ class DhtWorld:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
         answered = Answered(ask.ask_id, other.contact, reply)
         self._at(self.now_s + LATENCY_S, lambda: self._tell(node, answered))
+
+
+def village(seed: int, size: int, *, k: int) -> DhtWorld:
+    town = DhtWorld(seed, k=k)
+    town.join(*(f"node {number}" for number in range(size)))
+    town.elapse(5)
+    return town

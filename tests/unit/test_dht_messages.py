@@ -42,7 +42,7 @@ from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES
 from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.keyspace import Key, key_to_bytes
+from formation_p2p.keyspace import MAX_DEPTH, Key, key_to_bytes
 from formation_p2p.records.addresses import MAX_ADDRESSES
 from tests.unit import dht_world as world
 
@@ -91,7 +91,13 @@ def name_field(name: bytes) -> bytes:
 
 
 RECORD, CLOSER, PROVIDER, QUERY, PROFILE = 3, 8, 9, 100, 100
+MORE, ACKNOWLEDGED, SHARDS = 101, 102, 103
 TARGET = Key(7)
+COUNT = ShardCount(members=33, settled=9, shallower=2, deeper=300, depth=4)
+COUNT_ON_THE_WIRE = length(
+    SHARDS, integer(1, 33) + integer(2, 300) + integer(3, 2) + integer(4, 4) + integer(5, 9)
+)
+ANNOUNCED = AddProvider(b"name", Provider(ALICE, b"signed"), (b"other",), acknowledged=True)
 
 REQUESTS: list[tuple[Request, bytes]] = [
     (Ping(), kind("PING")),
@@ -109,6 +115,14 @@ REQUESTS: list[tuple[Request, bytes]] = [
         kind("ADD_PROVIDER")
         + name_field(b"name")
         + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+    ),
+    (
+        ANNOUNCED,
+        kind("ADD_PROVIDER")
+        + name_field(b"name")
+        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed")))
+        + length(MORE, b"other")
+        + integer(ACKNOWLEDGED, 1),
     ),
     (
         PutValue(b"name", b"signed"),
@@ -129,6 +143,16 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
         kind("GET_PROVIDERS")
         + length(CLOSER, peer(BOB))
         + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+    ),
+    (
+        GetProviders(b"name"),
+        Providers((), (), COUNT),
+        kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE,
+    ),
+    (
+        ANNOUNCED,
+        Added((COUNT, ShardCount()), (BOB,)),
+        kind("ADD_PROVIDER") + length(CLOSER, peer(BOB)) + COUNT_ON_THE_WIRE + length(SHARDS, b""),
     ),
     (
         GetValue(b"name"),
@@ -203,6 +227,41 @@ def test_fields_that_we_do_not_know_are_skipped() -> None:
 def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
     raw = encode(AddProvider(b"name", Provider(ALICE, b"signed")))
     assert b"\xa2\x06\x06signed" in raw  # field 100, and fields below 16 take one byte
+    assert min(QUERY, PROFILE, MORE, ACKNOWLEDGED, SHARDS) >= 100
+
+
+def test_what_others_send_lacks_what_we_add_and_is_good_without_it() -> None:
+    add = kind("ADD_PROVIDER") + name_field(b"name") + length(PROVIDER, peer(ALICE))
+    assert parse_request(add) == AddProvider(b"name", Provider(ALICE), (), acknowledged=False)
+    reply = kind("GET_PROVIDERS") + length(PROVIDER, peer(ALICE))
+    assert parse_reply(reply, GetProviders(b"name")) == Providers((Provider(ALICE),), (), None)
+
+
+def test_a_reply_with_several_counts_to_a_question_for_one_is_read_as_the_first() -> None:
+    raw = kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE + length(SHARDS, integer(1, 1))
+    assert parse_reply(raw, GetProviders(b"name")) == Providers((), (), COUNT)
+
+
+@pytest.mark.parametrize("counts", [0, 1, 3])
+def test_an_acknowledgement_has_one_count_for_each_name(counts: int) -> None:
+    raw = kind("ADD_PROVIDER") + counts * COUNT_ON_THE_WIRE
+    with pytest.raises(ProtocolViolation, match=f"{counts} counts for 2 names"):
+        parse_reply(raw, ANNOUNCED)
+
+
+def test_no_shard_is_said_to_be_deeper_than_any_may_be() -> None:
+    raw = kind("GET_PROVIDERS") + length(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
+    told = parse_reply(raw, GetProviders(b"name"))
+    assert told == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
+
+
+def test_of_too_many_further_names_the_first_are_read() -> None:
+    raw = encode(AddProvider(b"name", Provider(ALICE), (b"more",) * (MAX_NAMES + 5)))
+    assert parse_request(raw) == AddProvider(b"name", Provider(ALICE), (b"more",) * MAX_NAMES)
+
+
+def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
+    assert ANNOUNCED.names == (b"name", b"other")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +289,21 @@ def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
             "a profile of 4097 bytes",
         ),
         (
+            kind("ADD_PROVIDER")
+            + name_field(b"name")
+            + length(PROVIDER, peer(ALICE))
+            + length(MORE, b""),
+            "a further key of other than 1 to 128 bytes",
+        ),
+        (
+            kind("ADD_PROVIDER")
+            + name_field(b"name")
+            + length(PROVIDER, peer(ALICE))
+            + length(MORE, b"good")
+            + length(MORE, bytes(MAX_NAME_BYTES + 1)),
+            "a further key of other than 1 to 128 bytes",
+        ),
+        (
             name_field(b"name") + length(RECORD, length(2, bytes(MAX_VALUE_BYTES + 1))),
             "a value of 4097 bytes",
         ),
@@ -255,6 +329,7 @@ def test_requests_that_the_protocol_does_not_allow_are_violations(raw: bytes, pr
     [
         (PutValue(b"name", b""), 0, 1),
         (GetValue(b"name"), 1, 4),
+        (ANNOUNCED, 2, 3),
         (GetProviders(b"name"), 3, 1),
         (FindNode(b"name"), 4, 5),
         (Ping(), 5, 0),
@@ -267,7 +342,7 @@ def test_a_reply_of_another_type_is_a_violation(
         parse_reply(integer(1, answered), request_)
 
 
-def test_add_provider_has_no_reply_whatever_comes() -> None:
+def test_a_plain_add_provider_has_no_reply_whatever_comes() -> None:
     assert parse_reply(b"\xff", AddProvider(b"name", Provider(ALICE))) is None
 
 
@@ -305,7 +380,11 @@ def test_the_largest_messages_that_we_write_fit_into_a_frame() -> None:
     provider = Provider(largest, bytes(MAX_VALUE_BYTES))
     reply = Providers((provider,) * MAX_PROVIDERS, (largest,) * MAX_CLOSER)
     assert 200_000 < len(encode(reply)) <= MAX_KAD_FRAME_BYTES
-    assert len(encode(AddProvider(bytes(MAX_NAME_BYTES), provider))) <= MAX_KAD_FRAME_BYTES
+    more = (bytes(MAX_NAME_BYTES),) * MAX_NAMES
+    assert len(encode(AddProvider(more[0], provider, more, True))) <= MAX_KAD_FRAME_BYTES
+    count = ShardCount(most := (1 << 32) - 1, most, most, most, MAX_DEPTH)
+    added = Added((count,) * (MAX_NAMES + 1), (largest,) * MAX_CLOSER)
+    assert len(encode(added)) <= MAX_KAD_FRAME_BYTES
 
 
 names = st.binary(min_size=1, max_size=MAX_NAME_BYTES)
@@ -321,13 +400,17 @@ contacts = st.builds(
 closer = st.lists(contacts, max_size=MAX_CLOSER).map(tuple)
 providers = st.builds(Provider, contacts, values)
 queries = st.builds(
-    ProviderQuery, st.integers(0, (1 << 256) - 1).map(Key), values, st.integers(1, MAX_PROVIDERS)
+    ProviderQuery, st.integers(0, (1 << 256) - 1).map(Key), values, st.integers(0, MAX_PROVIDERS)
 )
+amounts = st.integers(0, (1 << 32) - 1)
+counts = st.builds(ShardCount, amounts, amounts, amounts, amounts, st.integers(0, MAX_DEPTH))
+more_names = st.lists(names, max_size=8).map(tuple)
+announced = st.builds(AddProvider, names, providers, more_names, st.just(True))
 requests: st.SearchStrategy[Request] = st.one_of(
     st.just(Ping()),
     st.builds(FindNode, names),
     st.builds(GetProviders, names, st.none() | queries),
-    st.builds(AddProvider, names, providers),
+    st.builds(AddProvider, names, providers, more_names, st.booleans()),
     st.builds(GetValue, names),
     st.builds(PutValue, names, values),
 )
@@ -336,7 +419,22 @@ exchanges: st.SearchStrategy[tuple[Request, Reply]] = st.one_of(
     st.tuples(st.builds(FindNode, names), st.builds(Nodes, closer)),
     st.tuples(
         st.builds(GetProviders, names),
-        st.builds(Providers, st.lists(providers, max_size=MAX_PROVIDERS).map(tuple), closer),
+        st.builds(
+            Providers,
+            st.lists(providers, max_size=MAX_PROVIDERS).map(tuple),
+            closer,
+            st.none() | counts,
+        ),
+    ),
+    announced.flatmap(
+        lambda add: st.tuples(
+            st.just(add),
+            st.builds(
+                Added,
+                st.lists(counts, min_size=len(add.names), max_size=len(add.names)).map(tuple),
+                closer,
+            ),
+        )
     ),
     st.tuples(st.builds(GetValue, names), st.builds(Value, st.none() | values, closer)),
     st.builds(PutValue, names, values).map(lambda put: (put, Stored(put.name, put.value))),
@@ -355,12 +453,13 @@ def test_every_reply_survives_the_wire(exchange: tuple[Request, Reply]) -> None:
 
 
 # Bytes that are nearly messages: fields of the right numbers with junk in them.
+fields = st.integers(1, 12) | st.integers(100, 105)
 junk = st.recursive(
     st.binary(max_size=40),
     lambda inner: st.lists(
         st.one_of(
-            st.builds(integer, st.integers(1, 12) | st.just(100), st.integers(0, (1 << 64) - 1)),
-            st.builds(length, st.integers(1, 12) | st.just(100), inner),
+            st.builds(integer, fields, st.integers(0, (1 << 64) - 1)),
+            st.builds(length, fields, inner),
         ),
         max_size=5,
     ).map(b"".join),
@@ -371,7 +470,7 @@ junk = st.recursive(
 @settings(max_examples=300)
 @given(junk, requests)
 def test_no_bytes_raise_anything_but_a_violation(raw: bytes, request_: Request) -> None:
-    for each in (raw, integer(1, 3) + raw, integer(1, 4) + raw):
+    for each in (raw, *(integer(1, number) + raw for number in range(2, 6))):
         with contextlib.suppress(ProtocolViolation):
             parse_request(each)
         with contextlib.suppress(ProtocolViolation):

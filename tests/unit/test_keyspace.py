@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from formation_p2p.keyspace import (
     KEY_BITS,
+    MAX_DEPTH,
+    WHOLE,
     Key,
+    Span,
     common_prefix,
     distance,
     key_from_bytes,
     key_of,
     key_to_bytes,
+    prefix,
 )
 
 keys = st.integers(0, 2**KEY_BITS - 1).map(Key)
@@ -75,3 +79,21 @@ def test_bytes_of_another_length_are_no_key(length: int) -> None:
 
 def test_the_key_of_a_name_is_its_sha256_read_big_endian() -> None:
     assert key_to_bytes(key_of(b"alice")) == hashlib.sha256(b"alice").digest()
+
+
+@given(keys, st.integers(0, MAX_DEPTH))
+def test_a_prefix_is_the_first_bits_as_text(key: Key, depth: int) -> None:
+    assert prefix(key, depth) == f"{key:0256b}"[:depth]
+
+
+@given(keys, keys, st.integers(0, MAX_DEPTH))
+def test_keys_have_the_same_prefix_just_when_they_share_so_many_bits(
+    a: Key, b: Key, depth: int
+) -> None:
+    near = Key(a ^ (b >> depth))  # shares `depth` bits with a, or more
+    assert prefix(near, depth) == prefix(a, depth)
+    assert (prefix(a, depth) == prefix(b, depth)) == (common_prefix(a, b) >= depth)
+
+
+def test_what_is_whole_is_at_no_depth() -> None:
+    assert WHOLE == Span(0, 0) == (0, 0)

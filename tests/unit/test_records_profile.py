@@ -17,11 +17,15 @@ from formation_p2p.errors import (
     OversizedRecord,
 )
 from formation_p2p.identity import Identity, peer_id_to_bytes
+from formation_p2p.keyspace import MAX_DEPTH, Span
+from formation_p2p.records import envelope
+from formation_p2p.records import profile as profile_module
 from formation_p2p.records.codec import decode, encode
 from formation_p2p.records.envelope import open_envelope, seal
 from formation_p2p.records.profile import (
     MAX_CLOCK_SKEW_S,
     MAX_PROFILE_BYTES,
+    MAX_SPANS,
     MAX_TTL_S,
     Profile,
     open_profile,
@@ -52,6 +56,7 @@ PROFILE = Profile(
     price_micro=1500,
     addresses=("/ip4/192.0.2.1/tcp/4001",),
     grant=b"a grant",
+    spans=(Span(0, 0), Span(3, 4)),
 )
 
 
@@ -87,8 +92,23 @@ small = st.integers(0, 2**63 - 1)
 names = st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), max_size=8, unique=True).map(tuple)
 
 
+spans = st.lists(
+    st.tuples(st.integers(0, MAX_DEPTH), st.integers(0, MAX_DEPTH)).map(
+        lambda ends: Span(min(ends), max(ends))
+    ),
+    max_size=MAX_SPANS,
+).map(tuple)
+
+
 @given(
-    small, st.integers(1, MAX_TTL_S), names, names, small, st.binary(max_size=700), st.booleans()
+    small,
+    st.integers(1, MAX_TTL_S),
+    names,
+    names,
+    small,
+    st.binary(max_size=700),
+    st.booleans(),
+    spans,
 )
 def test_any_profile_survives_the_wire(
     sequence: int,
@@ -98,6 +118,7 @@ def test_any_profile_survives_the_wire(
     price: int,
     grant: bytes,
     withdrawn: bool,
+    spans: tuple[Span, ...],
 ) -> None:
     profile = replace(
         PROFILE,
@@ -108,6 +129,7 @@ def test_any_profile_survives_the_wire(
         price_micro=price,
         grant=grant,
         withdrawn=withdrawn,
+        spans=spans,
     )
     assert open_profile(seal_profile(ALICE, profile), NOW).profile == profile
 
@@ -156,6 +178,44 @@ def test_a_clock_may_run_a_little_ahead_but_not_more() -> None:
         open_profile(raw, NOW - MAX_CLOCK_SKEW_S - 1)
 
 
+# -- seen before --------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_one_profile_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[bytes] = []
+
+    def counted(raw: bytes, *rest: Any) -> Any:
+        verified.append(raw)
+        return envelope.open_envelope(raw, *rest)
+
+    monkeypatch.setattr(profile_module, "open_envelope", counted)
+    fresh = seal_profile(ALICE, replace(PROFILE, sequence=123_456))
+    for second in range(3):
+        open_profile(fresh, NOW + second)
+    assert verified == [fresh]
+    other = seal_profile(ALICE, replace(PROFILE, sequence=123_457))
+    open_profile(other, NOW)
+    assert verified == [fresh, other]
+
+
+def test_what_was_good_when_it_was_verified_still_expires() -> None:
+    raw = seal_profile(ALICE, PROFILE)
+    open_profile(raw, NOW)
+    with pytest.raises(ExpiredRecord):
+        open_profile(raw, NOW + 120)
+    with pytest.raises(ExpiredRecord):
+        open_profile(raw, NOW - MAX_CLOCK_SKEW_S - 1)
+    open_profile(raw, NOW)
+
+
+def test_what_is_bad_is_bad_each_time() -> None:
+    raw = bytearray(seal_profile(ALICE, PROFILE))
+    raw[raw.index(b"cellar")] ^= 1
+    for _ in range(2):
+        with pytest.raises(ForgedRecord):
+            open_profile(bytes(raw), NOW)
+
+
 # -- oversized --------------------------------------------------------------------------------
 
 
@@ -202,6 +262,14 @@ BAD_FIELDS = {
     "nine addresses": {"f10": [b"\x04\x01\x02\x03\x04"] * 9},
     "grant": {"f11": bytes(2049)},
     "withdrawn": {"f12": 2},
+    "spans are text": {"f13": "0011"},
+    "a span with one end": {"f13": [0, 0, 3]},
+    "a span upside down": {"f13": [4, 3]},
+    "a span below zero": {"f13": [-1, 3]},
+    "a span too deep": {"f13": [0, MAX_DEPTH + 1]},
+    "a span of texts": {"f13": ["a", "b"]},
+    "spans of lists": {"f13": [[0, 0]]},
+    "too many spans": {"f13": [0] * (2 * MAX_SPANS + 2)},
 }
 
 
@@ -211,7 +279,18 @@ def test_a_bad_field_makes_a_malformed_record(fields: dict[str, Any]) -> None:
         open_profile(altered(**fields), NOW)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff", encode([]), encode({1: 2}), encode([1] * 14)])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        encode([]),
+        encode({1: 2}),
+        encode([1] * 13),
+        encode([1] * 14),
+        encode([1] * 15),
+    ],
+)
 def test_a_payload_of_another_shape_is_malformed(payload: bytes) -> None:
     with pytest.raises(MalformedRecord):
         open_profile(seal(ALICE, DOMAIN, TYPE, payload), NOW)
@@ -222,7 +301,7 @@ def test_an_address_that_we_cannot_read_leaves_the_profile_good() -> None:
     assert open_profile(raw, NOW).profile.addresses == ("/ip4/192.0.2.1/tcp/4001",)
 
 
-@given(st.integers(0, 12), st.data())
+@given(st.integers(0, 13), st.data())
 def test_no_field_breaks_it(place: int, data: st.DataObject) -> None:
     value = data.draw(
         st.none()
@@ -266,6 +345,10 @@ def test_alice_signs_only_her_own_profile_and_for_a_while_only() -> None:
         ({"addresses": ("alice",)}, "address"),
         ({"addresses": ("/ip4/192.0.2.1/tcp/1",) * 9}, "address"),
         ({"grant": bytes(2049)}, "grant"),
+        ({"spans": (Span(0, 0),) * (MAX_SPANS + 1)}, "span"),
+        ({"spans": (Span(-1, 0),)}, "span"),
+        ({"spans": (Span(2, 1),)}, "span"),
+        ({"spans": (Span(0, MAX_DEPTH + 1),)}, "span"),
     ],
 )
 def test_a_profile_checks_itself(fields: dict[str, Any], named: str) -> None:

@@ -146,7 +146,7 @@ def test_time_passes_as_told_whatever_happens_in_it() -> None:
 
 def test_a_message_takes_as_long_as_the_wire_it_travels() -> None:
     world, _, _, bob = small_town()
-    world.latency = lambda a, b: 0.5 if "bob" in (a, b) else LATENCY_S
+    world.latency = lambda a, b: 0.5 if "bob" in (a.name, b.name) else LATENCY_S
     before = len(world.sent)
     bob.explain(None)
     world.elapse(10)

@@ -1,0 +1,76 @@
+"""Who is connected to whom, and what it costs to become so.
+
+A peer that is not connected is dialled before the first message, which costs round trips: one
+for TCP, one for agreeing on Noise, one for Noise (the third message of its XX pattern goes out
+together with what follows), one for agreeing on yamux and one for agreeing on the protocol of
+the stream. That is what `host/` does. Whoever was dialled can use the connection as well.
+
+Simplified: a node has one limit for both directions, and closes the connection that is idle the
+longest when it is reached; a message's size and its processing take no time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DIAL_ROUND_TRIPS: Final = 5.0
+# host/swarm.py: 256 inbound and 128 outbound.
+MAX_CONNECTIONS: Final = 384
+
+
+class Connections:
+    """Nodes are numbers here. `dial_round_trips` 0 connects everyone to everyone at once."""
+
+    def __init__(
+        self, dial_round_trips: float = DIAL_ROUND_TRIPS, most: int = MAX_CONNECTIONS
+    ) -> None:
+        self._dial_round_trips = dial_round_trips
+        self._most = most
+        # To whom, and from when on; the one that is idle the longest first.
+        self._links: dict[int, dict[int, float]] = {}
+
+    def delay_s(self, a: int, b: int, one_way_s: float, now_s: float) -> float:
+        """Until a message that `a` sends now is with `b`, dialling included."""
+        ready_s = self._use(a, b)
+        if ready_s is None:
+            ready_s = now_s + self._dial_round_trips * 2 * one_way_s
+            self._connect(a, b, ready_s)
+        return one_way_s if ready_s <= now_s else ready_s - now_s + one_way_s
+
+    def connect(self, a: int, b: int) -> None:
+        """They have been connected since long ago."""
+        if self._use(a, b) is None:
+            self._connect(a, b, float("-inf"))
+
+    def are_connected(self, a: int, b: int) -> bool:
+        return b in self._links.get(a, ())
+
+    def of(self, node: int) -> list[int]:
+        """To whom a node is connected, the longest idle one first."""
+        return list(self._links.get(node, ()))
+
+    def close(self, node: int) -> list[int]:
+        """Close all that a node has. Returns to whom they were."""
+        others = list(self._links.pop(node, ()))
+        for other in others:
+            del self._links[other][node]
+        return others
+
+    def _use(self, a: int, b: int) -> float | None:
+        links = self._links.get(a)
+        ready_s = None if links is None else links.pop(b, None)
+        if links is None or ready_s is None:
+            return None
+        links[b] = ready_s
+        others = self._links[b]
+        others[a] = others.pop(a)
+        return ready_s
+
+    def _connect(self, a: int, b: int, ready_s: float) -> None:
+        for one, other in ((a, b), (b, a)):
+            links = self._links.setdefault(one, {})
+            links[other] = ready_s
+            if len(links) > self._most:
+                idlest = next(iter(links))
+                del links[idlest]
+                del self._links[idlest][one]

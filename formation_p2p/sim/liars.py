@@ -1,0 +1,93 @@
+"""Storing peers that lie: they keep what they are given, and answer others with something else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.dht.messages import (
+    MAX_CLOSER,
+    Nodes,
+    Provider,
+    Providers,
+    Reply,
+    ShardCount,
+    Value,
+)
+from formation_p2p.dht.rpc import Answer
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.identity import peer_id_of
+from formation_p2p.keyspace import MAX_DEPTH
+from formation_p2p.peer.events import Event
+from formation_p2p.peer.peer import Peer
+
+# What a made-up shard has.
+_CROWD: Final = 1000
+
+
+class Lie(StrEnum):
+    DROP = "drop"  # nothing of what it keeps
+    INVENT = "invent"  # peers and records that do not exist, and shards deeper than any
+    REORDER = "reorder"  # the farthest first, and half of them
+
+
+class Liar:
+    """The shipped peer with its answers changed on their way out, each by one lie or, where
+    `lie` is None, by one that chance picks."""
+
+    def __init__(self, peer: Peer, lie: Lie | None, rng: random.Random) -> None:
+        self.peer = peer
+        self.dht = peer.dht
+        self.next_timeout = peer.next_timeout
+        self._lie = lie
+        self._rng = rng
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        return [self._told(effect) for effect in self.peer.handle(event, now)]
+
+    def _told(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Answer) or effect.message is None:
+            return effect
+        return replace(effect, message=self._changed(effect.message))
+
+    def _changed(self, reply: Reply) -> Reply:
+        lie = self._lie or self._rng.choice(tuple(Lie))
+        match reply:
+            case Nodes(closer):
+                return replace(reply, closer=self._peers(lie, closer))
+            case Value(value, closer):
+                told = value if lie is Lie.REORDER else None
+                return replace(reply, value=told, closer=self._peers(lie, closer))
+            case Providers(closer=closer):
+                return replace(self._providers(lie, reply), closer=self._peers(lie, closer))
+            case _:
+                return reply
+
+    def _peers(self, lie: Lie, closer: tuple[Contact, ...]) -> tuple[Contact, ...]:
+        match lie:
+            case Lie.DROP:
+                return ()
+            case Lie.INVENT:
+                return tuple(self._nobody() for _ in range(MAX_CLOSER))
+            case Lie.REORDER:
+                return closer[: len(closer) // 2 - 1 : -1]
+
+    def _providers(self, lie: Lie, reply: Providers) -> Providers:
+        match lie:
+            case Lie.DROP:
+                return replace(reply, providers=(), count=ShardCount())
+            case Lie.INVENT:
+                # Nobody can sign for another: the best it can do is bytes that do not verify.
+                invented = tuple(
+                    Provider(self._nobody(), self._rng.randbytes(400)) for _ in reply.providers
+                )
+                crowd = ShardCount(_CROWD, _CROWD, 0, MAX_DEPTH)
+                return replace(reply, providers=invented, count=crowd)
+            case Lie.REORDER:
+                providers = reply.providers
+                return replace(reply, providers=providers[: len(providers) // 2 - 1 : -1])
+
+    def _nobody(self) -> Contact:
+        return Contact(peer_id_of(self._rng.randbytes(32)), ("/ip4/203.0.113.1/tcp/4001",))

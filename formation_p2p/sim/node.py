@@ -1,0 +1,82 @@
+"""One peer of a simulated world, and what it has told so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from formation_p2p.dispatch.job_events import JobEvent
+from formation_p2p.effects import Contact
+from formation_p2p.identity import Identity
+from formation_p2p.peer.events import CancelJob, Explain, Explained, Leave, Refuse, Submit
+from formation_p2p.peer.peer import Peer
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.liars import Liar
+from formation_p2p.workload.task import Job
+
+if TYPE_CHECKING:
+    from formation_p2p.sim.world import World
+
+
+@dataclass(slots=True, eq=False)
+class SimNode:
+    """A peer of the world, by name. `told` is what its jobs told, `explained` its queries'; each
+    of those is handed to `heard` as well. Its peer comes into being when it is first needed.
+
+    Two nodes of different `side` do not hear each other. `messages` counts its own requests and
+    their replies, by cause; `asked` whom it was ever connected to, where connections are not
+    kept.
+    """
+
+    name: str
+    number: int
+    world: World
+    identity: Identity
+    contact: Contact
+    gates: tuple[Contact, ...]
+    born: Callable[[], Peer | Liar] = field(repr=False)
+    site: int = 0
+    side: int = 0
+    alive: bool = True
+    silent: bool = False
+    left: bool = False
+    told: list[JobEvent] = field(default_factory=list)
+    refused: list[Refuse] = field(default_factory=list)
+    explained: list[Explained] = field(default_factory=list)
+    heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
+    running: dict[tuple[str, str], int] = field(default_factory=dict)
+    messages: Counter[str] = field(default_factory=Counter)
+    tick_s: float = float("inf")
+    awake: bool = False
+    serves_dht: bool = False
+    asked: set[str] = field(default_factory=set)
+    _peer: Peer | Liar | None = None
+
+    @property
+    def peer(self) -> Peer | Liar:
+        if self._peer is None:
+            self._peer = self.born()
+        return self._peer
+
+    @property
+    def seen(self) -> Contact:
+        """As others see it: with addresses only once it says that it is a server."""
+        return self.contact if self.serves_dht else Contact(self.contact.peer_id)
+
+    def submit(self, job: Job) -> None:
+        self.world.tell(self, Submit(job))
+
+    def cancel(self, job_id: str) -> None:
+        self.world.tell(self, CancelJob(job_id))
+
+    def explain(self, needs: Requirements | None, name: str = "a task") -> None:
+        self.world.tell(self, Explain(0, needs, name))
+
+    def leave(self) -> None:
+        self.world.tell(self, Leave())
+
+    def forget(self) -> None:
+        """Give back the memory of one that is gone for good."""
+        self._peer = None

@@ -1,0 +1,1 @@
+"""Large simulated networks that run the shipped peer, and what they measure."""

@@ -1,0 +1,188 @@
+"""Discovery in a town of thousands, on a virtual clock: who finds whom, and what it costs.
+
+    python -m simulations.discovery --nodes 10000 --workers-per-bucket 12 --churn golem --json
+
+Every node is the shipped peer. The same arguments give the same run, byte for byte: compare
+their `--trace-digest`. `--plot` needs matplotlib: pip install 'formation_p2p[sim]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from formation_p2p.sim.trace import TraceDigest
+from simulations.arguments import latencies_of, parser, plan_of
+from simulations.figures import Load, by_bucket, of_queries
+from simulations.queries import Outcome, Queries
+from simulations.town import Town
+
+# The bar moves, and the interpreter may be interrupted, after so much virtual time.
+SLICE_S: Final = 1.0
+# Queries stop this long before the end, so that all have their answers by then.
+LAST_QUERY_S: Final = 20.0
+# After a partition is healed, or before it begins, and at the end: when the load is looked at.
+ANNOUNCE: Final = "announce"
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run gave: `figures` to print, and the rest to plot."""
+
+    figures: dict[str, Any]
+    outcomes: list[Outcome] = field(default_factory=list)
+    load: Load = Load(())
+
+
+Progressed = Callable[[str, float], None]
+"""What is being done, and which share of it has been."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(argv)
+    errors = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progressed(what: str, share: float) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=1.0)
+            bar.update(tasks[what], completed=share)
+
+        run = simulate(arguments, progressed)
+    run.figures["command"] = f"python -m simulations.discovery {shlex.join(argv)}"
+    if arguments.json:
+        print(json.dumps(run.figures))
+    else:
+        _print(run)
+    if arguments.plot is not None:
+        from simulations.plot import plot  # matplotlib takes a second to import
+
+        plot(run.outcomes, run.load, run.figures, arguments.plot)
+    return 0
+
+
+def simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:
+    """Raises OSError or ValueError where the latencies cannot be read."""
+    began_s = time.perf_counter()
+    latencies, whose = latencies_of(arguments)
+    digest = TraceDigest() if arguments.trace_digest else None
+    town = Town(plan_of(arguments), latencies, digest)
+    # A run makes millions of objects that stay, and hardly a cycle: the collector would go
+    # through all of them again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
+    _elapse(town, town.found(), "founding", progressed)
+    founded_s = time.perf_counter()
+
+    measured_s = arguments.minutes * 60
+    if arguments.churn == "golem":
+        town.churn(measured_s)
+    if arguments.partition is not None:
+        town.world.after(arguments.partition.after_s, town.partition, arguments.partition.share)
+        town.world.after(arguments.partition.after_s + arguments.partition.for_s, town.heal)
+    queries = Queries(town, random.Random(f"{arguments.seed}/queries"))
+    asking_s = max(measured_s - LAST_QUERY_S, measured_s / 2)
+    for number in range(arguments.queries):
+        town.world.after(asking_s * number / arguments.queries, queries.ask)
+    announced = _Announcements(town)
+    _elapse(town, measured_s, "measuring", progressed)
+    load = Load.of(town)
+
+    figures: dict[str, Any] = {
+        **of_queries(queries.outcomes),
+        **load.figures(),
+        "announce_messages_per_worker_min": announced.per_worker_min(),
+        "messages": dict(sorted(town.world.messages.items())),
+        "buckets": by_bucket(queries.outcomes, town.registers),
+        "members": {name: len(register) for name, register in town.registers.items()},
+        "online": len(town.residents),
+        "came": town.came,
+        "crashed": town.crashed,
+        "left": town.left,
+        "queries_lost": queries.lost,
+        "queries_refused": queries.refused,
+        "virtual_s": town.world.now_s,
+        "founding_wall_s": round(founded_s - began_s, 1),
+        "wall_s": round(time.perf_counter() - began_s, 1),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "seed": arguments.seed,
+        "latencies": whose,
+        "arguments": {
+            name: value if isinstance(value, int | float | str | None) else str(value)
+            for name, value in sorted(vars(arguments).items())
+        },
+    }
+    if digest is not None:
+        figures["trace_digest"] = digest.hexdigest()
+    return Run(figures, queries.outcomes, load)
+
+
+def _parser() -> argparse.ArgumentParser:
+    arguments = parser("discovery", "Who finds whom in a town of thousands, and what it costs.")
+    arguments.add_argument(
+        "--trace-digest", action="store_true", help="a SHA-256 over every message delivered"
+    )
+    arguments.add_argument("--plot", type=Path, metavar="FILE", help="also draw the figures")
+    return arguments
+
+
+def _elapse(town: Town, seconds: float, what: str, progressed: Progressed) -> None:
+    ends_s = town.world.now_s + seconds
+    while town.world.now_s < ends_s:
+        town.world.elapse(min(SLICE_S, ends_s - town.world.now_s))
+        progressed(what, 1 - (ends_s - town.world.now_s) / seconds)
+
+
+class _Announcements:
+    """Messages for announcing, over the time since this was made."""
+
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self._began_s = town.world.now_s
+        self._messages = town.world.messages[ANNOUNCE]
+        self._workers = town.workers
+
+    def per_worker_min(self) -> float | None:
+        town = self._town
+        workers = (self._workers + town.workers) / 2
+        minutes = (town.world.now_s - self._began_s) / 60
+        spent = town.world.messages[ANNOUNCE] - self._messages
+        return spent / workers / minutes if workers and minutes else None
+
+
+def _print(run: Run) -> None:
+    table = Table("figure", "value")
+    for name, value in run.figures.items():
+        if isinstance(value, dict):
+            value = "  ".join(f"{key}={each}" for key, each in value.items())
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

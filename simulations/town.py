@@ -1,0 +1,209 @@
+"""A town of thousands: who lives there, who comes and goes, and what is true of it at any time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.discovery.terms import Terms
+from formation_p2p.identity import PeerId
+from formation_p2p.keyspace import Key
+from formation_p2p.sim.churn import Churn
+from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
+from formation_p2p.sim.latency import Latencies
+from formation_p2p.sim.layout import Layout
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.trace import TraceDigest
+from formation_p2p.sim.world import World
+from simulations.geometry import RARE, buckets, levels, machine
+from simulations.register import Register
+
+# Whom newcomers join through. They are there all the time.
+GATES: Final = 8
+# A newcomer knows this many of them.
+GATES_KNOWN: Final = 3
+# So many join in a second while the town is founded...
+JOINS_S: Final = 100.0
+# ...and in a laid-out one all begin to serve within this time, before which nobody republishes.
+SPREAD_S: Final = 60.0
+# A worker counts as announced, and a node as having joined, this long after it came: it takes
+# seconds, with a few requests that are given up after 3 s each.
+SETTLED_AFTER_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a town is made from: the same plan makes the same town. Shares are of all nodes."""
+
+    nodes: int
+    seed: int = 1
+    buckets: int = 12
+    geometry: str = "nested"
+    churn_speed: float = 1.0
+    laid_out: bool = False
+    loss: float = 0.0
+    liars: float = 0.0
+    clients: float = 0.0
+    dial_round_trips: float = DIAL_ROUND_TRIPS
+    ttl_s: float = Terms().ttl_s
+    replicas: int = Terms().replicas
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """`in_buckets` are the nested buckets that it is in as a worker, 0 for none of them."""
+
+    node: SimNode
+    key: Key
+    in_buckets: int
+    rare: bool
+    settled: bool = False
+    place: int = 0  # in the list of those who have settled
+
+
+class Town:
+    """Call `found`, then let time pass with `world.elapse`."""
+
+    def __init__(
+        self, plan: Plan, latencies: Latencies, trace: TraceDigest | None = None
+    ) -> None:
+        self.plan = plan
+        self.world = World(
+            plan.seed,
+            lean=True,
+            loss=plan.loss,
+            connections=Connections(plan.dial_round_trips),
+            trace=trace,
+            terms=Terms(plan.ttl_s, plan.replicas),
+        )
+        one_way_s = latencies.one_way_s()
+        self.world.latency = lambda a, b: one_way_s[a.site][b.site]
+        self.buckets = buckets(plan.buckets)
+        self.registers = {bucket.name: Register() for bucket in self.buckets}
+        self.residents: dict[PeerId, Resident] = {}
+        self.settled: list[Resident] = []
+        self.came = self.crashed = self.left = 0  # since the churn began
+        self._sites = latencies.sites
+        self._gates: list[SimNode] = []
+        self._rng = random.Random(f"{plan.seed}/town")
+        self._churn = Churn(random.Random(f"{plan.seed}/churn"), plan.nodes, plan.churn_speed)
+
+    # -- in the beginning -------------------------------------------------------------------------
+
+    def found(self) -> float:
+        """Have everybody come. Returns after how many virtual seconds all have settled."""
+        plan, rng = self.plan, self._rng
+        names = [f"node{number}" for number in range(plan.nodes - GATES)]
+        clients = set(rng.sample(names, round(plan.clients * len(names))))
+        others = [name for name in names if name not in clients]
+        liars = set(rng.sample(others, round(plan.liars * len(names))))
+        ranks = {name: rank for rank, name in enumerate(rng.sample(others, len(others)))}
+        for number in range(GATES):
+            self._gates.append(self._node(f"gate{number}", self._gates))
+        nodes = [
+            self._node(name, self._some_gates(), liar=name in liars) for name in names
+        ]
+        self.world.undialable |= clients
+        if plan.laid_out:
+            known = [node.contact for node in (*self._gates, *nodes) if node.name not in clients]
+            self.world.layout = Layout(known, plan.seed)
+        for gate in self._gates:
+            self.world.wake(gate)
+        spread_s = SPREAD_S if plan.laid_out else len(names) / JOINS_S
+        for place, node in enumerate(nodes):
+            rank = ranks.get(node.name)
+            in_buckets = 0
+            if rank is not None:
+                in_buckets = levels(rank, len(others), plan.buckets, plan.geometry)
+            resident = Resident(node, node.identity.key, in_buckets, rank == len(others) - 1)
+            self.world.after(spread_s * place / len(nodes), self._come, resident)
+        return spread_s + SETTLED_AFTER_S
+
+    # -- as time passes ---------------------------------------------------------------------------
+
+    def churn(self, duration_s: float) -> None:
+        """From now on people come and go as they do on Golem, for so long."""
+        for resident in self.residents.values():
+            self._goes_after(resident, self._churn.remaining_s())
+        for number, at_s in enumerate(self._churn.arrivals_s(duration_s)):
+            self.world.after(at_s, self._newcomer, f"newcomer{number}")
+
+    def partition(self, share: float) -> None:
+        """Cut a random part of the town off from the rest."""
+        for node in self.world.nodes.values():
+            node.side = int(self._rng.random() < share)
+
+    def heal(self) -> None:
+        for node in self.world.nodes.values():
+            node.side = 0
+
+    @property
+    def workers(self) -> int:
+        return sum(resident.in_buckets > 0 for resident in self.residents.values())
+
+    def members(self, resident: Resident) -> list[str]:
+        """The names of the buckets that a worker is in."""
+        names = [bucket.name for bucket in self.buckets[: resident.in_buckets]]
+        return [*names, RARE] if resident.rare else names
+
+    def _newcomer(self, name: str) -> None:
+        natted = self._rng.random() < self.plan.clients
+        liar = not natted and self._rng.random() < self.plan.liars
+        in_buckets = 0 if natted else self.plan.buckets
+        if self.plan.geometry == "nested" and not natted:
+            in_buckets = 1
+            while in_buckets < self.plan.buckets and self._rng.random() < 0.5:
+                in_buckets += 1
+        node = self._node(name, self._some_gates(), liar=liar)
+        if natted:
+            self.world.undialable.add(name)
+        self.came += 1
+        resident = Resident(node, node.identity.key, in_buckets, rare=False)
+        self._come(resident)
+        self._goes_after(resident, self._churn.session_s())
+
+    def _come(self, resident: Resident) -> None:
+        self.residents[resident.node.identity.peer_id] = resident
+        self.world.wake(resident.node)
+        if resident.in_buckets:
+            self.world.tell(resident.node, machine(resident.in_buckets, rare=resident.rare))
+        self.world.after(SETTLED_AFTER_S, self._settles, resident)
+
+    def _settles(self, resident: Resident) -> None:
+        if not resident.node.alive:
+            return
+        resident.settled = True
+        resident.place = len(self.settled)
+        self.settled.append(resident)
+        for name in self.members(resident):
+            self.registers[name].add(resident.key)
+
+    def _goes_after(self, resident: Resident, delay_s: float) -> None:
+        if delay_s != float("inf"):
+            self.world.after(delay_s, self._goes, resident, self._churn.crashes())
+
+    def _goes(self, resident: Resident, crashes: bool) -> None:
+        del self.residents[resident.node.identity.peer_id]
+        if resident.settled:
+            last = self.settled.pop()
+            if last is not resident:
+                self.settled[resident.place] = last
+                last.place = resident.place
+            for name in self.members(resident):
+                self.registers[name].remove(resident.key)
+        if crashes:
+            self.crashed += 1
+            self.world.vanish(resident.node)
+        else:
+            self.left += 1
+            resident.node.leave()
+
+    def _some_gates(self) -> list[SimNode]:
+        return self._rng.sample(self._gates, GATES_KNOWN)
+
+    def _node(self, name: str, gates: list[SimNode], *, liar: bool = False) -> SimNode:
+        site = self._rng.randrange(self._sites)
+        return self.world.add(
+            name, gates=tuple(gates), site=site, public=True, liar=liar, asleep=True
+        )

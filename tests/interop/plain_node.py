@@ -1,0 +1,239 @@
+"""Our node as other implementations meet it: the shipped stack and Kademlia, under the protocol
+prefix `/ipfs` and with the specification's own records. `python -m tests.interop.plain_node`.
+
+Production never speaks this protocol: there, records carry signatures.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import trio
+
+from formation_p2p.dht import messages as kad
+from formation_p2p.dht.kademlia import Kademlia
+from formation_p2p.dht.operations import OperationId, Published, Searched
+from formation_p2p.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
+from formation_p2p.dht.records import Write
+from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.errors import FormationError, ProtocolViolation
+from formation_p2p.host.shell import moment
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity, PeerId, parse_peer_id
+from tests.interop.lines import obey
+
+KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
+LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
+
+
+class Texts:
+    """`/text/…`: any value in UTF-8, of which the greatest is the best."""
+
+    def validate(self, name: bytes, value: bytes) -> bool:
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def select(self, name: bytes, values: Sequence[bytes]) -> int:
+        return values.index(max(values))
+
+
+class PlainNode:
+    """What the shell is to the peer, this is to a bare Kademlia."""
+
+    def __init__(self) -> None:
+        self._identity = Identity.from_seed(os.urandom(32))
+        self._records = PlainRecords({b"pk": PublicKeys(), b"text": Texts()})
+        rng = random.Random(random.SystemRandom().getrandbits(128))
+        self._dht: Kademlia[Found] = Kademlia(self._identity.peer_id, self._records, rng)
+        self._stack = Stack(self._identity, [LOOPBACK], kad_protocol=KAD_PROTOCOL)
+        self._ask_ids = itertools.count(1)
+        self._answers: dict[int, Callable[[bytes | None], None]] = {}
+        self._results: dict[OperationId, Searched[Found] | Published] = {}
+        self._changed = trio.Condition()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self._stack.run, self)
+            nursery.start_soon(self._keep_time)
+            commands = {
+                "connect": self._connect,
+                "closest": self._closest,
+                "provide": self._provide,
+                "find_providers": self._find_providers,
+                "put_value": self._put_value,
+                "get_value": self._get_value,
+                "held": self._held,
+            }
+            hello = {"peer": self._identity.peer_id, "addresses": self._stack.announced}
+            await obey(commands, hello)
+            await self._stack.close()
+            nursery.cancel_scope.cancel()
+
+    # -- commands ----------------------------------------------------------------------------
+
+    async def _connect(self, asked: dict[str, Any]) -> None:
+        """Join through a peer."""
+        gate = Contact(parse_peer_id(asked["peer"]), tuple(asked["addresses"]))
+        now = moment()
+        operation = self._dht.bootstrap([gate], now, "join")
+        joined = await self._searched(operation)
+        if not joined.closest:
+            raise FormationError(f"{gate} does not answer")
+
+    async def _closest(self, asked: dict[str, Any]) -> list[PeerId]:
+        peer_id = parse_peer_id(asked["peer"])
+        found = await self._searched(self._dht.find_node(peer_id, moment(), "test"))
+        return [contact.peer_id for contact in found.closest]
+
+    async def _provide(self, asked: dict[str, Any]) -> list[PeerId]:
+        provider = kad.Provider(Contact(self._identity.peer_id, self._stack.announced))
+        return await self._write(kad.AddProvider(bytes.fromhex(asked["name"]), provider), asked)
+
+    async def _put_value(self, asked: dict[str, Any]) -> list[PeerId]:
+        name, value = bytes.fromhex(asked["name"]), bytes.fromhex(asked["value"])
+        return await self._write(kad.PutValue(name, value), asked)
+
+    async def _write(self, write: Write, asked: dict[str, Any]) -> list[PeerId]:
+        """To the nearest, or to those in `only`. Returns who took it."""
+        if "only" in asked:
+            only = [
+                Contact(parse_peer_id(each["peer"]), tuple(each["addresses"]))
+                for each in asked["only"]
+            ]
+            operation = self._dht.deliver([(to, write) for to in only], moment(), "test")
+        elif isinstance(write, kad.PutValue):
+            operation = self._dht.put_value(write.name, write.value, moment(), "test")
+        else:
+            operation = self._dht.provide(write.name, write.provider, moment(), "test")
+        result = await self._result(operation)
+        assert isinstance(result, Published)
+        return [contact.peer_id for contact in result.stored_at]
+
+    async def _find_providers(self, asked: dict[str, Any]) -> list[dict[str, object]]:
+        name = bytes.fromhex(asked["name"])
+        found = await self._searched(self._dht.find_providers(name, None, moment(), "test"))
+        return [_contact(each) for each in found.found if isinstance(each, Contact)]
+
+    async def _get_value(self, asked: dict[str, Any]) -> str | None:
+        name = bytes.fromhex(asked["name"])
+        found = await self._searched(self._dht.get_value(name, moment(), "test"))
+        values = [each.value.hex() for each in found.found if isinstance(each, ValueRecord)]
+        return values[0] if values else None
+
+    async def _held(self, asked: dict[str, Any]) -> dict[str, object]:
+        """What this very node keeps under a name."""
+        name, now = bytes.fromhex(asked["name"]), moment()
+        value = self._records.value(name, now)
+        providers = self._records.providers(kad.GetProviders(name), now).providers
+        return {
+            "value": None if value is None else value.hex(),
+            "providers": [_contact(each.contact) for each in providers],
+        }
+
+    async def _searched(self, operation: OperationId) -> Searched[Found]:
+        result = await self._result(operation)
+        assert isinstance(result, Searched)
+        return result
+
+    async def _result(self, operation: OperationId) -> Searched[Found] | Published:
+        self._perform()
+        async with self._changed:
+            while operation not in self._results:
+                await self._changed.wait()
+        return self._results.pop(operation)
+
+    # -- what comes from the network ------------------------------------------------------------
+
+    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        try:
+            message = kad.parse_request(frame)
+        except ProtocolViolation as violation:
+            logging.warning("%s asks what is no request: %s", sender.peer_id, violation)
+            answer(None)
+            self._stack.drop(sender.peer_id, str(violation))
+            return
+        ask_id = next(self._ask_ids)
+        self._answers[ask_id] = answer
+        self._feed(Asked(ask_id, sender, message))
+
+    def received(self, sender: Contact, frame: bytes) -> None:
+        raise AssertionError("nobody here speaks the work protocol")
+
+    def undelivered(self, to: PeerId, reason: str) -> None:
+        raise AssertionError("nobody here speaks the work protocol")
+
+    def disconnected(self, peer: PeerId) -> None:
+        logging.info("disconnected from %s", peer)
+
+    # -- performing ---------------------------------------------------------------------------
+
+    def _feed(self, event: Asked | Answered | AskFailed) -> None:
+        self._dht.handle(event, moment())
+        self._perform()
+
+    def _perform(self) -> None:
+        assert self._nursery is not None
+        effects, completed = self._dht.take()
+        for effect in effects:
+            self._perform_one(effect, self._nursery)
+        self._results.update((each.operation, each) for each in completed)
+        if completed:
+            self._nursery.start_soon(self._notify)
+
+    def _perform_one(self, effect: Effect, nursery: trio.Nursery) -> None:
+        match effect:
+            case Ask():
+                nursery.start_soon(self._ask, effect)
+            case Answer(ask_id, message):
+                self._answers.pop(ask_id)(None if message is None else kad.encode(message))
+            case _:
+                raise AssertionError(f"{effect} is not of the DHT")
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _ask(self, ask: Ask) -> None:
+        message = ask.message
+        expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
+        try:
+            raw = await self._stack.ask(
+                ask.to,
+                kad.encode(message),
+                timeout_s=ask.timeout_s,
+                expects_answer=expects_answer,
+            )
+            reply = None if raw is None else kad.parse_reply(raw, message)
+        except FormationError as error:
+            logging.warning("asking %s failed: %s", ask.to.peer_id, error)
+            self._feed(AskFailed(ask.ask_id, str(error)))
+        else:
+            self._feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
+
+    async def _keep_time(self) -> None:
+        while True:
+            now: Moment = moment()
+            # A second at most: a join sets a timer that this does not hear of.
+            await trio.sleep(min(1.0, max(0.0, self._dht.next_timeout() - now.mono_s)))
+            self._dht.tick(moment())
+            self._perform()
+
+
+def _contact(contact: Contact) -> dict[str, object]:
+    return {"peer": contact.peer_id, "addresses": contact.addresses}
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    trio.run(PlainNode().run)

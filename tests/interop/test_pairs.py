@@ -1,0 +1,115 @@
+"""Every request of the DHT between our node and each of the others, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.interop import peers, records
+from tests.interop.peers import until
+
+
+@dataclass
+class World:
+    """Two foreign nodes know each other, ours joined through the first of them, and a third one
+    knows ours alone."""
+
+    kind: str
+    ours: peers.Ours
+    first: peers.Node
+    second: peers.Node
+    third: peers.Node
+
+    def value(self) -> tuple[bytes, bytes]:
+        return records.VALUE_OF[self.kind]()
+
+
+@pytest.fixture(scope="module", params=peers.FOREIGN)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    start = peers.FOREIGN[request.param]
+    with ExitStack() as stack:
+        first, second, third = (stack.enter_context(start()) for _ in range(3))
+        ours = stack.enter_context(peers.ours())
+        second.join(first.contact)
+        ours.join(first.contact)
+        third.join(ours.contact)
+        yield World(request.param, ours, first, second, third)
+
+
+# -- our node asks ---------------------------------------------------------------------------------
+
+
+def test_we_find_a_node_that_another_tells_of(world: World) -> None:
+    second = world.second.contact.peer_id
+    until(lambda: second in world.ours.closest(second))
+
+
+def test_we_put_a_value(world: World) -> None:
+    name, value = world.value()
+    first = world.first.contact
+    assert world.ours.put_only(first, name, value) == (first.peer_id,)
+    assert world.first.get_value(name) == value
+    assert world.ours.held_value(name) is None  # so it was not we who told
+
+
+def test_we_get_a_value(world: World) -> None:
+    name, value = world.value()
+    world.first.put_value(name, value)
+    with peers.ours() as newcomer:
+        newcomer.join(world.first.contact)
+        assert newcomer.held_value(name) is None
+        assert newcomer.get_value(name) == value
+
+
+def test_we_provide(world: World) -> None:
+    name = records.content()
+    first = world.first.contact
+    assert world.ours.provide_only(first, name) == (first.peer_id,)
+    until(lambda: world.ours.contact in world.first.find_providers(name))
+    assert world.ours.held_providers(name) == ()
+
+
+def test_we_find_providers(world: World) -> None:
+    name = records.content()
+    world.first.provide(name)
+    with peers.ours() as newcomer:
+        newcomer.join(world.first.contact)
+        assert newcomer.held_providers(name) == ()
+        until(lambda: world.first.contact in newcomer.find_providers(name))
+
+
+# -- our node is asked -----------------------------------------------------------------------------
+
+
+def test_another_finds_a_node_that_we_tell_of(world: World) -> None:
+    second = world.second.contact.peer_id
+    until(lambda: second in world.third.closest(second))
+
+
+def test_another_puts_a_value_to_us(world: World) -> None:
+    name, value = world.value()
+    world.first.put_value(name, value)
+    until(lambda: world.ours.held_value(name) == value)
+
+
+def test_another_gets_a_value_from_us(world: World) -> None:
+    name, value = world.value()
+    ours = world.ours.contact
+    assert world.ours.put_only(ours, name, value) == (ours.peer_id,)
+    assert world.first.get_value(name) == value
+
+
+def test_another_provides_to_us(world: World) -> None:
+    name = records.content()
+    world.first.provide(name)
+    until(lambda: world.ours.held_providers(name) == (world.first.contact,))
+
+
+def test_another_finds_providers_with_us(world: World) -> None:
+    name = records.content()
+    ours = world.ours.contact
+    assert world.ours.provide_only(ours, name) == (ours.peer_id,)
+    assert ours in world.first.find_providers(name)

@@ -1,0 +1,396 @@
+"""Searching and publishing: stories among alice, bob and carol, told in their messages."""
+
+from collections.abc import Callable
+
+import pytest
+
+from formation_p2p.capability.buckets import bucket_key
+from formation_p2p.dht.messages import (
+    MAX_PROVIDERS,
+    Added,
+    GetProviders,
+    GetValue,
+    Nodes,
+    Provider,
+    ProviderQuery,
+    Providers,
+    PutValue,
+    Reply,
+    Request,
+    ShardCount,
+    Stored,
+    Value,
+)
+from formation_p2p.dht.operations import Delivery, Published, Searched
+from formation_p2p.dht.rpc import AskFailed
+from formation_p2p.dht.store import value_name
+from formation_p2p.effects import Contact, Moment
+from formation_p2p.identity import key_of_peer
+from formation_p2p.keyspace import Key, key_of
+from tests.unit import dht_world as world
+from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first, village
+
+ANY = bucket_key(world.NETWORK, "any")
+ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
+EVERYONE = ProviderQuery(Key(0), b"", MAX_PROVIDERS)
+
+
+# -- publishing and searching -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed: int) -> None:
+    town = village(seed, 16, k=4)
+    nodes = list(town.nodes.values())
+    wrote_to_itself = 0
+    for node in nodes:
+        signed = world.signed(node.name, town.now)
+        name = value_name(node.peer_id)
+        value = node.dht.put_value(name, signed.raw, town.now, "a test")
+        bucket = node.dht.provide(ANY, Provider(node.contact, signed.raw), town.now, "a test")
+        town.perform(node)
+        town.elapse(1)
+        for operation, under in ((value, name), (bucket, ANY)):
+            published = node.published(operation)
+            stored_at = {contact.peer_id for contact in published.stored_at}
+            assert stored_at == set(town.nearest(key_of(under), 4))
+            assert published.asked >= 3
+        for other in nodes:
+            has_it = other.records.value(name, town.now) == signed.raw
+            assert has_it == (other.peer_id in town.nearest(key_of(name), 4))
+        wrote_to_itself += node.records.value(name, town.now) is not None
+    assert 0 < wrote_to_itself < len(nodes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lookup_finds_the_k_nearest_though_nobody_knows_everybody(seed: int) -> None:
+    town = village(seed, 60, k=6)
+    nodes = list(town.nodes.values())
+    assert max(len(node.dht.table) for node in nodes) < 40
+    sought = world.person("nobody here").peer_id
+    for node in nodes[::12]:
+        operation = node.dht.find_node(sought, town.now, "a test")
+        town.perform(node)
+        town.elapse(1)
+        found = [contact.peer_id for contact in node.searched(operation).closest]
+        others = [each for each in nodes if each is not node]
+        assert found == town.nearest(key_of_peer(sought), 6, among=others)
+
+
+def test_what_one_published_everyone_finds() -> None:
+    town = village(1, 12, k=4)
+    author = town.nodes["node 3"]
+    signed = world.signed("node 3", town.now)
+    name = value_name(author.peer_id)
+    author.dht.put_value(name, signed.raw, town.now, "a test")
+    author.dht.provide(ANY, Provider(author.contact, signed.raw), town.now, "a test")
+    town.perform(author)
+    town.elapse(1)
+    for node in town.nodes.values():
+        value = node.dht.get_value(name, town.now, "a test")
+        found = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+        town.perform(node)
+        town.elapse(1)
+        assert node.searched(value).found == (signed,)
+        assert node.searched(found).found == (signed,)
+
+
+def test_a_search_merges_what_it_hears_and_keeps_the_newest_of_each() -> None:
+    town = DhtWorld(seed=1)
+    alice, bob, carol, dave = town.join("alice", "bob", "carol", "dave")
+    town.elapse(5)
+    old, new = (world.signed("eve", town.now, sequence=number) for number in (1, 2))
+    frank = world.signed("frank", town.now)
+    bob.keep(ANY, old, town.now)
+    carol.keep(ANY, new, town.now)
+    dave.keep(ANY, frank, town.now)
+    for node in (alice, bob):  # bob has the old one himself
+        operation = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+        town.perform(node)
+        town.elapse(1)
+        assert set(node.searched(operation).found) == {new, frank}
+
+
+def test_who_has_withdrawn_is_not_found_though_one_peer_still_offers_the_old_profile() -> None:
+    town = DhtWorld(seed=1)
+    alice, bob, carol = town.join("alice", "bob", "carol")
+    town.elapse(5)
+    old, gone = (
+        world.signed("eve", town.now, sequence=1),
+        world.tombstone("eve", town.now, sequence=2),
+    )
+    bob.keep(ANY, old, town.now)
+    carol.lie = lambda request, reply: (
+        Providers((Provider(CAROL, gone.raw),), ()) if isinstance(request, GetProviders) else reply
+    )
+    operation = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+    town.perform(alice)
+    town.elapse(1)
+    assert alice.searched(operation).found == ()
+
+
+def lies(*raws: bytes) -> Callable[[Request, Reply | None], Reply | None]:
+    """Answer with these records, and name nobody."""
+
+    def lie(request: Request, reply: Reply | None) -> Reply | None:
+        match request:
+            case GetProviders():
+                return Providers(tuple(Provider(BOB, raw) for raw in raws), ())
+            case GetValue():
+                return Value(raws[0] if raws else None, ())
+            case _:
+                return reply
+
+    return lie
+
+
+def test_storing_peers_who_lie_are_outvoted_by_one_who_does_not() -> None:
+    town = DhtWorld(seed=1)
+    alice, bob, carol, dave = town.join("alice", "bob", "carol", "dave")
+    town.elapse(5)
+    eve = world.signed("eve", town.now)
+    name = value_name(eve.profile.peer_id)
+    for under in (ANY, name):
+        bob.keep(under, eve, town.now)
+    forged = eve.raw[:-1] + bytes([eve.raw[-1] ^ 1])
+    elsewhere = world.sealed(
+        world.profile("frank", town.now), world.person("frank")
+    )  # rightly signed, but it belongs under no name asked for below
+    other = bucket_key(world.NETWORK, "driver/wasm")
+    for liar, lie in (
+        (carol, lies(forged, b"", elsewhere.raw)),
+        (dave, lies()),
+    ):
+        liar.lie = lie
+    value = alice.dht.get_value(name, town.now, "a test")
+    found = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+    misplaced = alice.dht.find_providers(other, EVERYONE, town.now, "a test")
+    town.perform(alice)
+    town.elapse(1)
+    assert alice.searched(value).found == (eve,)
+    assert set(alice.searched(found).found) == {eve, elsewhere}
+    assert alice.searched(misplaced).found == ()
+
+
+def test_a_value_that_is_rightly_signed_but_anothers_is_not_taken_for_the_one_asked_for() -> None:
+    town = DhtWorld(seed=1)
+    alice, bob = town.join("alice", "bob")
+    town.elapse(5)
+    bob.lie = lies(world.signed("frank", town.now).raw)
+    operation = alice.dht.get_value(value_name(DAVE.peer_id), town.now, "a test")
+    town.perform(alice)
+    town.elapse(1)
+    assert alice.searched(operation).found == ()
+
+
+def test_only_who_echoes_a_value_has_stored_it() -> None:
+    town = DhtWorld(seed=1)
+    alice, bob, carol = town.join("alice", "bob", "carol")
+    town.elapse(5)
+    bob.lie = lambda request, reply: (
+        Stored(request.name, b"") if isinstance(request, PutValue) else reply
+    )
+    name = value_name(alice.peer_id)
+    signed = world.signed("alice", town.now)
+    operation = alice.dht.put_value(name, signed.raw, town.now, "a test")
+    town.perform(alice)
+    town.elapse(1)
+    stored_at = [contact.peer_id for contact in alice.published(operation).stored_at]
+    assert stored_at == [alice.peer_id, carol.peer_id]
+
+
+def test_what_its_author_may_not_announce_is_stored_nowhere() -> None:
+    town = DhtWorld(seed=1)
+    alice, *_ = town.join("alice", "bob")
+    town.elapse(5)
+    expired = world.signed("alice", Moment(0, town.now.unix_s - 500))
+    name = value_name(alice.peer_id)
+    operation = alice.dht.put_value(name, expired.raw, town.now, "a test")
+    town.perform(alice)
+    town.elapse(1)
+    assert alice.published(operation).stored_at == ()
+
+
+def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
+    name = value_name(ALICE.peer_id)
+    nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
+    alice = Alone(k=2, knows=(near, far))
+    value = world.signed("alice", NOW).raw
+    operation = alice.dht.put_value(name, value, NOW, "a test")
+    to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
+    alice.answer(to_near, Nodes((nearest,)))
+    [to_nearest] = alice.asks()
+    alice.answer(to_nearest, Nodes(()))
+    writes = alice.asks()
+    assert all(isinstance(write.message, PutValue) for write in writes)
+    assert far not in [write.to for write in writes]
+    alice.answer(to_far, Nodes((world.contact("eve"),)))
+    assert alice.asks() == []
+    for write in writes:
+        alice.answer(write, Stored(name, value))
+    [published] = alice.dht.take()[1]
+    assert published.operation == operation
+
+
+def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
+    name = value_name(ALICE.peer_id)
+    nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
+    alice = Alone(k=2, knows=(near, far))
+    alice.dht.put_value(name, world.signed("alice", NOW).raw, NOW, "a test")
+    to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
+    alice.answer(to_near, Nodes((nearest,)))
+    [to_nearest] = alice.asks()
+    alice.answer(to_nearest, Nodes(()))
+    writes = alice.asks()
+    alice.dht.handle(AskFailed(to_far.ask_id, "no answer"), NOW)
+    assert alice.asks() == []
+    for write in writes:
+        alice.dht.handle(AskFailed(write.ask_id, "no answer"), NOW)
+    [published] = alice.dht.take()[1]
+    assert isinstance(published, Published)
+
+
+def test_an_answer_after_the_search_has_ended_is_only_used_for_the_table() -> None:
+    alice = Alone(knows=(BOB, CAROL))
+    alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    first, second = alice.asks()
+    alice.dht.abandon(alice.dht.find_providers(ANY, EVERYONE, NOW, "another"))
+    third, fourth = alice.asks()
+    for ask in (third, fourth):
+        alice.answer(ask, Providers((), (DAVE,)))
+    assert alice.asks() == []
+    for ask in (first, second):
+        alice.answer(ask, Providers((), ()))
+    [searched] = alice.dht.take()[1]
+    assert isinstance(searched, Searched)
+    assert searched.asked == 2
+
+
+def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> None:
+    name = value_name(ALICE.peer_id)
+    value = world.signed("alice", NOW).raw
+    alice = Alone(knows=(BOB, CAROL))
+    operation = alice.dht.put_value(name, value, NOW, "a test")
+    for ask in alice.asks():
+        alice.answer(ask, Nodes(()))
+    first, second = alice.asks()
+    alice.answer(first, Stored(name, value))
+    others = {contact.peer_id for contact in alice.dht.abandon(operation)}
+    assert others == {ALICE.peer_id, BOB.peer_id, CAROL.peer_id}
+    alice.answer(second, Stored(name, value))
+    assert alice.dht.take() == ([], [])
+    assert alice.dht.abandon(operation) == ()
+
+
+def test_abandoned_while_it_still_looks_nobody_has_taken_it() -> None:
+    alice = Alone(knows=(BOB,))
+    value = world.signed("alice", NOW).raw
+    operation = alice.dht.put_value(value_name(ALICE.peer_id), value, NOW, "a test")
+    assert alice.dht.abandon(operation) == ()
+
+
+def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_once() -> None:
+    alice = Alone(knows=(DAVE,))
+    gone = world.tombstone("alice", NOW)
+    name = value_name(ALICE.peer_id)
+    write = PutValue(name, gone.raw)
+    operation = alice.dht.deliver([(ALICE, write), (BOB, write), (CAROL, write)], NOW, "leave")
+    to_bob, to_carol = alice.asks()
+    assert (to_bob.to, to_bob.message) == (BOB, write)
+    assert (to_carol.to, to_carol.message) == (CAROL, write)
+    assert len(alice.records) == 1
+    alice.answer(to_bob, Stored(name, gone.raw))
+    alice.fail(to_carol)
+    [published] = alice.dht.take()[1]
+    assert published == Published(
+        operation,
+        (
+            Delivery(Contact(ALICE.peer_id), write, taken=True),
+            Delivery(BOB, write, taken=True),
+            Delivery(CAROL, write, taken=False),
+        ),
+        asked=0,
+    )
+    assert published.stored_at == (Contact(ALICE.peer_id), BOB)
+
+
+def test_writes_to_nobody_end_at_once() -> None:
+    alice = Alone()
+    operation = alice.dht.deliver([], NOW, "leave")
+    assert alice.dht.take() == ([], [Published(operation, (), 0)])
+
+
+def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:
+    """Another of the two gave no acknowledgement that could be read: it has the record."""
+    alice = Alone()
+    write = world.added(world.signed("alice", NOW), ANY, acknowledged=True)
+    alice.dht.deliver([(BOB, write), (CAROL, write)], NOW, "announce")
+    to_bob, to_carol = alice.asks()
+    told = Added((ShardCount(3, 2),), (DAVE,))
+    alice.answer(to_bob, told)
+    alice.answer(to_carol, None)
+    [published] = alice.dht.take()[1]
+    assert isinstance(published, Published)
+    assert published.deliveries == (
+        Delivery(BOB, write, taken=True, added=told),
+        Delivery(CAROL, write, taken=True),
+    )
+
+
+def test_an_answer_to_a_publish_that_was_abandoned_is_for_the_table_alone() -> None:
+    alice = Alone()
+    write = PutValue(value_name(ALICE.peer_id), world.signed("alice", NOW).raw)
+    operation = alice.dht.deliver([(BOB, write)], NOW, "announce")
+    [ask] = alice.asks()
+    assert alice.dht.abandon(operation) == (BOB,)
+    alice.answer(ask, Stored(write.name, write.value))
+    assert alice.dht.take() == ([], [])
+    assert BOB.peer_id in alice.dht.table
+
+
+def test_a_search_is_not_abandoned_by_who_gives_up_publishing() -> None:
+    """Nothing was written, so nobody is named."""
+    alice = Alone(knows=(BOB,))
+    operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    assert alice.dht.abandon(operation) == ()
+
+
+def test_the_nearest_to_a_name_are_found_among_peers_and_oneself() -> None:
+    alice = Alone()
+    everybody = nearest_first(ANY, BOB, CAROL, DAVE, Contact(ALICE.peer_id))
+    some = (DAVE, BOB, CAROL, BOB, ALICE)
+    assert alice.dht.nearest(ANY, some, 9) == tuple(everybody)
+    assert alice.dht.nearest(ANY, some, 2) == tuple(everybody[:2])
+    assert alice.dht.nearest(ANY, (), 2) == (Contact(ALICE.peer_id),)
+
+
+def test_the_counts_of_a_search_are_those_of_the_nearest_who_answered_nearest_first() -> None:
+    """dave is a peer of another implementation: he tells no count."""
+    alice = Alone(knows=(BOB, CAROL, DAVE))
+    operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test", width=3)
+    place = {contact: n for n, contact in enumerate(nearest_first(ANY, BOB, CAROL, DAVE))}
+    for ask in alice.asks():
+        count = None if ask.to == DAVE else ShardCount(members=place[ask.to])
+        alice.answer(ask, Providers((), (), count))
+    [searched] = alice.dht.take()[1]
+    assert isinstance(searched, Searched)
+    assert searched.operation == operation
+    assert len(searched.closest) == 3
+    told = [ShardCount(members=n) for n in sorted(place.values()) if n != place[DAVE]]
+    assert list(searched.counts) == told
+
+
+def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
+    town = village(1, 40, k=20)
+    asker = town.nodes["node 0"]
+    asked = {}
+    for width in (1, 3, 20):
+        operation = asker.dht.find_providers(ANY, EVERYONE, town.now, "a test", width=width)
+        town.perform(asker)
+        town.elapse(1)
+        searched = asker.searched(operation)
+        others = [node for node in town.nodes.values() if node is not asker]
+        truth = town.nearest(key_of(ANY), width, among=others)
+        assert [contact.peer_id for contact in searched.closest] == truth
+        asked[width] = searched.asked
+    assert asked[1] <= asked[3] <= asked[20]
