@@ -11,13 +11,14 @@ BIN := $(VENV)/bin
 # Each stamp says that an installation ran to its end, and with what.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_BENCH := $(VENV)/.installed-bench
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop lint format proto clean
+.PHONY: help demo test interop lint format proto bench-dht clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -25,6 +26,7 @@ help:
 	@echo "make demo    four processes, one of them killed, one real job (ARGS=--json)"
 	@echo "make test    everything that must hold: lint, then the tests with their coverage"
 	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
+	@echo "make bench-dht  four DHTs side by side on loopback (ARGS=--json, ARGS=--kill)"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -53,6 +55,9 @@ format: $(INSTALLED_DEV)
 proto: $(PROTO_VENV)/.installed
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
 
+bench-dht: $(INSTALLED_BENCH)
+	@$(BIN)/python -m benchmarks.dht $(ARGS)
+
 clean:
 	rm -rf $(VENV) .interop build dist *.egg-info .coverage .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -68,6 +73,10 @@ $(INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
 
 $(INSTALLED_DEV): setup.cfg pyproject.toml $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(INSTALLED_BENCH): setup.cfg pyproject.toml $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 $(PROTO_VENV)/.installed: Makefile | $(BIN)/python

@@ -58,8 +58,7 @@ FAR_SHARE: Final = 0.25
 def side(name: str, counts: Sequence[int]) -> Side:
     match name:
         case "formation":
-            version = importlib.metadata.version("formation_p2p")
-            return PythonSide(name, "formation_nodes", version, counts)
+            return PythonSide(name, "formation_nodes", "this checkout", counts)
         case "p2pd":
             return P2pdSide(name, sum(counts))
         case "kademlia":

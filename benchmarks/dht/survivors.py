@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +24,7 @@ WATCH_S: Final = 10.0
 async def kill_a_third(counts: Sequence[int], say: Callable[[str], None]) -> dict[str, Any]:
     """All work; the last process is killed; the others ask for whoever works, nearest to a key
     drawn by chance. Times in seconds."""
-    version = importlib.metadata.version("formation_p2p")
-    async with PythonSide("formation", "formation_nodes", version, counts) as network:
+    async with PythonSide("formation", "formation_nodes", "this checkout", counts) as network:
         await network.start()
         alive = sum(counts[:-1])
         dead = set(network.ids[alive:])

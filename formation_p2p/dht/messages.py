@@ -9,6 +9,7 @@ Source: libp2p kad-dht specification, "RPC messages".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
@@ -18,7 +19,12 @@ from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.keyspace import MAX_DEPTH, Key, key_from_bytes, key_to_bytes
-from formation_p2p.records.addresses import MAX_ADDRESSES, address_bytes, read_addresses
+from formation_p2p.records.addresses import (
+    MAX_ADDRESSES,
+    address_bytes,
+    read_addresses,
+    short_addresses,
+)
 
 # A key is the name of a record or a peer id; the longest in use is `/formation/<peer id>`.
 MAX_NAME_BYTES: Final = 128
@@ -29,6 +35,8 @@ MAX_CLOSER: Final = 20
 MAX_PROVIDERS: Final = 32
 # A worker's names that one peer is among the nearest to: in a small network, all of them.
 MAX_NAMES: Final = 64
+# A peer id is a multihash; those in use have 34 and 38 bytes.
+MAX_ID_BYTES: Final = 64
 # A signed profile's bound (records/profile.py), and the same for requirements in CBOR.
 MAX_VALUE_BYTES: Final = 4096
 MAX_REQUIREMENTS_BYTES: Final = 2048
@@ -182,7 +190,7 @@ def encode(message: Message) -> bytes:
             wire.type, wire.key = _Type.FIND_NODE, name
         case Nodes(closer):
             wire.type = _Type.FIND_NODE
-            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+            wire.closerPeers.extend(map(_closer_peer, closer))
         case GetProviders(name, query):
             wire.type, wire.key = _Type.GET_PROVIDERS, name
             if query is not None:
@@ -192,7 +200,7 @@ def encode(message: Message) -> bytes:
         case Providers(providers, closer, count):
             wire.type = _Type.GET_PROVIDERS
             wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
-            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+            wire.closerPeers.extend(map(_closer_peer, closer))
             if count is not None:
                 wire.shards.append(_write_count(count))
         case AddProvider(name, provider, more, acknowledged):
@@ -203,14 +211,14 @@ def encode(message: Message) -> bytes:
         case Added(counts, closer):
             wire.type = _Type.ADD_PROVIDER
             wire.shards.extend(_write_count(count) for count in counts)
-            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+            wire.closerPeers.extend(map(_closer_peer, closer))
         case GetValue(name):
             wire.type, wire.key = _Type.GET_VALUE, name
         case Value(value, closer):
             wire.type = _Type.GET_VALUE
             if value is not None:
                 wire.record.value = value
-            wire.closerPeers.extend(_write_peer(contact) for contact in closer)
+            wire.closerPeers.extend(map(_closer_peer, closer))
         case PutValue(name, value) | Stored(name, value):
             wire.type, wire.key = _Type.PUT_VALUE, name
             wire.record.key, wire.record.value = name, value
@@ -330,11 +338,20 @@ def _read_closer(wire: kad_pb2.Message) -> tuple[Contact, ...]:
 
 def _read_peer(peer: kad_pb2.Message.Peer) -> Contact | None:
     """None for a peer whose id we cannot read: a newer kind of id must not spoil the rest."""
+    if len(peer.id) > MAX_ID_BYTES:
+        return None  # before it is remembered
+    return _contact(peer.id, *short_addresses(peer.addrs[:MAX_ADDRESSES]))
+
+
+# 4 us without it, and every reply names twenty of the same few thousand. With eight addresses of
+# 256 bytes each these are 8 MiB at the worst.
+@lru_cache(maxsize=4096)
+def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
     try:
-        peer_id = peer_id_from_bytes(peer.id)
+        peer_id = peer_id_from_bytes(raw_id)
     except ValueError:
         return None
-    return Contact(peer_id, read_addresses(peer.addrs[:MAX_ADDRESSES]))
+    return Contact(peer_id, read_addresses(addresses))
 
 
 def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
@@ -351,6 +368,11 @@ def _write_count(count: ShardCount) -> kad_pb2.ShardCount:
         deeper=count.deeper,
         depth=count.depth,
     )
+
+
+@lru_cache(maxsize=4096)  # as above
+def _closer_peer(contact: Contact) -> kad_pb2.Message.Peer:
+    return _write_peer(contact)
 
 
 def _write_peer(contact: Contact, profile: bytes = b"") -> kad_pb2.Message.Peer:

@@ -23,7 +23,6 @@ from formation_p2p.dht.messages import (
     GetValue,
     Provider,
     Providers,
-    PutValue,
     ShardCount,
     Value,
 )
@@ -97,26 +96,23 @@ class PlainRecords:
         self._of_peer: dict[PeerId, int] = {}
 
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
-        match write:
-            case AddProvider(names=names, provider=provider):
-                # Nobody can vouch for another here: there is no signature.
-                if provider.contact.peer_id != sender.peer_id:
-                    return False
-                kept = [
-                    self._keep(name, sender.peer_id, provider.contact, sender.peer_id, now)
-                    for name in names
-                ]
-                return all(kept)
-            case PutValue(name, value):
-                if not self._is_valid(name, value):
-                    return False
-                held = self.value(name, now)
-                record = ValueRecord(name, value)
-                if held not in (None, value) and not self.supersedes(
-                    record, ValueRecord(name, held or b"")
-                ):
-                    return False
-                return self._keep(name, None, record, sender.peer_id, now)
+        if isinstance(write, AddProvider):
+            # Nobody can vouch for another here: there is no signature.
+            provider = write.provider.contact
+            if provider.peer_id != sender.peer_id:
+                return False
+            kept = [
+                self._keep(name, sender.peer_id, provider, sender.peer_id, now)
+                for name in write.names
+            ]
+            return all(kept)
+        record = ValueRecord(write.name, write.value)
+        if not self._is_valid(record):
+            return False
+        held = self.value(record.name, now)
+        if held is not None and not self._is_as_good(record, ValueRecord(record.name, held)):
+            return False
+        return self._keep(record.name, None, record, sender.peer_id, now)
 
     def providers(self, request: GetProviders, now: Moment) -> Providers:
         """The ones heard of last come first."""
@@ -140,24 +136,22 @@ class PlainRecords:
     ) -> Iterable[tuple[Hashable, Found]]:
         """Values are checked. Of providers there is nothing to check: whoever wants one dials it,
         and is shown then that the peer has the key to its id."""
-        match reply:
-            case Providers(providers):
-                return [(each.contact.peer_id, each.contact) for each in providers]
-            case Value(value):
-                if value is None or not self._is_valid(request.name, value):
-                    return []
-                return [(request.name, ValueRecord(request.name, value))]
+        if isinstance(reply, Providers):
+            return [(each.contact.peer_id, each.contact) for each in reply.providers]
+        if reply.value is None:
+            return []
+        record = ValueRecord(request.name, reply.value)
+        return [(record.name, record)] if self._is_valid(record) else []
 
     def supersedes(self, new: Found, old: Found) -> bool:
-        """A contact that says where, or the value that its validator selects."""
-        match new, old:
-            case Contact(), Contact():
-                return bool(new.addresses) and not old.addresses
-            case ValueRecord(), ValueRecord():
-                validator = self._validators[_namespace(new.name)]
-                return validator.select(new.name, [old.value, new.value]) == 1
-            case _:
-                return False
+        """A contact that says where does one that does not; a value, one that its validator finds
+        worse."""
+        if isinstance(new, ValueRecord) and isinstance(old, ValueRecord):
+            validator = self._validators[_namespace(new.name)]
+            return validator.select(new.name, [old.value, new.value]) == 1
+        if isinstance(new, Contact) and isinstance(old, Contact):
+            return bool(new.addresses) and not old.addresses
+        return False
 
     def is_live(self, record: Found) -> bool:
         """There is no withdrawing a plain record."""
@@ -215,9 +209,12 @@ class PlainRecords:
             if age_s < RECORD_TTL_S:
                 yield kept.record if age_s < ADDRESSES_TTL_S else Contact(peer_id)
 
-    def _is_valid(self, name: bytes, value: bytes) -> bool:
-        validator = self._validators.get(_namespace(name))
-        return validator is not None and validator.validate(name, value)
+    def _is_as_good(self, new: ValueRecord, held: ValueRecord) -> bool:
+        return new == held or self.supersedes(new, held)
+
+    def _is_valid(self, record: ValueRecord) -> bool:
+        validator = self._validators.get(_namespace(record.name))
+        return validator is not None and validator.validate(record.name, record.value)
 
 
 def _namespace(name: bytes) -> bytes:

@@ -60,9 +60,8 @@ class Refresh:
         wait_s = FILL_S if never > 1 else OWN_REFRESH_S / len(looks)
         self.at_s = now_s + wait_s * self._rng.uniform(*JITTER)
         if self._is_new:
-            self._is_new = False
-            return self._own_name
-        if age < EARLIEST:
+            self._is_new, length = False, 0
+        elif age < EARLIEST:
             return None
         name = self._own_name if length == 0 else self._name_at(KEY_BITS - length)
         # Whether or not it finds anybody: with nobody to ask it need not be tried at each step.

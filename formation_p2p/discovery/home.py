@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from formation_p2p.capability.shards import MERGE, SPLIT
 from formation_p2p.dht.messages import ShardCount
-from formation_p2p.discovery.walk import Walk, deeper_by
+from formation_p2p.discovery.walk import Walk, deeper_by, is_left
 from formation_p2p.keyspace import MAX_DEPTH, WHOLE, Span
 
 Doubt = Literal["full", "sparse"]
@@ -51,7 +51,7 @@ class Home:
         the count."""
         self.counts[depth] = count
         low, high = self.span
-        if depth == high and (count.deeper or count.members > SPLIT):
+        if depth == high and (is_left(count) or count.members > SPLIT):
             return "full"
         if low == high == depth > 0 and count.members < MERGE:
             return "sparse"
@@ -60,7 +60,7 @@ class Home:
     def is_full(self, count: ShardCount) -> Span | None:
         """Where to move, if our deepest shard, as all say who hold it, is full or being left."""
         high = self.span.high
-        if count.deeper:
+        if is_left(count):
             return Span(high, min(max(count.depth, high + 1), MAX_DEPTH))
         if count.members > SPLIT and high < MAX_DEPTH:
             return Span(high, min(high + deeper_by(count.members), MAX_DEPTH))
@@ -81,8 +81,9 @@ class Home:
         above, below = self.counts.get(low), self.counts.get(high)
         if low == high or now_s < self.moved_s + ttl_s or above is None or below is None:
             return None
-        # Whoever is moving is a member of both shards.
-        goes_up = below.members < MERGE and above.members <= SPLIT
+        # Whoever is moving is a member of both shards; a move that most do not make is given up.
+        few = below.members < MERGE or below.members <= above.settled
+        goes_up = few and above.members <= SPLIT
         left_behind = below.settled if goes_up else above.settled
         if left_behind and now_s < self.moved_s + MAX_MOVE_TTLS * ttl_s:
             return None

@@ -28,6 +28,13 @@ def deeper_by(members: int) -> int:
     return max(1, (max(members - 1, 0) // SPLIT).bit_length())
 
 
+def is_left(count: ShardCount) -> bool:
+    """Whether a shard is no home: most workers have left it for deeper ones, or are about to.
+    As long as most have not, those who are moving are here as well; and a few members who claim
+    to be elsewhere do not send everybody there."""
+    return count.deeper > count.settled
+
+
 class Walk:
     """Along the prefix of one key, from a first guess to the shards with all its workers.
 
@@ -35,10 +42,10 @@ class Walk:
     depth: it ends, since no depth is read twice. All workers with the key's prefix are then in
     the shards that were read:
 
-    - where workers are deeper, the walk goes there, and a shard that is splitting or merging has
+    - where most workers are deeper, the walk goes there. A shard that is splitting or merging has
       everybody either here or there, as all are in both until nobody is in one alone;
-    - where there are none, or some are shallower too, it goes one up, unless there, as was seen,
-      everybody is deeper.
+    - where there are none, or some are shallower too, it goes one up, and if that was not enough
+      half-way up, but not to where, as was seen, most are deeper.
     """
 
     def __init__(self, depth: int) -> None:
@@ -51,12 +58,13 @@ class Walk:
         None at the end."""
         self.read[self.depth] = count
         step: int | None = None
-        if count.deeper:
-            below = min(self.depth + 1, MAX_DEPTH)
-            self._floor = max(self._floor, self.depth if count.members else below)
-            step = max(count.depth, below)
+        if is_left(count):
+            self._floor = max(self._floor, self.depth + (0 if count.members else 1))
+            step = min(max(count.depth, self.depth + 1), MAX_DEPTH)
         elif self.depth > self._floor and (count.shallower or not count.members):
             step = self.depth - 1
+            if self.depth + 1 in self.read:
+                step = (self._floor + step) // 2
         if step is None or step in self.read:
             return None
         self.depth = step
@@ -78,11 +86,8 @@ class Walk:
         for depth, count in sorted(self.read.items()):
             if not count.members:
                 continue
-            below = min(max(count.depth, depth + 1), MAX_DEPTH)
-            if count.deeper > count.settled:
-                floor = max(floor, below)  # most have left, or are about to
-            elif count.deeper:
-                return Span(depth, below)
+            if is_left(count):
+                floor = max(floor, min(max(count.depth, depth + 1), MAX_DEPTH))
             elif count.members > SPLIT:
                 return Span(depth, min(depth + deeper_by(count.members), MAX_DEPTH))
             else:

@@ -69,7 +69,7 @@ class NoiseStream(SecureSession):
         await self._tcp.flush()
 
     def _sealed(self, data: bytes) -> bytes:
-        message = self._encrypt(data)
+        message: bytes = self._encrypt(data)
         return len(message).to_bytes(_LENGTH_BYTES, "big") + message
 
     def _open_all(self) -> bytes:

@@ -54,5 +54,10 @@ def address_text(raw: bytes) -> str | None:
 
 def read_addresses(raws: Iterable[bytes]) -> tuple[str, ...]:
     """Those that can be read, in order."""
-    texts = (address_text(raw) for raw in raws)
+    texts = (address_text(raw) for raw in short_addresses(raws))
     return tuple(text for text in texts if text is not None)
+
+
+def short_addresses(raws: Iterable[bytes]) -> list[bytes]:
+    """Those that could be read at all: longer ones would fill what remembers them."""
+    return [raw for raw in raws if len(raw) <= MAX_ADDRESS_BYTES]

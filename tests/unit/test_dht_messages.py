@@ -489,3 +489,9 @@ def test_no_damage_raises_anything_but_a_violation(
         parse_request(bytes(raw))
     with contextlib.suppress(ProtocolViolation):
         parse_reply(bytes(raw), GetProviders(b"name"))
+
+
+def test_a_peer_whose_id_is_absurdly_long_is_left_out_and_not_remembered() -> None:
+    wire = kad_pb2.Message(type=kad_pb2.Message.FIND_NODE)
+    wire.closerPeers.add(id=bytes(65), addrs=[bytes(6)])
+    assert parse_reply(wire.SerializeToString(), FindNode(b"name")) == Nodes(())

@@ -261,7 +261,7 @@ class Shards:
 UNSIGNED = world.profile("worker", NOW)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 80), st.integers(0, 8))
 def test_all_workers_near_a_key_are_in_the_shards_that_its_walk_reads(
     seed: int, size: int, start: int
