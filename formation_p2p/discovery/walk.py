@@ -59,8 +59,9 @@ class Walk:
         self.read[self.depth] = count
         step: int | None = None
         if is_left(count):
-            self._floor = max(self._floor, self.depth + (0 if count.members else 1))
-            step = min(max(count.depth, self.depth + 1), MAX_DEPTH)
+            below = min(self.depth + 1, MAX_DEPTH)
+            self._floor = max(self._floor, self.depth if count.members else below)
+            step = max(count.depth, below)
         elif self.depth > self._floor and (count.shallower or not count.members):
             step = self.depth - 1
             if self.depth + 1 in self.read:

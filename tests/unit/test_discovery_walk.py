@@ -142,6 +142,15 @@ def test_where_some_stayed_above_the_empty_region_it_climbs_to_them() -> None:
     assert walk.inhabited == 0
 
 
+def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not_moved_yet() -> (
+    None
+):
+    """Of eight who leave the root, those on the other side are in the deeper shard already."""
+    counts = {3: ShardCount(members=2), 0: splitting(settled=3, gone_too=2, depth=3)}
+    depths, walk = walked(3, counts)
+    assert depths == [3, 2, 1, 0]
+
+
 def test_nothing_is_deeper_than_the_deepest() -> None:
     deepest = {MAX_DEPTH: told(settled=40, deeper=5, depth=MAX_DEPTH)}
     depths, walk = walked(MAX_DEPTH, deepest)
@@ -261,7 +270,7 @@ class Shards:
 UNSIGNED = world.profile("worker", NOW)
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 80), st.integers(0, 8))
 def test_all_workers_near_a_key_are_in_the_shards_that_its_walk_reads(
     seed: int, size: int, start: int
