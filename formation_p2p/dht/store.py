@@ -29,7 +29,7 @@ from formation_p2p.dht.records import Write
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.errors import BadRecord, MisKeyedRecord
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import Key, Span, common_prefix, distance, key_of
+from formation_p2p.keyspace import KEY_BITS, Key, Span, distance, key_of
 from formation_p2p.records.newest import Newest, supersedes
 from formation_p2p.records.profile import Profile, SignedProfile, open_profile
 from formation_p2p.refusals import Denied
@@ -86,7 +86,7 @@ class RecordStore:
         self._newest = Newest()
         self._entries: dict[PeerId, _Entry] = {}
         # Never of one who has withdrawn. A dict for its order, which is the same in every run.
-        self._by_name: dict[bytes, dict[PeerId, None]] = {}
+        self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
         self._checked: dict[bytes, _Checked] = {}  # by the profiles' bytes, the oldest first
 
     def check(self, name: bytes, raw: bytes, now: Moment) -> SignedProfile:
@@ -134,7 +134,7 @@ class RecordStore:
         for name in names:
             authors = self._by_name.setdefault(name, {})
             if author in authors or len(authors) < MAX_AUTHORS_PER_NAME:
-                authors[author] = None
+                authors[author] = entry
                 entry.names.add(name)
             else:
                 kept = False
@@ -144,7 +144,7 @@ class RecordStore:
         """The profile under `/formation/<peer id>`, if it is here and fresh."""
         if not name.startswith(_VALUE_PREFIX):
             return None  # the name of a bucket, which has providers
-        kept = (self._entries[author].signed for author in self._by_name.get(name, ()))
+        kept = (entry.signed for entry in self._by_name.get(name, {}).values())
         return next((signed.raw for signed in kept if _is_fresh(signed, now)), None)
 
     def providers(self, request: GetProviders, now: Moment) -> Providers:
@@ -157,9 +157,11 @@ class RecordStore:
         return Providers(found, (), self._count(request.name, query.target, now))
 
     def _nearest(self, name: bytes, query: ProviderQuery, now: Moment) -> Iterator[SignedProfile]:
+        if not query.limit:
+            return  # only the count is wanted
         nearest = [
-            (distance(self._entries[author].key, query.target), author)
-            for author in self._by_name.get(name, ())
+            (distance(entry.key, query.target), author)
+            for author, entry in self._by_name.get(name, {}).items()
         ]
         # A heap, since most suit and few are wanted: of hundreds, a few dozen are looked at.
         heapq.heapify(nearest)
@@ -178,14 +180,13 @@ class RecordStore:
     def _count(self, name: bytes, target: Key, now: Moment) -> ShardCount:
         members = settled = shallower = 0
         depths: list[int] = []
-        for author in self._by_name.get(name, ()):
-            entry = self._entries[author]
+        for entry in self._by_name.get(name, {}).values():
             if not _is_fresh(entry.signed, now):
                 continue
             depth, (low, high) = entry.checked.names[name]
             is_member = depth in (low, high)
             members += is_member
-            if common_prefix(entry.key, target) > depth:
+            if (entry.key ^ target) >> (KEY_BITS - 1 - depth) == 0:  # one bit more in common
                 settled += is_member and low == high
                 shallower += is_member and low < depth
                 if high > depth:

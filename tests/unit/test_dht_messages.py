@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.dht import kad_pb2
 from formation_p2p.dht.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
