@@ -12,10 +12,12 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from typing import Final
 
 from formation_p2p.dht.routing import K
+from formation_p2p.dht.subnets import Subnet, subnets
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
@@ -48,16 +50,37 @@ class _Namer:
 class _Known:
     """A peer that was heard of, or asked. Who fails at one place may be asked at another."""
 
-    contact: Contact  # as it was asked last
+    contact: Contact  # as it was asked last, or will be asked next
+    subnets: frozenset[Subnet]  # of that
     namers: list[_Namer] = field(default_factory=list)
     places: dict[tuple[str, ...], int] = field(default_factory=dict)  # how many named each
     tried: set[str] = field(default_factory=set)  # addresses
+    has_answered: bool = False
     has_failed: bool = False  # and is not heard of at a place that was not tried
 
-    def best_place(self) -> tuple[str, ...] | None:
-        """The one that most have named, of those with an address that was not tried."""
+    def move_to_best(self) -> bool:
+        """To the place that most have named, of those with an address that was not tried."""
         untried = [place for place in self.places if not self.tried.issuperset(place)]
-        return max(untried, key=self.places.__getitem__, default=None)
+        if not untried:
+            return False
+        best = max(untried, key=self.places.__getitem__)
+        if best != self.contact.addresses:
+            self.contact = Contact(self.contact.peer_id, best)
+        self.subnets = subnets(best)
+        return True
+
+
+@lru_cache(maxsize=16_384)  # as for a single address: a node meets the same few thousand peers
+def _places(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Addresses by where they lie, and with the first those that lie nowhere, such as private
+    ones. Who is asked is asked at one place: it could else seem to be wherever it says, and
+    crowd out those who are there."""
+    by_subnet: dict[frozenset[Subnet], list[str]] = {}
+    for address in addresses:
+        by_subnet.setdefault(subnets((address,)), []).append(address)
+    first, *others = [where for where in by_subnet if where] or [frozenset()]
+    here = tuple(a for a in addresses if subnets((a,)) in (first, frozenset()))
+    return (here, *(tuple(by_subnet[where]) for where in others))
 
 
 class Lookup:
@@ -70,13 +93,14 @@ class Lookup:
     It terminates. Every call of `next_peers` that names somebody adds to `asked`, which never
     passes `MAX_ASKED`, and for each one named the caller reports exactly once; so the number
     under way falls to zero. Then nobody's word is waited for (`_Namer.under_way` is 0), hence
-    who is believed may be asked, and `next_peers` names one unless the lookup is finished: a
-    peer that may still be asked is all that keeps it from being so.
+    all in `_left` may be asked, and `next_peers` names the first of them. Where there is none,
+    and nobody is waited for, it is finished.
 
     It is finished once the `width` nearest that have not failed have answered, but for the spare
-    ones, and nobody has named a nearer one that was not asked, but for those whose word was no
-    good. Where fewer than `width` have answered, all that were named were asked. Hence among
-    honest peers who stay, and with none to spare, `closest` are the closest.
+    ones, and nobody has named a nearer one that was not asked. Two kinds do not count: who was
+    named only by peers whose word was no good, and who has so many nearer ones in its subnet as
+    a bucket would take. They do where there are too few others. Hence among honest peers who
+    stay, in subnets not crowded, and with none to spare, `closest` are the closest.
     """
 
     def __init__(
@@ -102,6 +126,7 @@ class Lookup:
         self._heard_of: list[tuple[int, PeerId]] = []
         self._nearest: list[tuple[int, PeerId]] = []
         self._under_way: set[PeerId] = set()
+        self._apart_now: list[tuple[int, PeerId]] | None = None  # what `_apart` found
         self._table = _Namer(credit=float("inf"))  # who named the seeds; it does not lie
         self._stale = 0  # of the seeds have failed
         self._hear_of(seeds, self._table)
@@ -114,6 +139,7 @@ class Lookup:
         while len(self._under_way) < self._alpha and (place := self._next()) is not None:
             self._heard_of.remove(place)
             insort(self._nearest, place)
+            self._apart_now = None
             self._under_way.add(place[1])
             self.asked += 1
             peers.append(self._ask(self._known[place[1]]))
@@ -122,11 +148,13 @@ class Lookup:
     def answered(self, peer_id: PeerId, closer: Iterable[Contact] = ()) -> None:
         """A peer answered, and named `closer` ones."""
         self._settle(peer_id, 1)
+        self._known[peer_id].has_answered = True
         self._hear_of(closer, _Namer())
 
     def failed(self, peer_id: PeerId) -> None:
         self._settle(peer_id, -1)
         self._nearest.remove(self._place(peer_id))
+        self._apart_now = None
         known = self._known[peer_id]
         self._stale += self._table in known.namers
         known.has_failed = True
@@ -136,7 +164,8 @@ class Lookup:
     def finished(self) -> bool:
         """Whether the answer is final. Requests to farther peers may still be under way."""
         waiting = answered = 0
-        for _, peer_id in self._nearest:
+        apart = self._apart()
+        for _, peer_id in apart if len(apart) >= self._width else self._nearest:
             if peer_id in self._under_way:
                 waiting += 1
             else:
@@ -145,51 +174,86 @@ class Lookup:
                 break
         if waiting > (self._spare if answered == self._width else 0):
             return False
-        return self.asked >= MAX_ASKED or not self._anyone_left()
+        return self.asked >= MAX_ASKED or not any(self._left(self._width + self._spare))
 
     def closest(self) -> tuple[Contact, ...]:
-        """The nearest peers that answered, at most `width`, nearest first."""
-        answered = [peer_id for _, peer_id in self._nearest if peer_id not in self._under_way]
-        return tuple(self._known[peer_id].contact for peer_id in answered[: self._width])
-
-    def _anyone_left(self) -> bool:
-        """Whether the answer could still change if others were asked."""
-        asked_ahead = self._within(self._width + self._spare)
-        if any(self._is_believed(peer_id) for _, peer_id in asked_ahead):
-            return True
-        return len(self._nearest) < self._width and bool(self._heard_of)
+        """The nearest peers that answered, at most `width`, nearest first. Those of a crowded
+        subnet are among them only where there are too few others."""
+        apart = self._apart()
+        crowded = [place for place in self._nearest if place not in apart]
+        answered = [place for place in apart + crowded if place[1] not in self._under_way]
+        nearest = sorted(answered[: self._width])
+        return tuple(self._known[peer_id].contact for _, peer_id in nearest)
 
     def _next(self) -> tuple[int, PeerId] | None:
-        """The nearest one to ask now, by who named it; with nobody better, a doubtful one."""
+        """The nearest one to ask now, by who named it."""
         if self.asked >= MAX_ASKED:
             return None
-        believed = False
         # For each one out of our own table that failed, one more is asked ahead of its turn: where
         # all have died their timeouts must not follow one another.
-        for place in self._within(self._width + self._spare + self._stale):
-            namers = self._known[place[1]].namers
-            if any(namer.credit > namer.under_way for namer in namers):
-                return place
-            believed = believed or self._is_believed(place[1])
-        if believed or len(self._nearest) >= self._width or not self._heard_of:
-            return None
-        return self._heard_of[0]
+        left = self._left(self._width + self._spare + self._stale)
+        return next((place for place in left if self._may_ask(place[1])), None)
 
-    def _within(self, width: int) -> Iterator[tuple[int, PeerId]]:
-        """Who was not asked and would be among the `width` nearest, the nearest first."""
-        if len(self._nearest) < width:
+    def _left(self, width: int) -> Iterator[tuple[int, PeerId]]:
+        """Who could change the answer: would be among the `width` nearest, and was not asked.
+        Of a crowded subnet, or on the word of liars, only where there is nobody else."""
+        apart = self._apart()
+        anyone = False
+        for place in self._within(apart, width):
+            if self._is_believed(place[1]) and not self._is_crowded(place):
+                anyone = True
+                yield place
+        if not anyone and len(apart) < self._width:
+            for place in self._within(self._nearest, width):
+                if self._is_believed(place[1]):
+                    anyone = True
+                    yield place
+        if not anyone and len(self._nearest) < self._width:
+            yield from self._heard_of[:1]
+
+    def _within(
+        self, nearest: list[tuple[int, PeerId]], width: int
+    ) -> Iterator[tuple[int, PeerId]]:
+        if len(nearest) < width:
             return iter(self._heard_of)
-        farthest = self._nearest[width - 1]
+        farthest = nearest[width - 1]
         return takewhile(lambda place: place < farthest, self._heard_of)
+
+    def _apart(self) -> list[tuple[int, PeerId]]:
+        """Those asked and not failed, less those of crowded subnets."""
+        if self._apart_now is None:
+            self._apart_now = []
+            nearer: dict[Subnet, int] = {}
+            for place in self._nearest:
+                crowded = False
+                for subnet in self._known[place[1]].subnets:
+                    nearer[subnet] = nearer.get(subnet, 0) + 1
+                    crowded = crowded or nearer[subnet] > subnet.width.in_bucket
+                if not crowded:
+                    self._apart_now.append(place)
+        return self._apart_now
+
+    def _is_crowded(self, place: tuple[int, PeerId]) -> bool:
+        """Whether as many nearer ones of one of its subnets were asked as a bucket would take."""
+        where = self._known[place[1]].subnets
+        nearer = [peer_id for other, peer_id in self._nearest if other < place[0]]
+        return any(
+            sum(subnet in self._known[peer_id].subnets for peer_id in nearer)
+            >= subnet.width.in_bucket
+            for subnet in where
+        )
+
+    def _may_ask(self, peer_id: PeerId) -> bool:
+        namers = self._known[peer_id].namers
+        return any(n.credit > n.under_way for n in namers) or not self._is_believed(peer_id)
 
     def _is_believed(self, peer_id: PeerId) -> bool:
         return any(namer.credit > 0 for namer in self._known[peer_id].namers)
 
     def _ask(self, known: _Known) -> Contact:
-        place = known.best_place()
-        assert place is not None  # or it would not be among those heard of
-        known.tried.update(place)
-        known.contact = Contact(known.contact.peer_id, place)
+        if len(known.places) > 1:
+            known.move_to_best()
+        known.tried.update(known.contact.addresses)
         for namer in known.namers:
             namer.under_way += 1
         return known.contact
@@ -207,23 +271,25 @@ class Lookup:
                 continue
             known = self._known.get(peer_id)
             if known is None:
-                known = self._known[peer_id] = _Known(contact)
+                place = _places(contact.addresses)[0]
+                known = _Known(Contact(peer_id, place), subnets(place))
+                self._known[peer_id] = known
                 insort(self._heard_of, self._place(peer_id))
-            if namer in known.namers:
-                continue  # named twice in one answer
+            elif known.has_answered or namer in known.namers:
+                continue  # nothing more to learn of it; or named twice in one answer
             known.namers.append(namer)
             if peer_id in self._under_way:
                 namer.under_way += 1
-            if contact.addresses in known.places:
-                known.places[contact.addresses] += 1
-            elif len(known.places) < MAX_PLACES:
-                known.places[contact.addresses] = 1
+            for place in _places(contact.addresses):
+                if place in known.places or len(known.places) < MAX_PLACES:
+                    known.places[place] = known.places.get(place, 0) + 1
+            if known.has_failed:
                 self._hear_again_of(peer_id)
         self._forget()
 
     def _hear_again_of(self, peer_id: PeerId) -> None:
         known = self._known[peer_id]
-        if known.has_failed and known.best_place() is not None:
+        if known.has_failed and known.move_to_best():
             known.has_failed = False
             insort(self._heard_of, self._place(peer_id))
 

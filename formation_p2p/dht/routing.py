@@ -196,10 +196,13 @@ class RoutingTable:
     def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
         """Whether its bucket has few enough of its subnets, those that wait included: they must
         not crowd out the others who wait."""
+        counted = seen.subnets - self._ours
+        if not counted:
+            return True
         there = [*bucket.live.values(), *bucket.replacements.values()]
         return all(
             sum(subnet in other.subnets for other in there) < subnet.width.in_bucket
-            for subnet in seen.subnets - self._ours
+            for subnet in counted
         )
 
     def _may_enter(self, seen: _Seen) -> bool:
@@ -224,10 +227,10 @@ class RoutingTable:
     def _promote(self) -> None:
         """Somebody went: the newest of those who wait, and who may now, take the place."""
         for bucket in self._buckets.values():
+            if not bucket.replacements or len(bucket.live) >= self._k:
+                continue
             for peer_id in list(reversed(bucket.replacements)):
-                if len(bucket.live) >= self._k:
-                    break
-                if self._may_enter(bucket.replacements[peer_id]):
+                if len(bucket.live) < self._k and self._may_enter(bucket.replacements[peer_id]):
                     self._enter(bucket, bucket.replacements.pop(peer_id))
 
     def _length(self, peer_id: PeerId) -> int:

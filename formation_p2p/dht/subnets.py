@@ -49,7 +49,12 @@ def subnets(addresses: Iterable[str]) -> frozenset[Subnet]:
 
 def endpoints(addresses: Iterable[str]) -> frozenset[str]:
     """Host and port of each, as text; two peers that are really there share none."""
-    return frozenset("/".join(address.split("/", 5)[:5]) for address in addresses)
+    return frozenset(map(_endpoint, addresses))
+
+
+@lru_cache(maxsize=16_384)
+def _endpoint(address: str) -> str:
+    return "/".join(address.split("/", 5)[:5])
 
 
 @lru_cache(maxsize=16_384)  # 8 us each, for the few thousand peers that come and go

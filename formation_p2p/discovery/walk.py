@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median_high
 
-from formation_p2p.capability.shards import SPLIT
+from formation_p2p.capability.shards import SAMPLE, SPLIT
 from formation_p2p.dht.messages import ShardCount
 from formation_p2p.keyspace import MAX_DEPTH, Span
 
@@ -29,10 +29,10 @@ def deeper_by(members: int) -> int:
 
 
 def is_left(count: ShardCount) -> bool:
-    """Whether a shard is no home: most workers have left it for deeper ones, or are about to.
-    As long as most have not, those who are moving are here as well; and a few members who claim
-    to be elsewhere do not send everybody there."""
-    return count.deeper > count.settled
+    """Whether most workers have left a shard for deeper ones, where a quarter of them remain as
+    a sample, or are about to. As long as most have not, those who are moving are here as well;
+    and a few members who claim to be elsewhere do not send everybody there."""
+    return count.deeper > SAMPLE * count.settled
 
 
 class Walk:
@@ -44,8 +44,8 @@ class Walk:
 
     - where most workers are deeper, the walk goes there. A shard that is splitting or merging has
       everybody either here or there, as all are in both until nobody is in one alone;
-    - where there are none, or some are shallower too, it goes one up, and if that was not enough
-      half-way up, but not to where, as was seen, most are deeper.
+    - where none is on the key's side, or some are shallower too, it goes one up, but not to where, as was
+      seen, most are deeper.
     """
 
     def __init__(self, depth: int) -> None:
@@ -62,10 +62,8 @@ class Walk:
             below = min(self.depth + 1, MAX_DEPTH)
             self._floor = max(self._floor, self.depth if count.members else below)
             step = max(count.depth, below)
-        elif self.depth > self._floor and (count.shallower or not count.members):
+        elif self.depth > self._floor and (count.shallower or not count.settled):
             step = self.depth - 1
-            if self.depth + 1 in self.read:
-                step = (self._floor + step) // 2
         if step is None or step in self.read:
             return None
         self.depth = step
@@ -87,8 +85,11 @@ class Walk:
         for depth, count in sorted(self.read.items()):
             if not count.members:
                 continue
+            below = min(max(count.depth, depth + 1), MAX_DEPTH)
+            if is_left(count) and count.settled:
+                return Span(depth, below)
             if is_left(count):
-                floor = max(floor, min(max(count.depth, depth + 1), MAX_DEPTH))
+                floor = max(floor, below)
             elif count.members > SPLIT:
                 return Span(depth, min(depth + deeper_by(count.members), MAX_DEPTH))
             else:

@@ -98,7 +98,11 @@ class Channel(INetStream):
             if self._finished_there:
                 raise StreamEOF("the peer has finished")
             await self._arrivals.park()
-        taken = bytes(self._unread if n is None or n < 0 else self._unread[:n])
+        return self.read_now(len(self._unread) if n is None or n < 0 else n)
+
+    def read_now(self, n: int) -> bytes:
+        """As `read`, of what is there; nothing where it would wait."""
+        taken = bytes(self._unread[:n])
         del self._unread[: len(taken)]
         self.carrier.was_read(len(taken))
         self._ungranted += len(taken)

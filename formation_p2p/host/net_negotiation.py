@@ -19,6 +19,7 @@ from libp2p.io.exceptions import IOException
 
 from formation_p2p.errors import ProtocolViolation, Unreachable
 from formation_p2p.host.frames import encode_frame
+from formation_p2p.host.net_channel import Channel
 from formation_p2p.units import KIB
 
 HEADER: Final = "/multistream/1.0.0"
@@ -100,7 +101,8 @@ async def _read(stream: ReadWriteCloser) -> str:
 
 
 async def _read_exactly(stream: ReadWriteCloser, n: int) -> bytes:
-    data = b""
+    # A message comes byte by byte: what is there already is taken without a wait.
+    data = stream.read_now(n) if isinstance(stream, Channel) else b""
     while len(data) < n:
         data += await stream.read(n - len(data))
     return data

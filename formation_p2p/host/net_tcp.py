@@ -260,6 +260,18 @@ class _Resolver(trio.abc.HostnameResolver):
         )
 
 
+async def _connect(address: TcpAddress) -> trio.SocketStream:
+    """To a number, without the looking up and racing that names need. Raises OSError."""
+    family = socket.AF_INET6 if address.family == "ip6" else socket.AF_INET
+    connecting = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        await connecting.connect((address.host, address.port))
+        return trio.SocketStream(connecting)
+    except BaseException:
+        connecting.close()
+        raise
+
+
 class TcpTransport(TCP):
     """Dials and listens with the two classes above."""
 
@@ -271,7 +283,10 @@ class TcpTransport(TCP):
         """Raises OpenConnectionError. The caller bounds the time."""
         address = TcpAddress.parse(str(maddr))
         try:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            if address.ip is None:
+                stream = await trio.open_tcp_stream(address.host, address.port)
+            else:
+                stream = await _connect(address)
         except OSError as error:
             # trio's own says that all attempts failed; how is in the group that is its cause.
             attempts = getattr(error.__cause__, "exceptions", (error,))

@@ -23,7 +23,7 @@ def key_of(peer_id: PeerId) -> Key:
 
 
 def contact(number: int) -> Contact:
-    return Contact(PeerId(str(number)), ("/ip4/10.0.0.1/tcp/4001",))
+    return Contact(PeerId(str(number)), (f"/ip4/10.0.0.1/tcp/{number}",))
 
 
 def contacts(*numbers: int) -> tuple[Contact, ...]:

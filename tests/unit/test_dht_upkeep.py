@@ -1,0 +1,262 @@
+"""How a node keeps its table true, and finds out whether others can dial it."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.dht import messages as kad
+from formation_p2p.dht.kademlia import LAST_RETRY_S, REQUEST_TIMEOUT_S
+from formation_p2p.dht.messages import FindNode, Nodes, Ping, Pong
+from formation_p2p.dht.reachability import (
+    DIAL_BACK_S,
+    MAX_OF_ONE,
+    NEXT_ROUND_S,
+    ROUND_S,
+    VOTERS,
+    Reach,
+)
+from formation_p2p.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
+from formation_p2p.dht.rpc import (
+    Advertise,
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    DialBack,
+    DialledBack,
+    DialledBy,
+    Met,
+)
+from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.keyspace import common_prefix, key_of
+from formation_p2p.sim.world import World
+from tests.unit import dht_world as world
+from tests.unit.dht_world import NOW, Alone, DhtWorld, village
+
+ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
+HERE = ALICE.addresses
+
+
+def after(seconds: float) -> Moment:
+    return Moment(NOW.mono_s + seconds, NOW.unix_s + seconds)
+
+
+def effects_of(alice: Alone) -> list[Effect]:
+    effects, completed = alice.dht.take()
+    assert completed == []
+    return effects
+
+
+def advertised(effects: list[Effect]) -> list[Reach]:
+    return [effect.reach for effect in effects if isinstance(effect, Advertise)]
+
+
+def pings_back(effects: list[Effect]) -> list[Ask]:
+    asks = [effect for effect in effects if isinstance(effect, Ask)]
+    return [ask for ask in asks if ask.message == Ping(dial_back=True)]
+
+
+# -- refreshing ---------------------------------------------------------------------------------
+
+
+def test_two_who_join_in_the_same_moment_know_each_other_soon() -> None:
+    town = DhtWorld(seed=1)
+    [gate] = town.join("gate")
+    pair = [town.add(name) for name in ("alice", "bob")]
+    for node in pair:
+        node.dht.bootstrap([gate.contact], town.now, "join")
+    for node in pair:
+        town.perform(node)
+    town.elapse(FILL_S + 0.2)
+    alice, bob = pair
+    assert bob.peer_id in alice.dht.table
+    assert alice.peer_id in bob.dht.table
+
+
+def test_each_bucket_is_looked_into_by_a_key_of_its_own() -> None:
+    town = village(1, 60, k=4)
+    town.elapse(60)
+    node = town.nodes["node 7"]
+    depths = {256 - length for _, length in node.dht.table.looks() if length}
+    assert len(depths) >= 3
+    town.carried.clear()
+    town.elapse(BUCKET_REFRESH_S)
+    looked_up = {
+        common_prefix(key_of(each.message.name), node.identity.key)
+        for each in town.carried
+        if isinstance(each.message, FindNode) and each.sender == node.name
+    }
+    assert looked_up - {256} == depths
+
+
+def test_a_lookup_for_any_purpose_refreshes_its_bucket_if_somebody_answers() -> None:
+    alice = Alone(knows=(BOB,))
+    name = peer_id_to_bytes(CAROL.peer_id)
+    for answers in (False, True):
+        alice.dht.find_node(CAROL.peer_id, after(5), "a test")
+        [ask] = [ask for ask in alice.asks() if ask.message == FindNode(name)]
+        if answers:
+            alice.answer(ask, Nodes(()), after(6))
+        else:
+            alice.fail(ask)
+            alice.dht.table.saw(BOB, NOW.mono_s)
+        alice.dht.take()
+        length = (key_of_peer(CAROL.peer_id) ^ key_of_peer(ALICE.peer_id)).bit_length()
+        looked_s = alice.dht.table._looked_s.get(length)
+        assert looked_s == (after(6).mono_s if answers else None)
+
+
+def test_a_gate_that_there_is_no_room_for_is_left_in_peace() -> None:
+    far = [c for n in range(30) if (c := world.contact(f"peer {n}")) and is_far(c)]
+    gate, others = far[0], far[1:3]
+    alice = Alone(k=2)
+    alice.dht.bootstrap([gate], NOW, "join")
+    alice.dht.take()
+    for contact in others:
+        alice.dht.table.saw(contact, NOW.mono_s)
+    alice.dht.tick(after(LAST_RETRY_S))
+    pings = [ask for ask in alice.asks() if ask.message == Ping()]
+    assert pings == []
+    assert alice.dht._retry_at == float("inf")
+
+
+def is_far(contact: Contact) -> bool:
+    return (key_of_peer(contact.peer_id) ^ key_of_peer(ALICE.peer_id)) >> 255 == 1
+
+
+def test_a_quiet_network_costs_little() -> None:
+    town = village(1, 40, k=20)
+    town.elapse(2 * FILL_S)
+    town.carried.clear()
+    town.elapse(OWN_REFRESH_S)
+    # Each looks itself up once or twice: 20 requests, and as many replies.
+    assert len(town.carried) / 40 < 100
+
+
+# -- can others dial us? ------------------------------------------------------------------------
+
+
+def test_a_node_that_was_not_told_where_it_is_asks_nobody_to_dial_it() -> None:
+    alice = Alone(knows=(BOB, CAROL))
+    alice.dht.tick(after(1000))
+    alice.asked(Ping())
+    assert pings_back(effects_of(alice)) == []
+
+
+def test_a_few_are_asked_to_dial_back_and_the_first_who_can_makes_a_server() -> None:
+    alice = Alone(knows=(BOB, CAROL, DAVE, world.contact("eve")))
+    alice.dht.moved(HERE, NOW)
+    alice.dht.tick(NOW)
+    effects = effects_of(alice)
+    assert advertised(effects) == [Reach.UNKNOWN]
+    asked = pings_back(effects)
+    assert len(asked) == VOTERS
+    assert {ask.timeout_s for ask in asked} == {REQUEST_TIMEOUT_S + DIAL_BACK_S}
+    alice.answer(asked[0], Pong(True))
+    assert advertised(effects_of(alice)) == [Reach.SERVER]
+    alice.answer(asked[1], Pong(True))
+    assert advertised(effects_of(alice)) == []
+
+
+def test_whom_most_cannot_dial_is_a_client_and_asks_again_later() -> None:
+    alice = Alone(knows=(BOB, CAROL))
+    alice.dht.moved(HERE, NOW)
+    alice.dht.tick(NOW)
+    for ask in pings_back(effects_of(alice)):
+        alice.answer(ask, Pong(False))
+    assert advertised(effects_of(alice)) == [Reach.CLIENT]
+    alice.dht.tick(after(ROUND_S))
+    assert pings_back(effects_of(alice)) == []
+    alice.dht.tick(after(ROUND_S + NEXT_ROUND_S[Reach.CLIENT]))
+    assert len(pings_back(effects_of(alice))) == 2
+
+
+def test_for_one_who_fails_or_does_not_try_another_one_is_asked() -> None:
+    alice = Alone(knows=(BOB, CAROL, DAVE, world.contact("eve"), world.contact("frank")))
+    alice.dht.moved(HERE, NOW)
+    alice.dht.tick(NOW)
+    first, second, _ = pings_back(effects_of(alice))
+    alice.fail(first)
+    assert len(pings_back(effects_of(alice))) == 1
+    alice.answer(second, Pong())
+    assert len(pings_back(effects_of(alice))) == 1
+
+
+def test_a_gate_with_nobody_to_ask_is_a_server_once_somebody_dials_it() -> None:
+    alice = Alone()
+    alice.dht.moved(HERE, NOW)
+    assert advertised(effects_of(alice)) == [Reach.UNKNOWN]
+    alice.dht.handle(DialledBy(BOB.peer_id, "10.9.9.9"), NOW)
+    assert advertised(effects_of(alice)) == [Reach.SERVER]
+
+
+def test_who_asks_for_it_is_dialled_back_and_told() -> None:
+    alice = Alone()
+    client = Contact(BOB.peer_id)
+    alice.dht.handle(Asked(7, client, Ping(dial_back=True)), NOW)
+    assert effects_of(alice) == [DialBack(7, client, DIAL_BACK_S, cause="")]
+    for reached in (True, False):
+        alice.dht.handle(DialledBack(7, reached), NOW)
+        assert effects_of(alice) == [Answer(7, Pong(reached), cause="")]
+
+
+def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
+    alice = Alone()
+    for number in range(MAX_OF_ONE):
+        alice.dht.handle(Asked(number, BOB, Ping(dial_back=True)), NOW)
+        alice.dht.handle(DialledBack(number, True), NOW)
+    alice.dht.take()
+    alice.dht.handle(Asked(9, Contact(BOB.peer_id), Ping(dial_back=True)), NOW)
+    assert effects_of(alice) == [Answer(9, Pong(), cause="")]
+
+
+def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> None:
+    alice = Alone()
+    alice.dht.handle(Met(BOB), NOW)
+    [ping] = alice.asks()
+    assert (ping.to, ping.message) == (BOB, Ping())
+    alice.answer(ping, Pong())
+    assert BOB.peer_id in alice.dht.table
+    alice.dht.handle(Met(Contact(BOB.peer_id)), NOW)
+    assert BOB.peer_id not in alice.dht.table
+
+
+def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
+    alice = Alone()
+    alice.dht.handle(Met(BOB), NOW)
+    [ping] = alice.asks()
+    alice.dht.handle(Answered(ping.ask_id, Contact(BOB.peer_id), Pong()), NOW)
+    assert BOB.peer_id not in alice.dht.table
+
+
+@pytest.mark.parametrize("ping", [Ping(), Ping(dial_back=True)])
+def test_a_ping_says_on_the_wire_whether_to_dial_back(ping: Ping) -> None:
+    assert kad.parse_request(kad.encode(ping)) == ping
+
+
+@pytest.mark.parametrize("pong", [Pong(), Pong(True), Pong(False)])
+def test_a_pong_says_on_the_wire_what_came_of_it(pong: Pong) -> None:
+    assert kad.parse_reply(kad.encode(pong), Ping()) == pong
+
+
+def test_to_those_who_know_no_dialling_back_a_ping_is_a_ping() -> None:
+    plain = kad.encode(Ping())
+    assert plain == kad.encode(Pong())
+    assert kad.encode(Ping(dial_back=True)).startswith(plain)
+
+
+# -- a small network ----------------------------------------------------------------------------
+
+
+def test_whom_nobody_can_dial_gets_into_nobodys_table_and_finds_its_way_all_the_same() -> None:
+    town = World(seed=1)
+    town.undialable = {"carol"}
+    for name in ("gate", "alice", "bob", "carol", "dave"):
+        town.add(name)
+        town.elapse(1)
+    town.elapse(30)
+    ids = {name: node.identity.peer_id for name, node in town.nodes.items()}
+    for name, node in town.nodes.items():
+        known = {contact.peer_id for contact in node.peer.dht.table}
+        assert known == {ids[other] for other in ids if other not in (name, "carol")}

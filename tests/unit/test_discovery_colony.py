@@ -1,0 +1,144 @@
+"""A bucket that grows and shrinks while its workers announce themselves, and a reader elsewhere.
+
+Whatever the shards are doing, the reader finds the nearest workers, all of them and in one go.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from formation_p2p.dht.operations import Searched
+from formation_p2p.discovery.announcer import Announcer
+from formation_p2p.discovery.finder import WANTED, Finder, Found
+from formation_p2p.discovery.terms import Terms
+from formation_p2p.effects import Moment
+from formation_p2p.identity import key_of_peer
+from formation_p2p.keyspace import Key, Span
+from formation_p2p.records.profile import SignedProfile
+from formation_p2p.resources.requirements import Requirements
+from tests.unit import dht_world as world
+from tests.unit.dht_world import Completed, DhtNode, DhtWorld, sealed
+
+ANYONE = Requirements(cpu_milli=1, memory_bytes=1)
+TERMS = Terms(ttl_s=60.0)
+# From its start until a worker has found its home and written there.
+ANNOUNCED_S = 6.0
+
+
+class Settler:
+    """A node of the world that announces itself in the bucket of all, and can look for others."""
+
+    def __init__(self, town: DhtWorld, node: DhtNode) -> None:
+        self.town = town
+        self.node = node
+        self.since_s = town.now_s
+        self.sequence = 0
+        self.found: list[Found] = []
+        self.finder = Finder(node.dht, world.NETWORK)
+        rng = random.Random(node.name)
+        self.announcer = Announcer(
+            node.contact, node.dht, world.NETWORK, ("any",), world.MACHINE, self.issue, rng, TERMS
+        )
+        node.upper = self
+
+    def issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
+        self.sequence += 1
+        ttl_s = int(TERMS.ttl_s)
+        unsigned = world.profile(self.node.name, now, sequence=self.sequence, ttl_s=ttl_s)
+        return sealed(world.replace(unsigned, spans=spans, withdrawn=withdrawn), self.node.identity)
+
+    def completed(self, completed: Completed, now: Moment) -> None:
+        if not isinstance(completed, Searched):
+            self.announcer.published(completed, now)
+        elif not self.announcer.searched(completed, now):
+            self.finder.searched(completed, now)
+            self.found += self.finder.take()
+
+    def tick(self, now: Moment) -> None:
+        self.announcer.tick(now)
+
+    def next_timeout(self) -> float:
+        return self.announcer.next_timeout()
+
+    def find(self, target: Key) -> Found:
+        """Takes a virtual second."""
+        self.finder.find(ANYONE, target, self.town.now, "a test", fresh=True)
+        self.town.perform(self.node)
+        self.town.elapse(1)
+        return self.found.pop()
+
+    @property
+    def span(self) -> Span:
+        return self.announcer._homes["any"].span
+
+
+class Colony(DhtWorld):
+    def __init__(self, seed: int, size: int) -> None:
+        super().__init__(seed)
+        self.rng = random.Random(seed)
+        self.settlers: dict[str, Settler] = {}
+        self.grow(size)
+
+    def grow(self, size: int) -> None:
+        for number in range(len(self.nodes), len(self.nodes) + size):
+            [node] = self.join(f"settler {number}", every_s=0.1)
+            settler = self.settlers[node.name] = Settler(self, node)
+            settler.announcer.start(self.now)
+            self.perform(node)
+
+    def perish(self, names: Iterable[str]) -> None:
+        """Without a word."""
+        for name in names:
+            self.nodes[name].alive = False
+            del self.settlers[name]
+
+    def anybody(self) -> Settler:
+        return self.rng.choice(list(self.settlers.values()))
+
+    def missed(self, target: Key) -> int:
+        """How many of the nearest workers a reader does not find."""
+        there = [
+            settler.node
+            for settler in self.settlers.values()
+            if settler.since_s + ANNOUNCED_S <= self.now_s
+        ]
+        found = self.anybody().find(target)
+        by_id = {profile.peer_id for profile in found.profiles}
+        truth = self.nearest(target, WANTED, among=there)
+        farthest = max((key_of_peer(each) ^ target for each in truth), default=0)
+        newer = [each for each in by_id - set(truth) if key_of_peer(each) ^ target < farthest]
+        return len(set(truth[: max(0, WANTED - len(newer))]) - by_id)
+
+    def spans(self) -> set[Span]:
+        return {settler.span for settler in self.settlers.values()}
+
+    def target(self) -> Key:
+        return Key(self.rng.getrandbits(256))
+
+
+def test_while_a_bucket_grows_and_shrinks_the_nearest_workers_are_found_at_any_time() -> None:
+    colony = Colony(1, 10)
+    missed: dict[float, int] = {}
+
+    def watch(seconds: float) -> None:
+        until_s = colony.now_s + seconds
+        while colony.now_s < until_s:
+            missed[colony.now_s] = colony.missed(colony.target())
+            colony.elapse(2)
+
+    watch(10)
+    assert colony.spans() == {Span(0, 0)}
+    while len(colony.settlers) < 110:
+        colony.grow(10)
+        watch(3)
+    assert len(colony.spans()) > 1  # in the middle of its first split, perhaps its second
+    watch(5 * TERMS.ttl_s)
+    settled = colony.spans()
+    assert all(low == high > 0 for low, high in settled)
+    # Nobody is told that the others are gone: a few TTLs later it is one shard again.
+    colony.perish(colony.rng.sample(sorted(colony.settlers), 98))
+    colony.elapse(TERMS.ttl_s + 5)
+    watch(6 * TERMS.ttl_s)
+    assert colony.spans() == {Span(0, 0)}
+    assert {at_s: count for at_s, count in missed.items() if count} == {}
