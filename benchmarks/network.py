@@ -61,17 +61,21 @@ class Echo:
     def undelivered(self, to: PeerId, reason: str) -> None:
         pass  # at the end both sides close; a loss before that shows as a missed deadline
 
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        pass
+
     def disconnected(self, peer: PeerId) -> None:
         pass
 
 
 @asynccontextmanager
 async def ours() -> AsyncIterator[tuple[Stack, Contact, Echo]]:
-    identity, echo = Identity.from_seed(os.urandom(32)), Echo()
-    server, client = Stack(identity, [LISTEN]), Stack(Identity.from_seed(os.urandom(32)), [])
+    identity, other, echo = (*(Identity.from_seed(os.urandom(32)) for _ in range(2)), Echo())
+    server, client = Stack(identity, [LISTEN]), Stack(other, [])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run, echo)
         await nursery.start(client.run, Echo())
+        server.trust(other.peer_id)  # as a lease holder, who alone may send large frames
         yield client, Contact(identity.peer_id, server.addresses), echo
         await client.close()
         await server.close()

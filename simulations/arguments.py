@@ -38,20 +38,20 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = arguments.add_argument
-    add("--nodes", type=_count(GATES + 1, 1_000_000), default=1000)
+    add("--nodes", type=count(GATES + 1, 1_000_000), default=1000)
     add("--seed", type=int, default=1, help="the same seed gives the same run, on any machine")
-    add("--minutes", type=_positive, default=10.0, help="virtual time measured")
-    add("--queries", type=_count(0, 100_000), default=200, help="cold ones; each has two warm ones")
+    add("--minutes", type=positive, default=10.0, help="virtual time measured")
+    add("--queries", type=count(0, 100_000), default=200, help="cold ones; each has two warm ones")
     add(
         "--workers-per-bucket",
-        type=_count(1, MAX_BUCKETS),
+        type=count(1, MAX_BUCKETS),
         default=MAX_BUCKETS,
         metavar="BUCKETS",
         help="so many nested buckets: the first holds all workers, each next one half as many",
     )
     add("--geometry", choices=GEOMETRIES, default="nested", help="all: every worker in each bucket")
     add("--churn", choices=CHURNS, default="none")
-    add("--churn-speed", type=_positive, default=1.0, help="10: sessions last a tenth as long")
+    add("--churn-speed", type=positive, default=1.0, help="10: sessions last a tenth as long")
     add("--laid-out", action="store_true", help="begin with full routing tables, without joining")
     add("--loss", type=_share, default=0.0, help="share of messages that never arrive")
     add("--liars", type=_share, default=0.0, help="share of nodes that answer with lies")
@@ -59,8 +59,8 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--partition", type=_partition, help="AFTER:FOR:SHARE, in minutes; 2:3:0.5 cuts in half")
     add("--latency", type=Path, help="matrix of round trips in ms (default: PlanetLab's if there)")
     add("--dial-round-trips", type=_not_negative, default=DIAL_ROUND_TRIPS)
-    add("--ttl", type=_positive, default=Terms().ttl_s, help="seconds that an announcement counts")
-    add("--replicas", type=_count(1, 20), default=Terms().replicas)
+    add("--ttl", type=positive, default=Terms().ttl_s, help="seconds that an announcement counts")
+    add("--replicas", type=count(1, 20), default=Terms().replicas)
     add("--json", action="store_true", help="print JSON")
     return arguments
 
@@ -93,17 +93,17 @@ def latencies_of(arguments: argparse.Namespace) -> tuple[Latencies, str]:
     return Latencies.read(text.decode()), path.name
 
 
-def _count(least: int, most: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
+def count(least: int, most: int) -> Callable[[str], int]:
+    def counted(text: str) -> int:
         number = int(text)
         if not least <= number <= most:
             raise argparse.ArgumentTypeError(f"{number} is not from {least} to {most}")
         return number
 
-    return count
+    return counted
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not more than 0")
@@ -111,7 +111,7 @@ def _positive(text: str) -> float:
 
 
 def _not_negative(text: str) -> float:
-    return 0.0 if text == "0" else _positive(text)
+    return 0.0 if text == "0" else positive(text)
 
 
 def _share(text: str) -> float:
@@ -124,7 +124,7 @@ def _share(text: str) -> float:
 def _partition(text: str) -> Partition:
     try:
         after, lasts, share = text.split(":")
-        return Partition(_not_negative(after) * 60, _positive(lasts) * 60, _share(share))
+        return Partition(_not_negative(after) * 60, positive(lasts) * 60, _share(share))
     except ValueError as error:
         problem = f"{text} is not AFTER:FOR:SHARE, as in 2:3:0.5"
         raise argparse.ArgumentTypeError(problem) from error

@@ -16,13 +16,14 @@ import resource
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from formation_p2p.sim.trace import TraceDigest
@@ -35,7 +36,7 @@ from simulations.town import Town
 SLICE_S: Final = 1.0
 # Queries stop this long before the end, so that all have their answers by then.
 LAST_QUERY_S: Final = 20.0
-# After a partition is healed, or before it begins, and at the end: when the load is looked at.
+# The cause of all that is asked in order to announce.
 ANNOUNCE: Final = "announce"
 
 
@@ -45,7 +46,7 @@ class Run:
 
     figures: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
-    load: Load = Load(())
+    load: Load = field(default_factory=lambda: Load(()))
 
 
 Progressed = Callable[[str, float], None]
@@ -55,6 +56,24 @@ Progressed = Callable[[str, float], None]
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
+    with bar() as progressed:
+        run = simulate(arguments, progressed)
+    command = f"python -m simulations.discovery {shlex.join(argv)}"
+    run.figures["command"] = command
+    if arguments.json:
+        print(json.dumps(run.figures))
+    else:
+        _print(run)
+    if arguments.plot is not None:
+        from simulations.plot import plot  # matplotlib takes a second to import
+
+        plot(run.outcomes, run.load, f"{command} (seed {arguments.seed})", arguments.plot)
+    return 0
+
+
+@contextmanager
+def bar(prefix: str = "") -> Iterator[Progressed]:
+    """A progress bar on stderr, where that is a terminal."""
     errors = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -64,25 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         console=errors,
         transient=True,
         disable=not errors.is_terminal,
-    ) as bar:
-        tasks: dict[str, Any] = {}
+    ) as progress:
+        tasks: dict[str, TaskID] = {}
 
         def progressed(what: str, share: float) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=1.0)
-            bar.update(tasks[what], completed=share)
+                tasks[what] = progress.add_task(prefix + what, total=1.0)
+            progress.update(tasks[what], completed=share)
 
-        run = simulate(arguments, progressed)
-    run.figures["command"] = f"python -m simulations.discovery {shlex.join(argv)}"
-    if arguments.json:
-        print(json.dumps(run.figures))
-    else:
-        _print(run)
-    if arguments.plot is not None:
-        from simulations.plot import plot  # matplotlib takes a second to import
-
-        plot(run.outcomes, run.load, run.figures, arguments.plot)
-    return 0
+        yield progressed
 
 
 def simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:

@@ -266,20 +266,19 @@ def run(
     now_s, count = 0.0, 0
     answers: list[tuple[float, int, PeerId, Sequence[Contact] | None]] = []
     answered: set[Key] = set()
-    while not lookup.finished:
+    while True:
         for asked in lookup.next_peers():
             count += 1
             takes_s, closer = world.answer(asked, key, rng)
             heapq.heappush(answers, (now_s + takes_s, count, asked.peer_id, closer))
         if lookup.finished:
-            break
+            return now_s, frozenset(answered)
         now_s, _, peer_id, closer = heapq.heappop(answers)
         if closer is None:
             lookup.failed(peer_id)
         else:
             answered.add(_key_of(peer_id))
             lookup.answered(peer_id, closer)
-    return now_s, frozenset(answered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             figures = measure(world, reader, writer, random.Random(given.seed), 4)
             about = {"lie": lie, "liars": liars, "sybils": given.sybils, "paths": given.paths}
             measured = Measured(**about, **figures)  # type: ignore[arg-type]  # by their names
-            print(json.dumps(asdict(measured)) if given.json else _row(measured), flush=True)
+            line = json.dumps(asdict(measured)) if given.json else _row(measured)
+            print(line, flush=True)  # noqa: T201
 
 
 def _row(m: Measured) -> str:

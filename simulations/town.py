@@ -65,9 +65,7 @@ class Resident:
 class Town:
     """Call `found`, then let time pass with `world.elapse`."""
 
-    def __init__(
-        self, plan: Plan, latencies: Latencies, trace: TraceDigest | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, latencies: Latencies, trace: TraceDigest | None = None) -> None:
         self.plan = plan
         self.world = World(
             plan.seed,
@@ -101,9 +99,7 @@ class Town:
         ranks = {name: rank for rank, name in enumerate(rng.sample(others, len(others)))}
         for number in range(GATES):
             self._gates.append(self._node(f"gate{number}", self._gates))
-        nodes = [
-            self._node(name, self._some_gates(), liar=name in liars) for name in names
-        ]
+        nodes = [self._node(name, self._some_gates(), liar=name in liars) for name in names]
         self.world.undialable |= clients
         if plan.laid_out:
             known = [node.contact for node in (*self._gates, *nodes) if node.name not in clients]

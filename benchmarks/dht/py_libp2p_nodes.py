@@ -6,6 +6,7 @@ Orders: start, finds_all, announce (its `provide`), find (its `find_providers`),
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from typing import Any, Final
@@ -105,6 +106,8 @@ class Nodes:
 
 
 async def main() -> None:
+    # What other nodes do not answer in time, it logs as an error each time.
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     async with trio.open_nursery() as nursery:
         nodes = Nodes(nursery)
         while (order := await trio.to_thread.run_sync(next_order)) is not None:

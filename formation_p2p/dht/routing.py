@@ -86,7 +86,9 @@ class RoutingTable:
         known = bucket.live.get(contact.peer_id)
         if known is not None and contact.addresses in ((), known.contact.addresses):
             del bucket.live[contact.peer_id]
-            bucket.live[contact.peer_id] = known._replace(at_s=now_s)
+            bucket.live[contact.peer_id] = _Seen(
+                known.contact, now_s, known.subnets, known.endpoints
+            )
             return None
         if not contact.addresses:
             return None  # nobody could dial it, so nobody may be sent to it
@@ -196,14 +198,12 @@ class RoutingTable:
     def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
         """Whether its bucket has few enough of its subnets, those that wait included: they must
         not crowd out the others who wait."""
-        counted = seen.subnets - self._ours
-        if not counted:
-            return True
-        there = [*bucket.live.values(), *bucket.replacements.values()]
-        return all(
-            sum(subnet in other.subnets for other in there) < subnet.width.in_bucket
-            for subnet in counted
-        )
+        for subnet in seen.subnets - self._ours:
+            there = sum(subnet in other.subnets for other in bucket.live.values())
+            there += sum(subnet in other.subnets for other in bucket.replacements.values())
+            if there >= subnet.width.in_bucket:
+                return False
+        return True
 
     def _may_enter(self, seen: _Seen) -> bool:
         """Whether the table has few enough of its subnets, and none at its host and port."""
@@ -220,7 +220,10 @@ class RoutingTable:
 
     def _remove(self, bucket: _Bucket, peer_id: PeerId) -> None:
         gone = bucket.live.pop(peer_id)
-        self._in_subnet -= Counter(gone.subnets)
+        for subnet in gone.subnets:
+            self._in_subnet[subnet] -= 1
+            if not self._in_subnet[subnet]:
+                del self._in_subnet[subnet]
         for endpoint in gone.endpoints:
             del self._at[endpoint]
 

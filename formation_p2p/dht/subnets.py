@@ -37,7 +37,11 @@ WIDTHS: Final = (Width(24, 48, 2, 10), Width(16, 32, 5, 40))
 
 class Subnet(NamedTuple):
     name: str
-    width: Width
+    rank: int  # in WIDTHS; small, since these are hashed all the time
+
+    @property
+    def width(self) -> Width:
+        return WIDTHS[self.rank]
 
 
 def subnets(addresses: Iterable[str]) -> frozenset[Subnet]:
@@ -64,11 +68,11 @@ def _subnets(address: str) -> tuple[Subnet, ...]:
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:
-        return tuple(Subnet(NAMED, width) for width in WIDTHS)
+        return tuple(Subnet(NAMED, rank) for rank in range(len(WIDTHS)))
     if not ip.is_global:
         return ()
     found = []
-    for width in WIDTHS:
+    for rank, width in enumerate(WIDTHS):
         bits = width.ip4_bits if ip.version == 4 else width.ip6_bits
-        found.append(Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), width))
+        found.append(Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), rank))
     return tuple(found)

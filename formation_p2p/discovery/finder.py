@@ -203,6 +203,7 @@ class Finder:
             find.suited, find.requirements, find.wanted = False, b"", MAX_PROVIDERS
             find.buckets, find.fresh = [], True
             find.max_steps = len(find.steps) + MAX_STEPS
+            find.tried.clear()
             self._enter(find, ANY, now)
             return True
         profiles = tuple(signed.profile for signed in find.found.values())
@@ -244,7 +245,8 @@ class Finder:
         known = self._answers.get((name, find.requirements))
         if known is not None and known.until_s > now.mono_s and not find.fresh:
             return known._replace(asked=0)
-        query = ProviderQuery(find.target, find.requirements, MAX_PROVIDERS)
+        # In the order of a shard's members its key and the target agree: they differ in its prefix.
+        query = ProviderQuery(find.region, find.requirements, MAX_PROVIDERS)
         operation = self._dht.find_providers(name, query, now, find.cause)
         self._finds[operation] = find
         return None

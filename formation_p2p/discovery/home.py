@@ -51,7 +51,7 @@ class Home:
         the count."""
         self.counts[depth] = count
         low, high = self.span
-        if depth == high and (is_left(count) or count.members > SPLIT):
+        if depth == high and (_is_to_be_left(count) or count.members > SPLIT):
             return "full"
         if low == high == depth > 0 and count.members < MERGE:
             return "sparse"
@@ -60,7 +60,7 @@ class Home:
     def is_full(self, count: ShardCount) -> Span | None:
         """Where to move, if our deepest shard, as all say who hold it, is full or being left."""
         high = self.span.high
-        if is_left(count):
+        if _is_to_be_left(count):
             return Span(high, min(max(count.depth, high + 1), MAX_DEPTH))
         if count.members > SPLIT and high < MAX_DEPTH:
             return Span(high, min(high + deeper_by(count.members), MAX_DEPTH))
@@ -88,3 +88,11 @@ class Home:
         if left_behind and now_s < self.moved_s + MAX_MOVE_TTLS * ttl_s:
             return None
         return Span(low, low) if goes_up else Span(high, high)
+
+
+def _is_to_be_left(count: ShardCount) -> bool:
+    """Whether to follow those who are deeper as well. They may be on their way up: then there is
+    room here, and nobody has left already, of whom there would be samples."""
+    is_crowded = count.members > SPLIT - MERGE
+    has_samples = count.deeper > count.members - count.settled - count.shallower
+    return is_left(count) and (is_crowded or has_samples)

@@ -46,11 +46,10 @@ class Churn:
         self._rng = rng
         self._speed = speed
         self._passing = online * (1 - GOLEM_ALWAYS_SHARE)
-        self._pieces = [
-            (low_s, high_s, (high - low) * (low_s + high_s) / 2)
-            for (low, low_s), (high, high_s) in pairwise(GOLEM_SESSIONS_S)
-        ]
-        self.mean_session_s = sum(weight for *_, weight in self._pieces) / speed
+        self._pieces = list(pairwise(GOLEM_SESSIONS_S))
+        # What each piece adds to the mean: who is online is in it with that weight.
+        self._weights = [(b - a) * (a_s + b_s) / 2 for (a, a_s), (b, b_s) in self._pieces]
+        self.mean_session_s = sum(self._weights) / speed
 
     def session_s(self) -> float:
         """How long an arrival stays."""
@@ -63,12 +62,8 @@ class Churn:
         """How long one who is online already will still be; infinite for those who always are."""
         if self._rng.random() < GOLEM_ALWAYS_SHARE:
             return float("inf")
-        point = self._rng.random() * self.mean_session_s * self._speed
-        for low_s, high_s, weight in self._pieces:
-            if point < weight:
-                break
-            point -= weight
-        share = min(point / weight, 1.0)
+        [((_, low_s), (_, high_s))] = self._rng.choices(self._pieces, self._weights)
+        share = self._rng.random()
         whole_s = sqrt(low_s * low_s + share * (high_s * high_s - low_s * low_s))
         return self._rng.random() * whole_s / self._speed
 

@@ -79,7 +79,7 @@ class Latencies:
 
 def _checked(rows: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     if not rows or any(len(row) != len(rows) for row in rows):
-        raise ValueError("the matrix of latencies is not square; let each line have a number a line")
+        raise ValueError("the latencies are no square matrix; write as many lines as numbers")
     if not all(0 <= rtt_us <= MAX_RTT_US for rtt_us in _flat(rows)):
         raise ValueError("a round trip is negative or longer than a minute; write milliseconds")
     return tuple(rows)

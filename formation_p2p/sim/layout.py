@@ -26,15 +26,17 @@ class Layout:
         self._keys = [key for key, _ in placed]
         self._contacts = [contact for _, contact in placed]
 
+    def __contains__(self, key: Key) -> bool:
+        place = bisect_left(self._keys, key)
+        return place < len(self._keys) and self._keys[place] == key
+
     def known_to(self, own: Key) -> list[Contact]:
         """Whom the node with this key knows, the farthest first."""
         rng = random.Random(f"{self._seed}/table/{own:x}")
         known: list[Contact] = []
-        low, high = 0, len(self._keys)
-        for depth in range(KEY_BITS):
-            if high - low <= 1:
-                break
-            bit = 1 << (KEY_BITS - 1 - depth)
+        low, high, bit = 0, len(self._keys), 1 << KEY_BITS
+        while low < high and (high - low > 1 or self._keys[low] != own):
+            bit >>= 1
             # Where keys with this prefix go from 0 to 1 in the next bit.
             ones = bisect_left(self._keys, (own & -bit) | bit, low, high)
             if own & bit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.dht.messages import (
     MAX_CLOSER,
@@ -73,6 +73,8 @@ class Liar:
                 return tuple(self._nobody() for _ in range(MAX_CLOSER))
             case Lie.REORDER:
                 return closer[: len(closer) // 2 - 1 : -1]
+            case _:
+                assert_never(lie)
 
     def _providers(self, lie: Lie, reply: Providers) -> Providers:
         match lie:
@@ -88,6 +90,8 @@ class Liar:
             case Lie.REORDER:
                 providers = reply.providers
                 return replace(reply, providers=providers[: len(providers) // 2 - 1 : -1])
+            case _:
+                assert_never(lie)
 
     def _nobody(self) -> Contact:
         return Contact(peer_id_of(self._rng.randbytes(32)), ("/ip4/203.0.113.1/tcp/4001",))

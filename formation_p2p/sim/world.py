@@ -144,12 +144,13 @@ class World:
 
         A stranger's grant is of another network. Those with `public` addresses are each in a
         subnet of their own. A `liar` answers with one `lie`, or with any. One that is `asleep` is
-        not there before it is told to `wake` or, where there is a `layout`, before anybody tells
-        it anything.
+        not there before it is told to `wake` or anything else; asking it is that, so that a town
+        with a `layout` wakes as it is needed.
         """
         identity = self._identity(name)
         number = len(self._numbered)
-        contact = Contact(identity.peer_id, ((public_address if public else private_address)(number),))
+        address = public_address(number) if public else private_address(number)
+        contact = Contact(identity.peer_id, (address,))
 
         def born() -> Peer | Liar:
             root = self._identity("another root") if stranger else self._root
@@ -208,25 +209,25 @@ class World:
         self._at(self.now_s + delay_s, action, *arguments)
 
     def wake(self, node: SimNode) -> None:
-        """Have a node join. With a `layout` it has been there for long: its table is full."""
+        """Have a node join. One in the `layout` has been there for long: its table is full."""
         if node.awake:
             return
         node.awake = True
-        if self.layout is None:
+        if self.layout is None or node.identity.key not in self.layout:
             self.tell(node, Joined(node.contact.addresses, node.gates))
             return
         self.tell(node, Joined(node.contact.addresses, ()))
         known = self.layout.known_to(node.identity.key)
-        peer = node.peer
+        # That it can be dialled was found out before: it has nobody to tell it, or to ask.
+        for contact in known[:VOTERS]:
+            self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
+        table = node.peer.dht.table
         for contact in known:
-            peer.dht.table.saw(contact, self.now_s)
-            peer.dht.table.looked_into(key_of_peer(contact.peer_id), self.now_s)
+            table.saw(contact, self.now_s)
+            table.looked_into(key_of_peer(contact.peer_id), self.now_s)
             if self.connections is not None:
                 self.connections.connect(node.number, self._by_id[contact.peer_id].number)
-        peer.dht.table.looked_into(node.identity.key, self.now_s)
-        if node.name not in self.undialable:
-            for contact in known[:VOTERS]:
-                self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
+        table.looked_into(node.identity.key, self.now_s)
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
@@ -293,8 +294,10 @@ class World:
     def _is_lost(self) -> bool:
         return self._loss > 0 and self._loss_rng.random() < self._loss
 
-    def _cannot_dial(self, a: SimNode, b: SimNode) -> bool:
-        """Whether a connection would be needed, and there is no way to one."""
+    def _is_in_vain(self, a: SimNode, b: SimNode) -> bool:
+        """Whether nothing that `a` sends reaches `b`: it may need a dial, and have no way to it."""
+        if not b.alive or self._is_cut(a, b):
+            return True
         if b.name not in self.undialable or self.connections is None:
             return False
         return not self.connections.are_connected(a.number, b.number)
@@ -355,7 +358,7 @@ class World:
             # Nobody has this address, or its host is up and the node is not.
             delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
             self._fail(asking, self.now_s + delay_s, "connection refused")
-        elif not other.alive or self._is_cut(node, other) or self._cannot_dial(node, other) or self._is_lost():
+        elif self._is_in_vain(node, other) or self._is_lost():
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:
             request = ask.message
@@ -384,7 +387,7 @@ class World:
         asker, request = asking.node, asking.ask.message
         reply: Any = message
         if message is not None:
-            if self._is_lost():
+            if self._is_cut(node, asker) or self._is_lost():
                 self._fail(asking, asking.deadline_s, "no answer in time")
                 return
             if not self._lean:

@@ -20,7 +20,18 @@ from formation_p2p.dht.kademlia import Kademlia
 from formation_p2p.dht.operations import OperationId, Published, Searched
 from formation_p2p.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
 from formation_p2p.dht.records import Write
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.rpc import (
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    AskFailed,
+    DhtEvent,
+    DialBack,
+    DialledBack,
+    DialledBy,
+    Met,
+)
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import FormationError, ProtocolViolation
 from formation_p2p.host.shell import moment
@@ -173,12 +184,18 @@ class PlainNode:
     def undelivered(self, to: PeerId, reason: str) -> None:
         raise AssertionError("nobody here speaks the work protocol")
 
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        self._feed(DialledBy(peer, host))
+
+    def told(self, peer: Contact) -> None:
+        self._feed(Met(peer))
+
     def disconnected(self, peer: PeerId) -> None:
         logging.info("disconnected from %s", peer)
 
     # -- performing ---------------------------------------------------------------------------
 
-    def _feed(self, event: Asked | Answered | AskFailed) -> None:
+    def _feed(self, event: DhtEvent) -> None:
         self._dht.handle(event, moment())
         self._perform()
 
@@ -197,6 +214,8 @@ class PlainNode:
                 nursery.start_soon(self._ask, effect)
             case Answer(ask_id, message):
                 self._answers.pop(ask_id)(None if message is None else kad.encode(message))
+            case DialBack():
+                nursery.start_soon(self._dial_back, effect)
             case _:
                 raise AssertionError(f"{effect} is not of the DHT")
 
@@ -220,6 +239,10 @@ class PlainNode:
             self._feed(AskFailed(ask.ask_id, str(error)))
         else:
             self._feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
+
+    async def _dial_back(self, effect: DialBack) -> None:
+        reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
+        self._feed(DialledBack(effect.ask_id, reached))
 
     async def _keep_time(self) -> None:
         while True:

@@ -1,13 +1,14 @@
 """The iterative lookup, in networks of peers who only know their own tables."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dht.lookup import ALPHA, MAX_ASKED, Lookup
+from formation_p2p.dht.lookup import ALPHA, MAX_ASKED, MAX_HEARD_OF, MAX_PLACES, Lookup
 from formation_p2p.dht.routing import RoutingTable
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
@@ -38,11 +39,13 @@ def lookup_for(target: int, seeds: Sequence[int], *, width: int = 20, alpha: int
     return Lookup(Key(target), contacts(*seeds), own=OWN, width=width, alpha=alpha, key_of=key_of)
 
 
-def run(lookup: Lookup, closer: Closer, rng: random.Random) -> list[PeerId]:
+def run(
+    lookup: Lookup, closer: Closer, rng: random.Random, before: Iterable[str] = ()
+) -> list[PeerId]:
     """Ask until it is finished; answers come in any order. Returns who was asked, in order."""
     asked: list[PeerId] = []
-    under_way: list[PeerId] = []
-    before = lookup.asked
+    under_way = [PeerId(peer_id) for peer_id in before]
+    asked_before = lookup.asked
     while not lookup.finished:
         new = [each.peer_id for each in lookup.next_peers()]
         asked += new
@@ -54,7 +57,7 @@ def run(lookup: Lookup, closer: Closer, rng: random.Random) -> list[PeerId]:
             lookup.failed(peer_id)
         else:
             lookup.answered(peer_id, named)
-    assert len(asked) == len(set(asked)) == lookup.asked - before
+    assert len(asked) == len(set(asked)) == lookup.asked - asked_before
     assert lookup.asked <= MAX_ASKED
     assert lookup.next_peers() == ()
     return asked
@@ -138,19 +141,15 @@ def test_liars_who_invent_ever_nearer_peers_are_left_after_a_bounded_number(widt
     assert len(lookup.closest()) == width
 
 
-def test_what_a_liar_invents_costs_few_timeouts_one_after_the_other() -> None:
-    lookup = lookup_for(0, [1000, 2000, 3000], width=3)
-    assert numbers(lookup.next_peers()) == [1000, 2000, 3000]
-    lookup.answered(PeerId("1000"), contacts(*range(1, 21)))  # none of these exists
-    for honest in ("2000", "3000"):
-        lookup.answered(PeerId(honest))
+def test_where_all_in_the_own_table_have_died_few_timeouts_follow_one_another() -> None:
+    lookup = lookup_for(0, range(1, 21), width=3)
     rounds = 0
     while not lookup.finished:
         rounds += 1
         for each in lookup.next_peers():  # all of a round wait at once
             lookup.failed(each.peer_id)
     assert rounds == 4  # of 3, 6, 10 and 1 peers; three at a time it would take seven
-    assert numbers(lookup.closest()) == [1000, 2000, 3000]
+    assert lookup.closest() == ()
 
 
 def test_where_nobody_fails_nobody_is_asked_ahead_of_his_turn() -> None:
@@ -205,8 +204,106 @@ def test_of_all_that_it_hears_it_keeps_a_bounded_number_and_those_are_the_neares
     heard = list(range(1, 5000))
     random.Random(2).shuffle(heard)
     lookup.answered(first.peer_id, contacts(*heard))
-    assert len(lookup._contacts) == MAX_ASKED + 1
-    asked = run(lookup, lambda peer: None, random.Random(3))
-    # The seed was the first of those that may be asked at all.
-    assert sorted(map(int, asked)) == list(range(1, MAX_ASKED))
-    assert numbers(lookup.closest()) == [1 << 20]
+    assert len(lookup._heard_of) == MAX_HEARD_OF
+    assert len(lookup._known) == MAX_HEARD_OF + 1
+    asked = run(lookup, lambda peer: (), random.Random(3))
+    assert sorted(map(int, asked)) == list(range(1, 21))
+
+
+def test_the_doubtful_are_forgotten_before_those_who_are_believed() -> None:
+    lookup = lookup_for(0, [5000, 6000], width=2)
+    lookup.next_peers()
+    lookup.answered(PeerId("5000"), contacts(*range(1, 400)))
+    for number in (1, 2, 3):
+        lookup.next_peers()
+        lookup.failed(PeerId(str(number)))
+    lookup.answered(PeerId("6000"), contacts(*range(1000, 1020)))
+    assert len(lookup._heard_of) == MAX_HEARD_OF
+    assert numbers(lookup.next_peers()) == [1000, 1001]
+
+
+def test_who_failed_at_one_place_and_was_forgotten_may_come_back_at_another() -> None:
+    lookup = lookup_for(0, [5000, 6000, 7000], width=3)
+    lookup.next_peers()
+    lookup.answered(PeerId("5000"), contacts(4000))
+    lookup.next_peers()
+    moved = Contact(PeerId("4000"), ("/ip4/10.0.0.2/tcp/1",))
+    lookup.answered(PeerId("6000"), [moved])
+    lookup.failed(PeerId("4000"))  # and waits to be asked at the second place
+    lookup.answered(PeerId("7000"), contacts(*range(1, 450)))
+    assert "4000" not in [peer_id for _, peer_id in lookup._heard_of]
+    [*_, last] = lookup.next_peers()
+    again = Contact(PeerId("4000"), ("/ip4/10.0.0.3/tcp/1",))
+    lookup.answered(last.peer_id, [again])
+    assert "4000" in [peer_id for _, peer_id in lookup._heard_of]
+
+
+def test_it_is_narrow_on_its_way_and_wide_at_its_end() -> None:
+    lookup = lookup_for(0, [50, 60, 70, 80], width=4, alpha=2)
+    assert numbers(lookup.next_peers()) == [50, 60]
+    lookup.answered(PeerId("50"), contacts(5, 6, 7, 8))
+    assert numbers(lookup.next_peers()) == [5]
+    asked = run(lookup, lambda peer: (), random.Random(1), before=["60", "5"])
+    assert sorted(map(int, asked)) == [6, 7, 8]
+    assert numbers(lookup.closest()) == [5, 6, 7, 8]
+
+
+def test_one_that_is_slow_is_not_waited_for_where_there_is_one_to_spare() -> None:
+    for spare in (0, 1):
+        lookup = Lookup(Key(0), contacts(1, 2, 3, 4), own=OWN, width=2, spare=spare, key_of=key_of)
+        assert numbers(lookup.next_peers()) == [1, 2, 3][: 2 + spare]
+        lookup.answered(PeerId("2"))
+        assert not lookup.finished
+        if spare:
+            lookup.answered(PeerId("3"))
+            assert numbers(lookup.closest()) == [2, 3]
+        assert lookup.finished == bool(spare)
+
+
+@given(st.data())
+def test_nobody_who_was_named_and_is_nearer_is_left_unasked(data: st.DataObject) -> None:
+    some = st.lists(st.integers(0, 255), max_size=20)
+    named = {number: data.draw(some) for number in data.draw(some)}
+    seeds = data.draw(some)
+    width, alpha = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 10))
+    lookup = lookup_for(data.draw(st.integers(0, 255)), seeds, width=width, alpha=alpha)
+    asked = run(lookup, lambda peer: contacts(*named.get(int(peer), [])), random.Random(1))
+    heard = set(seeds).union(*(named.get(int(peer), []) for peer in asked))
+    nearest = sorted(heard, key=lambda number: number ^ lookup.target)
+    assert numbers(lookup.closest()) == nearest[:width]
+
+
+def anywhere(rng: random.Random) -> tuple[str, ...]:
+    """A few of the addresses in three public subnets, and of private ones."""
+    hosts = ["81.2.3.4", "81.2.4.5", "62.7.8.9", "10.0.0.1", "10.0.0.2"]
+    return tuple(f"/ip4/{host}/tcp/1" for host in rng.sample(hosts, rng.randrange(1, 5)))
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 20), st.integers(0, 2))
+def test_wherever_peers_are_said_to_be_it_ends_and_tries_no_address_of_one_twice_alone(
+    seed: int, width: int, spare: int
+) -> None:
+    rng = random.Random(seed)
+    failing = rng.random()
+
+    def anyone() -> list[Contact]:
+        return [Contact(PeerId(str(rng.randrange(64))), anywhere(rng)) for _ in range(10)]
+
+    lookup = Lookup(Key(0), anyone(), own=OWN, width=width, spare=spare, key_of=key_of)
+    tried: dict[PeerId, set[str]] = {}
+    times: Counter[PeerId] = Counter()
+    under_way: list[PeerId] = []
+    while not lookup.finished:
+        for each in lookup.next_peers():
+            assert each.peer_id not in under_way
+            assert not tried.get(each.peer_id, set()).issuperset(each.addresses)
+            tried.setdefault(each.peer_id, set()).update(each.addresses)
+            times[each.peer_id] += 1
+            under_way.append(each.peer_id)
+        peer_id = under_way.pop(rng.randrange(len(under_way)))
+        if rng.random() < failing:
+            lookup.failed(peer_id)
+        else:
+            lookup.answered(peer_id, anyone())
+    assert max(times.values()) <= MAX_PLACES
+    assert lookup.asked == sum(times.values()) <= MAX_ASKED

@@ -1,20 +1,35 @@
 """From what a task needs to the workers that could run it."""
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.capability.buckets import bucket_key
+from formation_p2p.capability.buckets import bucket_key, buckets_of
 from formation_p2p.dht.kademlia import MAX_OPERATIONS
-from formation_p2p.dht.messages import GetProviders
-from formation_p2p.dht.operations import Completed, Searched
+from formation_p2p.dht.messages import MAX_PROVIDERS, GetProviders
+from formation_p2p.dht.operations import Searched
+from formation_p2p.discovery import finder as finder_module
 from formation_p2p.discovery.announcer import names_of
-from formation_p2p.discovery.finder import MAX_FINDS, Finder, FindId, Found, suits
+from formation_p2p.discovery.finder import (
+    ANSWER_S,
+    DEPTH_S,
+    MAX_BUCKETS_TRIED,
+    MAX_FINDS,
+    MAX_STEPS,
+    WANTED,
+    Finder,
+    FindId,
+    Found,
+    suits,
+)
+from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.effects import Moment
-from formation_p2p.keyspace import key_of
+from formation_p2p.identity import key_of_peer
+from formation_p2p.keyspace import Key, Span, key_of
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
 from formation_p2p.resources.capability import Capability, idle
@@ -22,7 +37,7 @@ from formation_p2p.resources.gpu import Gpu
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB
 from tests.unit import dht_world as world
-from tests.unit.dht_world import DhtNode, DhtWorld
+from tests.unit.dht_world import Completed, DhtNode, DhtWorld
 
 TASK = key_of(b"task 1")
 SMALL = Requirements(cpu_milli=1000, memory_bytes=GIB)
@@ -39,9 +54,8 @@ class Finding:
 
     def completed(self, completed: Completed, now: Moment) -> None:
         if isinstance(completed, Searched):
-            found = self.finder.searched(completed, now)
-            if found is not None:
-                self.found.append(found)
+            self.finder.searched(completed, now)
+            self.found += self.finder.take()
 
     def tick(self, now: Moment) -> None:
         pass
@@ -64,23 +78,37 @@ class Market(DhtWorld):
         name: str,
         capability: Capability = world.MACHINE,
         labels: tuple[tuple[str, str], ...] = (),
+        depth: int = 0,
     ) -> Profile:
+        """A worker that is in a shard of each of its buckets at this depth."""
         profile = replace(
             world.profile(name, self.now),
             capability=capability,
             capacity=idle(capability),
             labels=labels,
+            spans=(Span(depth, depth),) * len(buckets_of(capability, dict(labels), ("process",))),
         )
         signed = world.sealed(profile, world.person(name))
-        for under in names_of(profile, world.NETWORK):
-            for node in (self.bob, self.carol, self.dave):
-                node.dht.store.keep(under, signed.raw, self.now)
+        for node in (self.bob, self.carol, self.dave):
+            names = names_of(profile, world.NETWORK)
+            assert node.records.keep(node.contact, world.added(signed, *names), self.now)
         return profile
 
-    def find(self, needs: Requirements) -> FindId | None:
-        find = self.finding.finder.find(needs, TASK, self.now, "a test")
+    def start(
+        self, needs: Requirements, target: Key = TASK, *, fresh: bool = False
+    ) -> FindId | None:
+        find = self.finding.finder.find(needs, target, self.now, "a test", fresh=fresh)
         self.perform(self.alice)
+        self.finding.found += self.finding.finder.take()
         return find
+
+    def find(self, needs: Requirements, target: Key = TASK, *, fresh: bool = True) -> Found:
+        find = self.start(needs, target, fresh=fresh)
+        self.elapse(0.8)
+        [found] = self.finding.found
+        self.finding.found.clear()
+        assert found.find == find
+        return found
 
     def asked_for(self) -> list[tuple[bytes, bytes]]:
         """The names and requirements that alice asked for, each once, in order."""
@@ -101,13 +129,23 @@ def bucket(name: str) -> bytes:
     return bucket_key(world.NETWORK, name)
 
 
+def step(bucket: str = "any", prefix: str = "", *, asked: int = 3, **counts: int) -> Step:
+    every = {"members": 0, "deeper": 0, "found": 0} | counts
+    return Step(bucket, prefix, asked, every["members"], every["deeper"], every["found"])
+
+
+def ids(found: Found) -> set[str]:
+    return {profile.peer_id for profile in found.profiles}
+
+
 def test_workers_that_suit_are_found_in_the_bucket_of_all(market: Market) -> None:
     erin, frank = market.offer("erin"), market.offer("frank")
-    find = market.find(SMALL)
-    market.elapse(1)
-    [found] = market.finding.found
-    assert (found.find, found.bucket, found.suited, found.asked) == (find, "any", True, 3)
-    assert {profile.peer_id for profile in found.profiles} == {erin.peer_id, frank.peer_id}
+    found = market.find(SMALL)
+    assert ids(found) == {erin.peer_id, frank.peer_id}
+    assert found.trace == Trace((step(members=2, found=2),))
+    assert (found.trace.lookups, found.trace.asked) == (1, 3)
+    assert found.suited
+    assert found.complete
     assert market.asked_for() == [(bucket("any"), encode_requirements(SMALL))]
 
 
@@ -124,10 +162,8 @@ def test_the_most_selective_bucket_is_asked_and_the_rest_filtered_where_it_is_st
         gpu_models=("h100",),
         labels=(("region", "eu"),),
     )
-    market.find(needs)
-    market.elapse(1)
-    [found] = market.finding.found
-    assert found.bucket == "gpu/model/h100"
+    found = market.find(needs)
+    assert found.trace == Trace((step("gpu/model/h100", members=2, found=1),))
     assert found.profiles == (frank,)
     assert market.asked_for() == [(bucket("gpu/model/h100"), encode_requirements(needs))]
 
@@ -137,10 +173,11 @@ def test_where_nobody_suits_everyone_is_looked_up_once_so_that_each_can_be_told_
 ) -> None:
     erin = market.offer("erin")
     needs = Requirements(cpu_milli=1000, memory_bytes=GIB, gpu_count=1)
-    find = market.find(needs)
-    market.elapse(1)
-    [found] = market.finding.found
-    assert found == Found(find or FindId(0), (erin,), "any", 6, suited=False)
+    found = market.find(needs)
+    assert found.profiles == (erin,)
+    assert found.trace == Trace((step("gpu/1"), step(members=1, found=1)))
+    assert not found.suited
+    assert found.complete
     assert market.asked_for() == [
         (bucket("gpu/1"), encode_requirements(needs)),
         (bucket("any"), b""),
@@ -148,10 +185,8 @@ def test_where_nobody_suits_everyone_is_looked_up_once_so_that_each_can_be_told_
 
 
 def test_where_there_is_nobody_at_all_the_search_ends_all_the_same(market: Market) -> None:
-    market.find(SMALL)
-    market.elapse(1)
-    [found] = market.finding.found
-    assert (found.profiles, found.suited) == ((), False)
+    found = market.find(SMALL)
+    assert (found.profiles, found.suited, found.complete) == ((), False, True)
 
 
 def test_everyone_is_found_without_a_question_asked(market: Market) -> None:
@@ -159,7 +194,8 @@ def test_everyone_is_found_without_a_question_asked(market: Market) -> None:
     find = market.finding.finder.everyone(TASK, market.now, "a test")
     market.perform(market.alice)
     market.elapse(1)
-    assert market.finding.found == [Found(find or FindId(0), (erin,), "any", 3, suited=False)]
+    trace = Trace((step(members=1, found=1),))
+    assert market.finding.found == [Found(find or FindId(0), (erin,), trace, False, True)]
 
 
 def test_a_node_that_is_alone_finds_itself() -> None:
@@ -167,10 +203,216 @@ def test_a_node_that_is_alone_finds_itself() -> None:
     [alice] = town.join("alice")
     finding = Finding(alice)
     own = world.signed("alice", town.now)
-    alice.dht.store.keep(bucket("any"), own.raw, town.now)
-    find = finding.finder.find(SMALL, TASK, town.now, "a test")
+    alice.keep(bucket("any"), own, town.now)
+    finding.finder.find(SMALL, TASK, town.now, "a test")
     town.perform(alice)
-    assert finding.found == [Found(find or FindId(0), (own.profile,), "any", 0, suited=True)]
+    [found] = finding.found
+    assert (found.profiles, found.suited) == ((own.profile,), True)
+    assert (found.trace.lookups, found.trace.asked) == (0, 0)
+
+
+# -- shards -------------------------------------------------------------------------------------
+
+
+def crowd(
+    market: Market, number: int, depth: int, *prefixes: str, capability: Capability = world.MACHINE
+) -> list[Profile]:
+    """So many workers with each of the prefixes, in shards at one depth."""
+    profiles, cores = [], capability.cpu_milli // 1000
+    for prefix in prefixes:
+        names = (f"{prefix}-worker {cores} {n}" for n in itertools.count())
+        inside = (name for name in names if f"{world.person(name).key:0256b}".startswith(prefix))
+        for name in itertools.islice(inside, number):
+            profiles.append(market.offer(name, capability, depth=depth))
+    return profiles
+
+
+def at(prefix: str) -> Key:
+    """The first key with a prefix."""
+    return Key(int(prefix.ljust(256, "0"), 2))
+
+
+def nearest(profiles: Iterable[Profile], target: Key) -> set[str]:
+    by_distance = sorted(profiles, key=lambda profile: key_of_peer(profile.peer_id) ^ target)
+    return {profile.peer_id for profile in by_distance[:WANTED]}
+
+
+def prefixes(found: Found) -> list[str]:
+    return [step.prefix for step in found.trace.steps]
+
+
+def test_cold_it_takes_two_lookups_and_warm_it_takes_one(market: Market) -> None:
+    everybody = crowd(market, 12, 2, "00", "01", "10", "11")
+    cold = market.find(SMALL, at("01"))
+    assert prefixes(cold) == ["", "01"]
+    assert cold.trace.steps[0].members == 0
+    assert cold.trace.steps[0].deeper > 0
+    assert nearest(everybody, at("01")) <= ids(cold)
+    warm = market.find(SMALL, at("110101"))
+    assert prefixes(warm) == ["11"]
+    assert nearest(everybody, at("110101")) <= ids(warm)
+    assert not warm.complete
+
+
+def test_how_deep_a_bucket_is_is_forgotten_after_a_while(market: Market) -> None:
+    everybody = crowd(market, 12, 2, "00", "01", "10", "11")
+    market.find(SMALL)
+    market.now_s += DEPTH_S + 1
+    market.elapse(0)
+    for profile in everybody:
+        renewed = replace(
+            profile,
+            sequence=profile.sequence + 1,
+            issued_unix_s=int(market.now.unix_s),
+            expires_unix_s=int(market.now.unix_s) + 120,
+        )
+        name = next(n for n in NAMES if world.person(n).peer_id == profile.peer_id)
+        signed = world.sealed(renewed, world.person(name))
+        for node in (market.bob, market.carol, market.dave):
+            write = world.added(signed, *names_of(renewed, world.NETWORK))
+            node.records.keep(node.contact, write, market.now)
+    assert prefixes(market.find(SMALL, at("01"))) == ["", "01"]
+
+
+NAMES = [f"{prefix}-worker 8 {n}" for prefix in ("00", "01", "10", "11") for n in range(200)]
+
+
+def test_of_how_deep_buckets_are_a_bounded_number_is_remembered(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "MAX_DEPTHS", 1)
+    crowd(market, 12, 1, "0", "1")
+    assert len(prefixes(market.find(SMALL))) == 2
+    assert len(prefixes(market.find(SMALL))) == 1
+    market.find(replace(SMALL, driver="process"))
+    assert len(market.finding.finder._depths) == 1
+
+
+def test_where_too_few_suit_the_neighbouring_shards_are_read_the_nearest_first(
+    market: Market,
+) -> None:
+    """Only the tenth core makes one suit; nothing announces it."""
+    strong = replace(world.MACHINE, cpu_milli=10_000)
+    crowd(market, 10, 2, "00", "01", "10", "11")
+    suiting = crowd(market, 2, 2, "00", "01", "10", "11", capability=strong)
+    needs = Requirements(cpu_milli=10_000, memory_bytes=1)
+    found = market.find(needs, at("10"))
+    assert {profile.peer_id for profile in suiting} == ids(found)
+    after_the_root = [step.prefix for step in found.trace.steps if step.bucket == "cpu/8"][1:]
+    assert after_the_root == ["10", "11", "00", "01"]
+    assert (found.suited, found.complete) == (True, False)  # eight are all it wanted
+
+
+def test_where_no_shard_is_left_it_is_complete(market: Market) -> None:
+    strong = replace(world.MACHINE, cpu_milli=10_000)
+    crowd(market, 12, 1, "0", "1")
+    [erin] = crowd(market, 1, 1, "0", capability=strong)
+    found = market.find(Requirements(cpu_milli=10_000, memory_bytes=1), at("1"))
+    assert found.profiles == (erin,)
+    assert found.complete
+
+
+def test_other_buckets_are_tried_before_other_shards(market: Market) -> None:
+    """Twelve of those with a GPU are large; a person asks for a little of all."""
+    gpu = Capability(8000, 32 * GIB, gpus=(H100,))
+    crowd(market, 12, 1, "0", "1", capability=gpu)
+    needs = Requirements(
+        cpu_milli=8000, memory_bytes=16 * GIB, gpu_count=1, gpu_memory_bytes=79 * 10**9,
+        gpu_compute_capability=80, driver="process",
+    )  # fmt: skip
+    unfit = replace(needs, storage_bytes=1)
+    found = market.find(unfit, at("0"))
+    assert not found.suited
+    tried = list(dict.fromkeys(s.bucket for s in found.trace.steps if s.bucket != "any"))
+    assert len(tried) == MAX_BUCKETS_TRIED
+    assert tried[0] == "gpu/memory/40GB"
+
+
+def test_a_search_that_finds_too_few_ends_after_so_many_lookups(market: Market) -> None:
+    crowd(market, 2, 4, *(f"{n:04b}" for n in range(16)))
+    market.finding.finder._depths["cpu/8"] = finder_module._Depth(4, market.now_s + 60)
+    market.finding.finder._depths["any"] = finder_module._Depth(4, market.now_s + 60)
+    needs = Requirements(cpu_milli=8000, memory_bytes=1, storage_bytes=1)
+    found = market.find(needs, at("0"))
+    assert (found.suited, found.complete) == (False, False)
+    assert len(found.trace.steps) == 2 * MAX_STEPS
+    # Nobody suits; then those near the task are looked at whatever they can do.
+    buckets = [step.bucket for step in found.trace.steps]
+    assert set(buckets[:MAX_STEPS]) == {"cpu/8", "any"}
+    assert buckets[MAX_STEPS:] == ["any"] * MAX_STEPS
+    assert prefixes(found)[MAX_STEPS] == "0000"
+    assert len(found.profiles) == 2 * MAX_STEPS
+
+
+def test_a_step_says_which_shard_was_read() -> None:
+    assert (step().shard, step().depth) == ("any", 0)
+    deep = step("gpu/1", "011")
+    assert (deep.shard, deep.depth) == ("gpu/1#011", 3)
+
+
+def test_the_smallest_bucket_that_is_known_is_asked_first(market: Market) -> None:
+    """The rule of thumb is for those whose size nobody knows yet."""
+    gpu = Capability(8000, 32 * GIB, gpus=(H100,))
+    crowd(market, 12, 1, "0", "1", capability=gpu)
+    both = Requirements(cpu_milli=8000, memory_bytes=1, gpu_count=1)
+    first = market.find(both).trace.steps
+    assert {step.bucket for step in first} == {"gpu/1"}
+    market.offer("erin", world.MACHINE)
+    market.finding.finder._depths["cpu/8"] = finder_module._Depth(0, market.now_s + 60)
+    assert market.find(both).trace.steps[0].bucket == "cpu/8"
+
+
+# -- answers that are remembered ------------------------------------------------------------------
+
+
+def test_for_a_moment_an_answer_serves_other_tasks_as_well(market: Market) -> None:
+    erin = market.offer("erin")
+    assert market.find(SMALL, fresh=False).trace.lookups == 1
+    for number in range(3):
+        found = market.find(SMALL, key_of(b"task %d" % number), fresh=False)
+        assert found.profiles == (erin,)
+        assert (found.trace.lookups, found.trace.asked, len(found.trace.steps)) == (0, 0, 1)
+    market.elapse(ANSWER_S)
+    assert market.find(SMALL, fresh=False).trace.lookups == 1
+
+
+def test_who_asks_afresh_or_for_something_else_is_not_given_what_is_remembered(
+    market: Market,
+) -> None:
+    market.offer("erin")
+    market.find(SMALL, fresh=False)
+    assert market.find(SMALL, fresh=True).trace.lookups == 1
+    other = replace(SMALL, cpu_milli=2000)
+    assert market.find(other, fresh=False).trace.lookups == 1
+
+
+def test_an_answer_that_may_not_be_all_is_not_remembered(market: Market) -> None:
+    """Of forty in one shard 32 are told, those nearest to one task."""
+    for number in range(40):
+        market.offer(f"worker {number}")
+    for _ in range(2):
+        found = market.find(SMALL, fresh=False)
+        assert found.trace.lookups == 1
+        assert len(found.profiles) >= MAX_PROVIDERS
+
+
+def test_that_nobody_suits_is_not_remembered(market: Market) -> None:
+    assert not market.find(SMALL, fresh=False).suited
+    erin = market.offer("erin")
+    assert market.find(SMALL, fresh=False).profiles == (erin,)
+
+
+def test_a_bounded_number_of_answers_is_remembered(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "MAX_ANSWERS", 1)
+    market.offer("erin")
+    other = replace(SMALL, cpu_milli=2000)
+    for needs, lookups in ((SMALL, 1), (SMALL, 0), (other, 1), (other, 0), (SMALL, 1)):
+        assert market.find(needs, fresh=False).trace.lookups == lookups
+
+
+# -- bounds, and others' searches ----------------------------------------------------------------
 
 
 def test_searches_that_are_not_the_finders_are_left_alone(market: Market) -> None:
@@ -181,13 +423,13 @@ def test_searches_that_are_not_the_finders_are_left_alone(market: Market) -> Non
 
 
 def test_with_too_many_under_way_a_find_has_to_wait(market: Market) -> None:
-    finds = [market.find(SMALL) for _ in range(MAX_FINDS)]
+    finds = [market.start(SMALL) for _ in range(MAX_FINDS)]
     assert len(set(finds)) == MAX_FINDS
-    assert market.find(SMALL) is None
+    assert market.start(SMALL) is None
     assert market.finding.finder.everyone(TASK, market.now, "a test") is None
     market.elapse(1)
     assert len(market.finding.found) == MAX_FINDS
-    assert market.find(SMALL) is not None
+    assert market.start(SMALL) is not None
     assert MAX_FINDS < MAX_OPERATIONS
 
 

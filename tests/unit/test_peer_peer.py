@@ -225,7 +225,9 @@ def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> No
     ranked = [(each.distance, each.contact) for each in explained.decision.ranked]
     assert {contact for _, contact in ranked} <= {world.nodes[n].contact for n in ("alice", "dave")}
     assert ranked == sorted(ranked, key=lambda each: each[0])
-    assert (explained.query, explained.bucket) == (0, "driver/process")
+    [step] = explained.trace.steps
+    assert (explained.query, step.shard) == (0, "driver/process")
+    assert explained.trace.lookups == 1
     bob.explain(replace(NEEDS, cpu_milli=64_000))
     world.elapse(1)
     why = named(world, bob.explained[1].decision.rejected)
@@ -429,7 +431,7 @@ def test_profiles_of_one_worker_are_numbered_upwards_while_the_clock_stands_stil
     worker = world.nodes["alice"].peer._worker
     assert worker is not None
     now = at(100)
-    numbers = [worker._issue(now, False).profile.sequence for _ in range(3)]
+    numbers = [worker._issue(now, (), False).profile.sequence for _ in range(3)]
     assert numbers == sorted(set(numbers))
     assert numbers[0] == int(now.unix_s * 1000)
 
