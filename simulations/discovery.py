@@ -96,7 +96,7 @@ def bar(prefix: str = "") -> Iterator[Progressed]:
 
 def simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:
     """Raises OSError or ValueError where the latencies cannot be read."""
-    began_s = time.perf_counter()
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
     latencies, whose = latencies_of(arguments)
     digest = TraceDigest() if arguments.trace_digest else None
     town = Town(plan_of(arguments), latencies, digest)
@@ -138,6 +138,7 @@ def simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:
         "virtual_s": town.world.now_s,
         "founding_wall_s": round(founded_s - began_s, 1),
         "wall_s": round(time.perf_counter() - began_s, 1),
+        "cpu_s": round(time.process_time() - cpu_began_s, 1),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "seed": arguments.seed,
         "latencies": whose,

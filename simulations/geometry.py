@@ -8,7 +8,7 @@ In both, one worker more is in a bucket of its own (`network/10000`): the rarest
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from formation_p2p.peer.events import Serve
@@ -22,7 +22,7 @@ _CORES: Final = (8, 32, 128)
 MAX_BUCKETS: Final = 1 + len(_LABELS) + len(_CORES)
 GEOMETRIES: Final = ("nested", "all")
 RARE: Final = "rare"
-_NEEDS: Final = {"cpu_milli": 1, "memory_bytes": 1}
+_LEAST: Final = Requirements(cpu_milli=1, memory_bytes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Bucket:
 def buckets(count: int) -> tuple[Bucket, ...]:
     """The first `count` of the nested ones, the largest first, and the rare one."""
     labels = len(_LABELS)
-    found = [Bucket("all", Requirements(**_NEEDS))]
+    found = [Bucket("all", _LEAST)]
     for level in range(1, count):
         if level <= labels:
-            needs = Requirements(**_NEEDS, labels=(_LABELS[level - 1],))
+            needs = replace(_LEAST, labels=(_LABELS[level - 1],))
         else:
-            needs = Requirements(cpu_milli=_CORES[level - labels - 1] * 1000, memory_bytes=1)
+            needs = replace(_LEAST, cpu_milli=_CORES[level - labels - 1] * 1000)
         found.append(Bucket(f"1/{2**level}", needs))
-    found.append(Bucket(RARE, Requirements(**_NEEDS, network_mbps=10_000)))
+    found.append(Bucket(RARE, replace(_LEAST, network_mbps=10_000)))
     return tuple(found)
 
 

@@ -377,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reader = starts(*given.read, paths=given.paths, credulous=given.credulous)
     writer = starts(*given.write, credulous=given.credulous)
     if not given.json:
-        print(  # noqa: T201
+        print(
             "lie       liars sybils | found  asked   p50 s   p95 s | write  p50 s  p95 s | holders"
         )
     for lie in given.lie:
@@ -396,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             about = {"lie": lie, "liars": liars, "sybils": given.sybils, "paths": given.paths}
             measured = Measured(**about, **figures)  # type: ignore[arg-type]  # by their names
             line = json.dumps(asdict(measured)) if given.json else _row(measured)
-            print(line, flush=True)  # noqa: T201
+            print(line, flush=True)
 
 
 def _row(m: Measured) -> str:

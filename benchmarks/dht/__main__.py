@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from benchmarks.dht.p2pd_side import P2pdSide
-from benchmarks.dht.sides import BenchmarkError, PythonSide, Side
+from benchmarks.dht.sides import BenchmarkError, NotFound, PythonSide, Side
 from benchmarks.dht.survivors import kill_a_third
 
 # In four processes, one of which holds about a third: it is the one that `--kill` kills.
@@ -70,7 +70,8 @@ def side(name: str, counts: Sequence[int]) -> Side:
 
 
 async def measure(network: Side, rounds: int) -> dict[str, Any]:
-    """Joins, then measures. The figures are medians; `samples` is of how many."""
+    """Joins, then measures. The figures are medians; `samples` is of how many, and `missed` how
+    many searches ended without what had been announced."""
     began_s = time.perf_counter()
     try:
         async with asyncio.timeout(JOIN_S):
@@ -79,7 +80,11 @@ async def measure(network: Side, rounds: int) -> dict[str, Any]:
         return {"failed": f"not joined within {JOIN_S:.0f} s"}
     join_s = time.perf_counter() - began_s
     times: dict[str, list[float]] = {"announce": [], "find": [], "closest": []}
-    find_all = getattr(network, "find_all", None)
+    searches = {"find": network.find}
+    if isinstance(network, P2pdSide):
+        searches["find_all"] = network.find_all
+        times["find_all"] = []
+    missed = 0
     until_s = time.monotonic() + MEASURE_S
     for n in range(rounds):
         if n >= MIN_ROUNDS and time.monotonic() > until_s:
@@ -90,14 +95,18 @@ async def measure(network: Side, rounds: int) -> dict[str, Any]:
             announced = await network.announce(author, name)
             times["announce"].append(announced.s)
             await asyncio.sleep(SETTLE_S)
-            finder = far_from(announced.key, network.keys, author)
-            times["find"].append(await network.find(finder, name, author))
-            if find_all is not None:
+            for what, search in searches.items():
                 finder = far_from(announced.key, network.keys, author)
-                times.setdefault("find_all", []).append(await find_all(finder, name, author))
+                try:
+                    times[what].append(await search(finder, name, author))
+                except NotFound:
+                    missed += 1
             times["closest"].append(await network.closest(random.randrange(len(network.keys))))
-    p50_ms = {what: round(statistics.median(all_s) * 1000, 2) for what, all_s in times.items()}
-    return {**p50_ms, "join_s": round(join_s, 2), "samples": len(times["find"])}
+    p50_ms = {
+        what: round(statistics.median(all_s) * 1000, 2) for what, all_s in times.items() if all_s
+    }
+    samples = len(times["announce"])
+    return {**p50_ms, "join_s": round(join_s, 2), "samples": samples, "missed": missed}
 
 
 def far_from(key: int, keys: list[int], author: int) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from benchmarks.dht.sides import Announced, BenchmarkError, Side
+from benchmarks.dht.sides import Announced, BenchmarkError, NotFound, Side
 from formation_p2p.identity import peer_id_to_bytes
 from tests.interop.fetch import HIVEMIND, p2pd
 from tests.interop.p2pd import Daemon, DaemonError, cid_of, daemons
@@ -30,11 +31,18 @@ class P2pdSide(Side):
         self._count = count
         self._daemons: list[Daemon] = []
         self._exit = ExitStack()
+        self._stopping = threading.Event()
+        self._starting = threading.Lock()
 
     async def start(self) -> None:
         await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
+        """In a thread, which goes on when nobody waits for it any more."""
+        with self._starting:
+            self._start_all()
+
+    def _start_all(self) -> None:
         [gate] = self._exit.enter_context(daemons(1))
         address = f"{gate.addresses[0]}/p2p/{gate.peer_id}"
         bootstrap = ("-b", f"-bootstrapPeers={address}")
@@ -45,7 +53,8 @@ class P2pdSide(Side):
         for daemon in self._daemons:
             for other in self._daemons:
                 while other is not daemon and not _finds(daemon, other):
-                    time.sleep(0.1)
+                    if self._stopping.wait(0.1):
+                        return
 
     async def announce(self, node: int, name: str) -> Announced:
         multihash = b"\x12\x20" + hashlib.sha256(name.encode()).digest()
@@ -64,7 +73,7 @@ class P2pdSide(Side):
         cid = cid_of(b"\x12\x20" + hashlib.sha256(name.encode()).digest())
         took_s, found = await _timed(lambda: self._daemons[node].find_providers(cid, count))
         if self._daemons[author].peer_id not in {contact.peer_id for contact in found}:
-            raise BenchmarkError(f"{self.name}: {name} was not found")
+            raise NotFound(f"{self.name}: {name} was not found")
         return took_s
 
     async def closest(self, node: int) -> float:
@@ -75,7 +84,12 @@ class P2pdSide(Side):
         return took_s
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._exit.close)
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._stopping.set()
+        with self._starting:  # a daemon that is started meanwhile is ended too
+            self._exit.close()
 
 
 async def _timed(call: Callable[[], Result]) -> tuple[float, Result]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from abc import ABC, abstractmethod
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -27,6 +26,10 @@ MAX_LINE_BYTES: Final = 1 << 20
 
 class BenchmarkError(Exception):
     """A side did not do what it was told to; the message says which, and what."""
+
+
+class NotFound(BenchmarkError):
+    """A search ended without what had been announced."""
 
 
 class Place(NamedTuple):
@@ -61,7 +64,7 @@ class Side(ABC):
 
     @abstractmethod
     async def find(self, node: int, name: str, author: int) -> float:
-        """Raises BenchmarkError where `author`, who announced it, is not found."""
+        """Raises NotFound where `author`, who announced it, is not."""
 
     @abstractmethod
     async def closest(self, node: int) -> float: ...
@@ -170,7 +173,7 @@ class PythonSide(Side):
     async def find(self, node: int, name: str, author: int) -> float:
         line = await self.tell(node, do="find", name=name)
         if not {self.ids[author], ""} & set(line["found"]):
-            raise BenchmarkError(f"{self.name}: {name} was not found")
+            raise NotFound(f"{self.name}: {name} was not found")
         seconds: float = line["s"]
         return seconds
 
@@ -187,9 +190,3 @@ class PythonSide(Side):
 
     async def close(self) -> None:
         await asyncio.gather(*(process.end() for process in self.processes))
-
-
-async def timed_start(side: Side) -> float:
-    began_s = time.perf_counter()
-    await side.start()
-    return time.perf_counter() - began_s

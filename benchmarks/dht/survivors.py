@@ -53,6 +53,7 @@ async def kill_a_third(counts: Sequence[int], say: Callable[[str], None]) -> dic
             if not line["found"]:
                 raise BenchmarkError("a query after two lifetimes found nobody at all")
         say(f"a dead worker was last named after {named_s:.0f} s")
+        say(f"after two lifetimes, {named} of {alive} answers name one")
         return {
             "killed": len(dead),
             "queries_max_s": round(max(times), 3),

@@ -128,7 +128,8 @@ class ShardCount:
     key that was asked for, which share the bit with it that comes after the shard's prefix:
     `settled` are members of no other shard, `shallower` members who are in a shallower one as
     well, `deeper` are in a deeper one as well, or only there and here as a sample; `depth` is
-    the median of how deep.
+    the median of how deep. `beyond` are the deeper ones on the other side, whose depth it is
+    where there are none on this.
     """
 
     members: int = 0

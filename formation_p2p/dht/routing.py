@@ -133,9 +133,10 @@ class RoutingTable:
         for length in nearest_first:
             if len(found) >= count:
                 break
-            contacts = [seen.contact for seen in self._buckets[length].live.values()]
-            contacts.sort(key=lambda contact: distance(self._key_of(contact.peer_id), key))
-            found += contacts
+            live = self._buckets[length].live
+            # As pairs, which sort without a call for each; no two peers are equally near.
+            pairs = [(distance(self._key_of(peer), key), peer) for peer in live]
+            found += [live[peer].contact for _, peer in sorted(pairs)]
         return tuple(found[:count])
 
     def __contains__(self, peer_id: PeerId) -> bool:

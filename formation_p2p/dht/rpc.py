@@ -79,10 +79,10 @@ class DialBack(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DialledBack:
-    """What came of DialBack(ask_id)."""
+    """What came of DialBack(ask_id). None: it could not be tried."""
 
     ask_id: int
-    reached: bool
+    reached: bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class Walk:
 
     - where most workers are deeper, the walk goes there. A shard that is splitting or merging has
       everybody either here or there, as all are in both until nobody is in one alone;
-    - where none is on the key's side, or some are shallower too, it goes one up, but not to where, as was
-      seen, most are deeper.
+    - where none is on the key's side, or some are shallower too, it goes one up, but not to where,
+      as was seen, most are deeper.
     """
 
     def __init__(self, depth: int) -> None:
@@ -60,14 +60,25 @@ class Walk:
         step: int | None = None
         if is_left(count):
             below = min(self.depth + 1, MAX_DEPTH)
-            self._floor = max(self._floor, self.depth if count.members else below)
+            if not count.shallower:
+                self._floor = max(self._floor, self.depth if count.members else below)
             step = max(count.depth, below)
-        elif self.depth > self._floor and (count.shallower or not count.settled):
-            step = self.depth - 1
         if step is None or step in self.read:
+            step = self._up()
+        if step in self.read:
             return None
         self.depth = step
         return step
+
+    def _up(self) -> int:
+        """The first depth above that is to be read, or one that was."""
+        depth = self.depth
+        while depth > self._floor and depth in self.read:
+            count = self.read[depth]
+            if count.settled and not count.shallower:
+                break
+            depth -= 1
+        return depth
 
     @property
     def reach(self) -> int:

@@ -95,19 +95,21 @@ def told_by(peer: PeerId, addresses: Iterable[str], seen_from: str | None) -> tu
     Only IP addresses; loopback ones only from a peer that is on this machine, since anywhere
     else they lead to ourselves. From one that comes from a public address only public ones, for
     the others lead into our own network (as go-libp2p's identify has it), and only if that one
-    is among them: who could name any at will would be counted for any subnet at will. The host
-    that we see it come from goes first.
+    is among them: who could name any at will would be counted for any subnet at will. A DNS name
+    of such a one is taken to lead there. The host that we see it come from goes first.
     """
     seen = None if seen_from is None else ipaddress.ip_address(seen_from)
-    kept = [address for address in dialable(addresses, peer) if address.ip is not None]
+    told = dialable(addresses, peer)
+    kept = [address for address in told if address.ip is not None]
     if seen is not None and seen.is_global:
         kept = [address for address in kept if address.ip is not None and address.ip.is_global]
+        kept += [replace(a, family=f"ip{seen.version}", host=str(seen)) for a in told if not a.ip]
         if all(address.ip != seen for address in kept):
             return ()
     elif seen is None or not seen.is_loopback:
         kept = [address for address in kept if address.ip is None or not address.ip.is_loopback]
     kept.sort(key=lambda address: address.host != seen_from)  # stable: the rest as told
-    return tuple(map(str, kept))
+    return tuple(dict.fromkeys(map(str, kept)))
 
 
 def dial_back(contact: Contact, seen_from: str | None) -> list[TcpAddress]:

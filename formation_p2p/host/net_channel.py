@@ -190,6 +190,11 @@ class Channel(INetStream):
 
     # -- the muxer's side -----------------------------------------------------------------
 
+    @property
+    def allowed_bytes(self) -> int:
+        """What the peer may still send."""
+        return 0 if self._finished_there else self._allowed
+
     def announced(self, size: int) -> None:
         """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
         if size > self._allowed:

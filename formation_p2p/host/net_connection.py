@@ -49,6 +49,8 @@ class Connection(INetConn):
         self.fleeting = False
         """Opened to see whether it can be, and closed at once: no place for streams of ours."""
         self.protocols: frozenset[str] = frozenset()
+        self.claimed: tuple[str, ...] = ()
+        """Where the peer says that it listens, believed or not."""
         self.peer = peer_id_from_bytes(muxer.peer_id.to_bytes())
         self.contact = Contact(self.peer, (dialled,) if dialled is not None else ())
         remote = muxer.get_remote_address()
@@ -132,6 +134,7 @@ class Connection(INetConn):
 
     def told(self, said: net_identify.Identified) -> None:
         """The peer told where it listens and what it speaks; what may be believed is kept."""
+        self.claimed = said.addresses
         believed = told_by(self.peer, said.addresses, self.remote_host)
         if believed:
             self.contact = Contact(self.peer, believed)

@@ -29,7 +29,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.errors import ProtocolViolation
-from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_channel import WINDOW_BYTES, Channel
 from formation_p2p.host.net_noise import NoiseStream
 from formation_p2p.units import KIB, MIB
 
@@ -104,6 +104,8 @@ class Muxer(IMuxedConn):
         self._unread = 0
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
+        # What may still come on streams that are gone: their peers may not know it yet.
+        self._stray_bytes = 0
         # writing
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
@@ -268,6 +270,7 @@ class Muxer(IMuxedConn):
     def forget(self, channel: Channel) -> None:
         if self._channels.pop(channel.stream_id, None) is not None:
             self._inbound -= channel.inbound
+            self._stray_bytes += channel.allowed_bytes
 
     # -- the three tasks ------------------------------------------------------------------
 
@@ -393,6 +396,10 @@ class Muxer(IMuxedConn):
             self.active_at = trio.current_time()
             if channel is not None:
                 channel.announced(value)
+            elif value > self._stray_bytes:
+                raise ProtocolViolation(f"{value} bytes more on streams that are gone")
+            else:
+                self._stray_bytes -= value
             self._body_of, self._body_left, self._body_flags = channel, value, flags
             if channel is not None and value == 0:
                 self._flags(channel, flags)
@@ -417,6 +424,7 @@ class Muxer(IMuxedConn):
     def _opened(self, stream_id: int) -> Channel | None:
         if self._inbound >= MAX_INBOUND_STREAMS:
             self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
+            self._stray_bytes += WINDOW_BYTES
             return None
         channel = Channel(self, self, stream_id, inbound=True)
         self._channels[stream_id] = channel

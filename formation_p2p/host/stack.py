@@ -199,14 +199,16 @@ class Stack:
         log.info("dropping %s: %s", peer, reason)
         self._running.swarm.abort_peer(peer, reason)
 
-    async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool:
+    async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool | None:
         """Whether a connected peer can be dialled, over a new connection, at the address which
-        it is seen to come from."""
-        reached = False
-        if self._network is not None:
-            with trio.move_on_after(timeout_s):
-                reached = await self._network.swarm.dial_back(peer)
-        return reached
+        it is seen to come from. None where that cannot be tried."""
+        if self._network is None:
+            return None
+        try:
+            with trio.fail_after(timeout_s):
+                return await self._network.swarm.dial_back(peer)
+        except trio.TooSlowError:
+            return False
 
     def advertise(self, serving: bool) -> None:
         """Tell whether others may be sent to us in the DHT; they may, unless this says otherwise.

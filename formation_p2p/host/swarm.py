@@ -382,13 +382,17 @@ class GuardedSwarm(Swarm):
 
     # -- whether a peer can be dialled ------------------------------------------------------
 
-    async def dial_back(self, peer: PeerId) -> bool:
-        """Whether a connected peer can be dialled, at the address that it comes from. The caller
-        bounds the time, and how many of these there are."""
+    async def dial_back(self, peer: PeerId) -> bool | None:
+        """Whether a connected peer can be dialled, at the address that it comes from. None where
+        it tells only of names, or of nothing yet. The caller bounds the time, and how many of
+        these there are."""
         connection = self.connection_to(peer)
         if connection is None:
-            return False
+            return None
         addresses = dial_back(connection.contact, connection.remote_host)
+        claimed = dialable(connection.claimed, peer)
+        if not addresses and all(address.ip is None for address in claimed):
+            return None
         reached = False
         async with trio.open_nursery() as nursery:
 

@@ -34,7 +34,7 @@ def said(message: object) -> str:
     """A message as text, the same in every process: no set in it, no grant."""
     if isinstance(message, Enum):
         return str(message.value)
-    if is_dataclass(message):
+    if is_dataclass(message) and not isinstance(message, type):
         names = _field_names(type(message))
         told = " ".join(said(getattr(message, name)) for name in names)
         return f"{type(message).__name__}({told})"

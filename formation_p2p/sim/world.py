@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.reachability import VOTERS, Reach
+from formation_p2p.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
 from formation_p2p.dht.rpc import (
     Advertise,
     Answer,
@@ -221,13 +222,20 @@ class World:
         # That it can be dialled was found out before: it has nobody to tell it, or to ask.
         for contact in known[:VOTERS]:
             self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
-        table = node.peer.dht.table
+        dht = node.peer.dht
+        # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
+        dht._retry_at, dht._refresh._is_new = float("inf"), False
+        rng = random.Random(f"{self.seed}/{node.name}/table")
+        dht._refresh.at_s = self.now_s + rng.random() * OWN_REFRESH_S / 8
         for contact in known:
-            table.saw(contact, self.now_s)
-            table.looked_into(key_of_peer(contact.peer_id), self.now_s)
+            dht.table.saw(contact, self.now_s)
+            looked_s = self.now_s - rng.random() * EARLIEST * BUCKET_REFRESH_S
+            dht.table.looked_into(key_of_peer(contact.peer_id), looked_s)
             if self.connections is not None:
                 self.connections.connect(node.number, self._by_id[contact.peer_id].number)
-        table.looked_into(node.identity.key, self.now_s)
+        dht.table.looked_into(
+            node.identity.key, self.now_s - rng.random() * EARLIEST * OWN_REFRESH_S
+        )
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""

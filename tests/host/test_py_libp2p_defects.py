@@ -547,7 +547,12 @@ def test_we_answer_a_stock_host_with_a_new_stream_for_each_request() -> None:
 
     async def story() -> None:
         alice = Node()
+
+        async def never_asked(stream: object) -> None:
+            raise AssertionError("nobody asks it; to speak the protocol makes it a server")
+
         async with stock_host() as stock, running(alice):
+            stock.set_stream_handler(TProtocol(KAD_PROTOCOL), never_asked)
             alice_id = ID(peer_id_to_bytes(alice.peer_id))
             await stock.connect(PeerInfo(alice_id, [Multiaddr(alice.stack.addresses[0])]))
             for i in range(3):

@@ -15,6 +15,7 @@ from formation_p2p.dht import messages as kad
 from formation_p2p.dht.reachability import Reach
 from formation_p2p.effects import Contact
 from formation_p2p.host.net_addresses import TcpAddress, dial_back, is_this_machine, told_by
+from formation_p2p.host.net_identify import Identified
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.swarm import MAX_DIALLED_BACK
@@ -290,12 +291,13 @@ def test_nobody_is_dialled_but_who_asks() -> None:
             connection.remote_host = "192.0.2.7"  # as if it came from elsewhere
             third_parties = (f"/ip4/127.0.0.2/tcp/{port}", "/ip4/192.0.2.8/tcp/22")
             connection.contact = Contact(alice.peer_id, third_parties)
-            assert not await bob.stack.dial_back(alice.peer_id, timeout_s=2)
+            connection.claimed = third_parties
+            assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is False
             assert dialled == []
             many = tuple(f"/ip4/192.0.2.7/tcp/{port}" for port in range(1, 9))
             connection.contact = Contact(alice.peer_id, many)
             await bob.stack.dial_back(alice.peer_id, timeout_s=0.1)
-            assert dialled == list(many[:MAX_DIALLED_BACK])
+            assert sorted(dialled) == list(many[:MAX_DIALLED_BACK])
         await victim.aclose()
 
     run(story)
@@ -305,9 +307,32 @@ def test_who_is_not_connected_or_does_not_run_is_not_dialled_back() -> None:
     async def story() -> None:
         alice, bob = Node(), Node()
         async with running(alice):
-            assert not await alice.stack.dial_back(bob.peer_id, timeout_s=1)
-        assert not await alice.stack.dial_back(bob.peer_id, timeout_s=1)
+            assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
+        assert await alice.stack.dial_back(bob.peer_id, timeout_s=1) is None
         alice.stack.advertise(True)
+
+    run(story)
+
+
+def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            connection = bob.stack._running.swarm.connection_to(alice.peer_id)
+            assert connection is not None
+            connection.remote_host = "8.8.4.4"
+            for claimed, reached in [((AT_HOME,), False), ((NAMED,), True), ((), None)]:
+                connection.contact = Contact(alice.peer_id)
+                connection.told(Identified(claimed, frozenset()))
+                if reached:  # at the host that it comes from, which here is on the internet
+                    assert connection.contact.addresses == ("/ip4/8.8.4.4/tcp/1",)
+                else:
+                    assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is reached
+            connection.remote_host = "192.168.1.7"
+            connection.contact = Contact(alice.peer_id)
+            connection.told(Identified((NAMED,), frozenset()))
+            assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is None
 
     run(story)
 
@@ -317,6 +342,7 @@ def test_who_is_not_connected_or_does_not_run_is_not_dialled_back() -> None:
 
 ALICE = Identity.from_seed(bytes(32)).peer_id
 AT_HOME, OUTSIDE, ELSEWHERE = "/ip4/192.168.1.5/tcp/1", "/ip4/8.8.4.4/tcp/1", "/ip4/9.9.9.9/tcp/1"
+NAMED = "/dns4/alice.example/tcp/1"
 
 
 @pytest.mark.parametrize(
@@ -325,6 +351,8 @@ AT_HOME, OUTSIDE, ELSEWHERE = "/ip4/192.168.1.5/tcp/1", "/ip4/8.8.4.4/tcp/1", "/
         ((AT_HOME, OUTSIDE), "8.8.4.4", (OUTSIDE,)),
         ((ELSEWHERE, OUTSIDE), "8.8.4.4", (OUTSIDE, ELSEWHERE)),
         ((AT_HOME,), "8.8.4.4", ()),
+        ((NAMED, OUTSIDE, ELSEWHERE), "8.8.4.4", (OUTSIDE, ELSEWHERE)),
+        ((NAMED,), "192.168.1.9", ()),
         ((ELSEWHERE,), "8.8.4.4", ()),
         ((AT_HOME, OUTSIDE), "192.168.1.9", (AT_HOME, OUTSIDE)),
     ],

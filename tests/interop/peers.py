@@ -48,9 +48,10 @@ class Node(ABC):
         """Connect, and wait until the peer is in the routing table: all but ours take their time
         for that."""
         self.connect(through)
-        until(lambda: self._knows(through.peer_id))
+        until(lambda: self.knows(through.peer_id))
 
-    def _knows(self, peer_id: PeerId) -> bool:
+    def knows(self, peer_id: PeerId) -> bool:
+        """Whether a lookup of the id finds its owner."""
         try:
             return peer_id in self.closest(peer_id)
         except (Refused, p2pd.DaemonError):

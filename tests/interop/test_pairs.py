@@ -14,14 +14,12 @@ from tests.interop.peers import until
 
 @dataclass
 class World:
-    """Two foreign nodes know each other, ours joined through the first of them, and a third one
-    knows ours alone."""
+    """Two foreign nodes know each other, and ours joined through the first of them."""
 
     kind: str
     ours: peers.Ours
     first: peers.Node
     second: peers.Node
-    third: peers.Node
 
     def value(self) -> tuple[bytes, bytes]:
         return records.VALUE_OF[self.kind]()
@@ -31,28 +29,30 @@ class World:
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     start = peers.FOREIGN[request.param]
     with ExitStack() as stack:
-        first, second, third = (stack.enter_context(start()) for _ in range(3))
+        first, second = stack.enter_context(start()), stack.enter_context(start())
         ours = stack.enter_context(peers.ours())
         second.join(first.contact)
+        until(lambda: first.knows(second.contact.peer_id))
         ours.join(first.contact)
-        third.join(ours.contact)
-        yield World(request.param, ours, first, second, third)
+        until(lambda: ours.knows(second.contact.peer_id))
+        yield World(request.param, ours, first, second)
 
 
 # -- our node asks ---------------------------------------------------------------------------------
 
 
 def test_we_find_a_node_that_another_tells_of(world: World) -> None:
-    second = world.second.contact.peer_id
-    until(lambda: second in world.ours.closest(second))
+    with peers.ours() as newcomer:
+        newcomer.join(world.first.contact)
+        assert newcomer.knows(world.second.contact.peer_id)
 
 
 def test_we_put_a_value(world: World) -> None:
     name, value = world.value()
     first = world.first.contact
     assert world.ours.put_only(first, name, value) == (first.peer_id,)
+    assert world.ours.held_value(name) is None  # so that only the other can tell
     assert world.first.get_value(name) == value
-    assert world.ours.held_value(name) is None  # so it was not we who told
 
 
 def test_we_get_a_value(world: World) -> None:
@@ -68,8 +68,8 @@ def test_we_provide(world: World) -> None:
     name = records.content()
     first = world.first.contact
     assert world.ours.provide_only(first, name) == (first.peer_id,)
+    assert world.ours.held_providers(name) == ()  # so that only the other can tell
     until(lambda: world.ours.contact in world.first.find_providers(name))
-    assert world.ours.held_providers(name) == ()
 
 
 def test_we_find_providers(world: World) -> None:
@@ -85,8 +85,9 @@ def test_we_find_providers(world: World) -> None:
 
 
 def test_another_finds_a_node_that_we_tell_of(world: World) -> None:
-    second = world.second.contact.peer_id
-    until(lambda: second in world.third.closest(second))
+    with peers.FOREIGN[world.kind]() as newcomer:
+        newcomer.join(world.ours.contact)
+        until(lambda: newcomer.knows(world.second.contact.peer_id))
 
 
 def test_another_puts_a_value_to_us(world: World) -> None:

@@ -29,7 +29,7 @@ from formation_p2p.discovery.announcer import names_of
 from formation_p2p.discovery.finder import suits
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import Identity, PeerId, key_of_peer
-from formation_p2p.keyspace import Span, key_of
+from formation_p2p.keyspace import MAX_DEPTH, Span, key_of
 from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
@@ -92,6 +92,12 @@ def added(signed: SignedProfile, *names: bytes, acknowledged: bool = False) -> k
 def checked(signed: SignedProfile, names: Mapping[bytes, tuple[int, Span]]) -> _Checked:
     """As a store has it after it has verified it."""
     return _Checked(signed, names)
+
+
+def any_count(rng: random.Random) -> kad.ShardCount:
+    """Whatever a peer may say of a shard, likely or not."""
+    members, settled, shallower, deeper = rng.choices([0, 1, 5, 9, 40, 900], k=4)
+    return kad.ShardCount(members, settled, shallower, deeper, rng.randint(0, MAX_DEPTH))
 
 
 def admit_all(profile: Profile, now: Moment) -> Denied | None:

@@ -22,10 +22,12 @@ from formation_p2p.execution.effects import Execute
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation.messages import WorkMessage
 from formation_p2p.negotiation.session import Send, Undelivered
+from formation_p2p.peer.peer import Peer
 from formation_p2p.peer.worker import Worker
 from formation_p2p.resources.capability import Capacity, idle
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.sim.world import EPOCH_UNIX_S, Run, SimNode, World
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S, Run, World
 from formation_p2p.workload.task import Job, Task, task_id
 
 T = TypeVar("T")
@@ -136,8 +138,13 @@ def passed(world: World, sender: str, receiver: str) -> list[WorkMessage]:
     ]
 
 
+def peer_of(node: SimNode) -> Peer:
+    assert isinstance(node.peer, Peer)
+    return node.peer
+
+
 def worker_of(node: SimNode) -> Worker:
-    worker = node.peer._worker
+    worker = peer_of(node)._worker
     assert worker is not None
     return worker
 

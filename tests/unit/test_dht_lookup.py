@@ -219,6 +219,8 @@ def test_the_doubtful_are_forgotten_before_those_who_are_believed() -> None:
         lookup.failed(PeerId(str(number)))
     lookup.answered(PeerId("6000"), contacts(*range(1000, 1020)))
     assert len(lookup._heard_of) == MAX_HEARD_OF
+    kept = {int(peer_id) for _, peer_id in lookup._heard_of}
+    assert kept >= set(range(1000, 1020))
     assert numbers(lookup.next_peers()) == [1000, 1001]
 
 

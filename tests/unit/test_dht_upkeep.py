@@ -10,6 +10,7 @@ from formation_p2p.dht.messages import FindNode, Nodes, Ping, Pong
 from formation_p2p.dht.reachability import (
     DIAL_BACK_S,
     MAX_OF_ONE,
+    MAX_UNDER_WAY,
     NEXT_ROUND_S,
     ROUND_S,
     VOTERS,
@@ -209,6 +210,17 @@ def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
     alice.dht.take()
     alice.dht.handle(Asked(9, Contact(BOB.peer_id), Ping(dial_back=True)), NOW)
     assert effects_of(alice) == [Answer(9, Pong(), cause="")]
+
+
+def test_one_after_the_other_any_number_is_dialled_back() -> None:
+    alice = Alone()
+    for number in range(3 * MAX_UNDER_WAY):
+        stranger = Contact(world.contact(f"stranger {number}").peer_id)
+        alice.dht.handle(Asked(number, stranger, Ping(dial_back=True)), NOW)
+        [dial] = effects_of(alice)
+        assert isinstance(dial, DialBack)
+        alice.dht.handle(DialledBack(number, False), NOW)
+        alice.dht.take()
 
 
 def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> None:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
+from formation_p2p.capability.shards import shard_key
+from formation_p2p.dht import messages as kad
 from formation_p2p.dht.operations import Searched
 from formation_p2p.discovery.announcer import Announcer
 from formation_p2p.discovery.finder import WANTED, Finder, Found
 from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Moment
 from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import Key, Span
+from formation_p2p.keyspace import MAX_DEPTH, Key, Span, key_of
 from formation_p2p.records.profile import SignedProfile
 from formation_p2p.resources.requirements import Requirements
 from tests.unit import dht_world as world
@@ -46,7 +49,7 @@ class Settler:
         self.sequence += 1
         ttl_s = int(TERMS.ttl_s)
         unsigned = world.profile(self.node.name, now, sequence=self.sequence, ttl_s=ttl_s)
-        return sealed(world.replace(unsigned, spans=spans, withdrawn=withdrawn), self.node.identity)
+        return sealed(replace(unsigned, spans=spans, withdrawn=withdrawn), self.node.identity)
 
     def completed(self, completed: Completed, now: Moment) -> None:
         if not isinstance(completed, Searched):
@@ -117,28 +120,63 @@ class Colony(DhtWorld):
         return Key(self.rng.getrandbits(256))
 
 
-def test_while_a_bucket_grows_and_shrinks_the_nearest_workers_are_found_at_any_time() -> None:
-    colony = Colony(1, 10)
-    missed: dict[float, int] = {}
+def watch(colony: Colony, seconds: float, missed: dict[float, int]) -> None:
+    """Somebody looks for the workers nearest to some key, every two seconds."""
+    until_s = colony.now_s + seconds
+    while colony.now_s < until_s:
+        count = colony.missed(colony.target())
+        if count:
+            missed[colony.now_s] = count
+        colony.elapse(1)
 
-    def watch(seconds: float) -> None:
-        until_s = colony.now_s + seconds
-        while colony.now_s < until_s:
-            missed[colony.now_s] = colony.missed(colony.target())
-            colony.elapse(2)
 
-    watch(10)
+def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> None:
+    colony, missed = Colony(1, 10), dict[float, int]()
+    colony.elapse(ANNOUNCED_S)
+    watch(colony, 5, missed)
     assert colony.spans() == {Span(0, 0)}
     while len(colony.settlers) < 110:
         colony.grow(10)
-        watch(3)
+        watch(colony, 4, missed)
     assert len(colony.spans()) > 1  # in the middle of its first split, perhaps its second
-    watch(5 * TERMS.ttl_s)
-    settled = colony.spans()
-    assert all(low == high > 0 for low, high in settled)
-    # Nobody is told that the others are gone: a few TTLs later it is one shard again.
-    colony.perish(colony.rng.sample(sorted(colony.settlers), 98))
-    colony.elapse(TERMS.ttl_s + 5)
-    watch(6 * TERMS.ttl_s)
+    watch(colony, 3 * TERMS.ttl_s, missed)
+    assert colony.spans() == {Span(2, 2)}
+    assert missed == {}
+
+
+def test_when_most_die_the_others_draw_together_and_are_found_again() -> None:
+    """First those who are dead must expire; nobody says that they are gone."""
+    colony, missed = Colony(2, 80), dict[float, int]()
+    colony.elapse(4 * TERMS.ttl_s)
+    assert all(low == high > 0 for low, high in colony.spans())
+    colony.perish(colony.rng.sample(sorted(colony.settlers), 76))
+    colony.elapse(12 * TERMS.ttl_s)
     assert colony.spans() == {Span(0, 0)}
-    assert {at_s: count for at_s, count in missed.items() if count} == {}
+    watch(colony, 30, missed)
+    assert missed == {}
+
+
+def liar(request: kad.Request, reply: kad.Reply | None) -> kad.Reply | None:
+    """Says that every shard is overfull, and that all have long left it."""
+    lie = kad.ShardCount(500, 0, 0, 500, MAX_DEPTH)
+    match reply:
+        case kad.Providers():
+            return replace(reply, count=lie)
+        case kad.Added(counts):
+            return replace(reply, counts=(lie,) * len(counts))
+        case _:
+            return reply
+
+
+def test_a_liars_word_about_a_shard_moves_nobody_out_of_it() -> None:
+    """It raises a doubt; but then all who hold the shard are asked, and it is outvoted."""
+    colony = Colony(3, 16)
+    nearest = colony.nearest(key_of(shard_key(world.NETWORK, "any", Key(0), 0)), 2)
+    for node in colony.nodes.values():
+        if node.peer_id in nearest:
+            node.lie = liar
+    before = len(colony.carried)
+    colony.elapse(4 * TERMS.ttl_s)
+    assert colony.spans() == {Span(0, 0)}
+    polls = [e for e in colony.carried[before:] if isinstance(e.message, kad.GetProviders)]
+    assert polls  # there were doubts

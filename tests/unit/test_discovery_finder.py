@@ -284,7 +284,7 @@ def test_of_how_deep_buckets_are_a_bounded_number_is_remembered(
     crowd(market, 12, 1, "0", "1")
     assert len(prefixes(market.find(SMALL))) == 2
     assert len(prefixes(market.find(SMALL))) == 1
-    market.find(replace(SMALL, driver="process"))
+    market.find(replace(SMALL, gpu_count=1))  # and of another, which it tries next
     assert len(market.finding.finder._depths) == 1
 
 

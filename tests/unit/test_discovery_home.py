@@ -10,6 +10,7 @@ from formation_p2p.capability.shards import MERGE, SPLIT
 from formation_p2p.dht.messages import ShardCount
 from formation_p2p.discovery.home import MAX_MOVE_TTLS, Home
 from formation_p2p.keyspace import MAX_DEPTH, Span
+from tests.unit import dht_world as world
 
 TTL_S = 120.0
 FEW, ROOM = ShardCount(MERGE - 1), SPLIT - MERGE
@@ -59,7 +60,9 @@ def test_what_was_heard_of_another_span_is_forgotten() -> None:
     [
         (ShardCount(SPLIT, SPLIT), None),
         (ShardCount(SPLIT + 1, SPLIT + 1), "full"),
-        (ShardCount(9, 8, 0, 1, 4), "full"),  # somebody is leaving
+        (ShardCount(30, 20, 0, 10, 4), "full"),  # many are leaving
+        (ShardCount(12, 2, 0, 10, 4), None),  # many are coming: there is room
+        (ShardCount(MERGE, 1, 0, MERGE, 4), "full"),  # all but one have left, and a sample is here
         (ShardCount(MERGE, MERGE), None),
         (ShardCount(MERGE - 1, MERGE - 1), "sparse"),
     ],
@@ -97,9 +100,11 @@ def test_while_it_moves_only_the_deeper_shard_can_be_full_and_none_sparse() -> N
         (ShardCount(2 * SPLIT, SPLIT), Span(3, 4)),
         (ShardCount(2 * SPLIT + 1, SPLIT), Span(3, 5)),
         (ShardCount(10**9), Span(3, MAX_DEPTH)),
-        (ShardCount(20, 15, 0, 5, 4), Span(3, 4)),  # it follows those who leave...
-        (ShardCount(20, 15, 0, 5, 6), Span(3, 6)),  # ...to where they go
-        (ShardCount(20, 15, 0, 5, 3), Span(3, 4)),  # which is deeper, whatever is said
+        (ShardCount(30, 15, 0, 15, 4), Span(3, 4)),  # it follows those who leave...
+        (ShardCount(30, 15, 0, 15, 6), Span(3, 6)),  # ...to where they go
+        (ShardCount(30, 15, 0, 15, 3), Span(3, 4)),  # which is deeper, whatever is said
+        (ShardCount(30, 25, 0, 5, 6), None),  # a few are not followed
+        (ShardCount(12, 2, 0, 10, 4), None),  # nor are those who come
     ],
 )
 def test_where_all_who_hold_it_say_that_its_shard_is_full_a_worker_moves_down(
@@ -191,6 +196,11 @@ def test_up_it_goes_where_few_are_below_and_above_is_not_full() -> None:
     assert moving(ShardCount(SPLIT), enough).arrived(TTL_S, 1120.0) == Span(3, 3)
 
 
+def test_a_move_that_most_do_not_make_is_given_up() -> None:
+    few_went = moving(ShardCount(SPLIT, settled=MERGE), ShardCount(MERGE, 0, MERGE))
+    assert few_went.arrived(TTL_S, 1120.0) == Span(2, 2)
+
+
 def test_nobody_leaves_a_shard_while_somebody_is_in_it_alone() -> None:
     going_down = moving(ShardCount(20, settled=1), FULL)
     assert going_down.arrived(TTL_S, 1000.0 + 2 * TTL_S) is None
@@ -212,10 +222,7 @@ def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
     """So that whoever reads both always finds it."""
     rng = random.Random(seed)
     home = at_home(min(a, b), max(a, b))
-    one, other = (
-        ShardCount(*rng.choices([0, 1, 5, 9, 40, 900], k=4), rng.randint(0, MAX_DEPTH))
-        for _ in range(2)
-    )
+    one, other = world.any_count(rng), world.any_count(rng)
     home.heard(home.span.low, one)
     doubt = home.heard(home.span.high, other)
     moves = [home.arrived(TTL_S, 10 * TTL_S)]

@@ -15,7 +15,7 @@ from formation_p2p.capability.shards import SPLIT, places_of, shard_key
 from formation_p2p.dht.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.dht.store import RecordStore
 from formation_p2p.discovery.finder import suits
-from formation_p2p.discovery.walk import Walk, agreed, deeper_by
+from formation_p2p.discovery.walk import Walk, agreed, deeper_by, is_left
 from formation_p2p.identity import Identity
 from formation_p2p.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
 from formation_p2p.records.profile import SignedProfile
@@ -100,9 +100,9 @@ def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
     assert (depths, walk.home()) == ([1, 0], Span(0, 1))
 
 
-def test_where_most_have_left_a_shard_who_comes_does_not_enter_it() -> None:
+def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
     counts = {
-        0: splitting(settled=10, gone_too=30, depth=1),
+        0: splitting(settled=0, gone_too=30, depth=1),
         1: told(settled=2, shallower=28),
     }
     depths, walk = walked(0, counts)
@@ -114,6 +114,31 @@ def test_a_full_shard_that_nobody_has_left_yet_is_split_by_who_comes() -> None:
     assert walk.home() == Span(0, 1)
     _, walk = walked(0, {0: told(settled=8 * SPLIT)})  # a whole network that starts at once
     assert walk.home() == Span(0, 3)
+
+
+def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_read() -> None:
+    """A network that starts grows faster than its workers move."""
+    counts = {
+        0: splitting(settled=2, gone_too=5, depth=1),
+        1: ShardCount(members=30, settled=5, shallower=5, deeper=20, depth=2),
+        2: told(shallower=20),
+    }
+    assert walked(2, counts)[0] == [2, 1, 0]
+    assert walked(1, counts)[0] == [1, 2, 0]
+    assert walked(0, counts)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settled", "deeper", "left"), [(0, 0, False), (0, 1, True), (20, 5, False), (20, 6, True)]
+)
+def test_a_shard_is_left_where_a_sample_of_most_is_all_that_remains(
+    settled: int, deeper: int, left: bool
+) -> None:
+    assert is_left(told(settled=settled, deeper=deeper, depth=4)) == left
+
+
+def test_a_few_who_claim_to_be_deeper_lead_nobody_there() -> None:
+    assert walked(0, {0: told(settled=20, deeper=3, depth=9)})[0] == [0]
 
 
 def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
@@ -147,8 +172,7 @@ def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not
 ):
     """Of eight who leave the root, those on the other side are in the deeper shard already."""
     counts = {3: ShardCount(members=2), 0: splitting(settled=3, gone_too=2, depth=3)}
-    depths, walk = walked(3, counts)
-    assert depths == [3, 2, 1, 0]
+    assert walked(3, counts)[0] == [3, 2, 1, 0]
 
 
 def test_nothing_is_deeper_than_the_deepest() -> None:
@@ -173,7 +197,7 @@ def test_a_shard_splits_into_as_many_as_its_members_fill(members: int, levels: i
 def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, seed: int) -> None:
     rng = random.Random(seed)
     counts = {
-        depth: ShardCount(*rng.choices([0, 1, 9, 40, 900], k=4), rng.randint(0, MAX_DEPTH))
+        depth: world.any_count(rng)
         for depth in rng.sample(range(MAX_DEPTH + 1), rng.randint(0, MAX_DEPTH + 1))
     }
     depths, walk = walked(start, counts)
@@ -258,7 +282,7 @@ class Shards:
         return walk
 
     def missed(self, key: Key, walk: Walk) -> list[Span]:
-        """Of those on the key's side of the deepest shard that was read, who are in none of them."""
+        """Of those on the key's side of the deepest shard read, who are in none that was."""
         return [
             span
             for person, span in self.population

@@ -29,9 +29,21 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.session import Received
 from formation_p2p.refusals import Leaving
-from formation_p2p.sim.world import SimNode, World
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
 from formation_p2p.workload.outcome import Succeeded
-from tests.unit.stories import NEEDS, ends, free, is_idle, job, only, passed, town, worker_of
+from tests.unit.stories import (
+    NEEDS,
+    ends,
+    free,
+    is_idle,
+    job,
+    only,
+    passed,
+    peer_of,
+    town,
+    worker_of,
+)
 from tests.unit.work_messages import messages
 
 TINY = replace(NEEDS, cpu_milli=1, memory_bytes=1)
@@ -49,12 +61,12 @@ def busy_town() -> World:
 
 
 def grant_of(node: SimNode) -> bytes:
-    return node.peer._network.grant
+    return peer_of(node)._network.grant
 
 
 def entries(node: SimNode) -> int:
     """All that a peer remembers of its dealings with others, counted."""
-    peer = node.peer
+    peer = peer_of(node)
     count = len(peer._lessee.held) + len(peer._lessee._rounds) + len(peer._scheduler._groups)
     for group in peer._scheduler._groups.values():
         count += len(group._pool) + len(group._rejected) + len(group._back_offs)
@@ -164,7 +176,7 @@ def aimed(draw: st.DrawFn) -> tuple[WorkMessage, int]:
 
 def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> WorkMessage:
     """The message with ids, fences and grants that mean something to those who get it."""
-    lessor, lessee = worker_of(world.nodes["alice"])._lessor, world.nodes["bob"].peer._lessee
+    lessor, lessee = worker_of(world.nodes["alice"])._lessor, peer_of(world.nodes["bob"])._lessee
     leases = [*lessor._leases.values()]
     if choice == 0 or not leases:
         return message
@@ -209,8 +221,8 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
     assert sorted(results) == [b"%d" % n for n in range(6)]
     assert is_idle(alice)
-    assert bob.peer._scheduler._groups == {}
-    assert bob.peer._lessee.held == {}
+    assert peer_of(bob)._scheduler._groups == {}
+    assert peer_of(bob)._lessee.held == {}
 
 
 @settings(max_examples=30, deadline=None)
@@ -233,4 +245,4 @@ def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
     world.elapse(120)
     assert set(ends(bob)) == {f"job/{n}" for n in range(6)}
     assert is_idle(alice)
-    assert bob.peer._scheduler._groups == {}
+    assert peer_of(bob)._scheduler._groups == {}

@@ -1,0 +1,107 @@
+"""Small towns, whole: the command as people run it, and what must be true of what it prints."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations import discovery, tradeoff
+
+ROOT = Path(__file__).parents[2]
+# Bounds every run; on two cores each takes a few seconds.
+DEADLINE_S = 120.0
+
+
+def run(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert discovery.main([*words.split(), "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
+
+
+def started(words: str, hash_seed: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulations.discovery", *words.split()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_the_same_seed_gives_the_same_run_in_every_process_byte_for_byte() -> None:
+    """Churn, loss, liars and clients included; and the command that it prints replays it."""
+    words = (
+        "--nodes 40 --minutes 1 --queries 6 --churn golem --churn-speed 1000 --loss 0.02"
+        " --liars 0.1 --clients 0.1 --partition 0.2:0.2:0.3 --seed 5 --trace-digest --json"
+    )
+    runs = [started(words, hash_seed) for hash_seed in ("1", "2")]
+    outputs = [each.communicate(timeout=DEADLINE_S) for each in runs]
+    assert [each.returncode for each in runs] == [0, 0], outputs[0][1]
+    one, other = (json.loads(out) for out, _ in outputs)
+    for figures in (one, other):
+        for name in ("wall_s", "cpu_s", "founding_wall_s", "peak_rss_mb"):
+            del figures[name]
+    assert one == other
+    assert len(one["trace_digest"]) == 64
+    assert one["seed"] == 5
+    assert one["crashed"] > 0
+    assert one["came"] > 0
+    assert one["command"] == f"python -m simulations.discovery {words}"
+
+
+def test_another_seed_gives_another_run(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--nodes 12 --minutes 0.1 --queries 0 --trace-digest --laid-out --seed"
+    digests = {run(f"{words} {seed}", capsys)["trace_digest"] for seed in (1, 2)}
+    assert len(digests) == 2
+
+
+def test_in_a_quiet_town_every_answer_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = run("--nodes 100 --laid-out --minutes 1.5 --queries 26", capsys)
+    assert figures["exact_share"] == 1
+    assert figures["live_found_share"] == 1
+    assert figures["dead_share"] == 0
+    assert figures["queries"] == 78
+    assert figures["queries_lost"] == figures["queries_refused"] == 0
+    assert figures["lookups_cold_p50"] <= 2
+    assert figures["lookups_warm_p50"] <= 1
+    assert figures["announce_messages_per_worker_min"] > 0
+    assert figures["busiest_over_mean"] >= 1
+    assert figures["latency_p50_s"] > 0
+    assert figures["members"]["all"] == 92
+
+
+def test_where_everybody_is_in_every_bucket_each_is_as_large(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--nodes 20 --laid-out --minutes 0.2 --queries 3 --geometry all --workers-per-bucket 3"
+    figures = run(words, capsys)
+    assert figures["members"] == {"all": 12, "1/2": 12, "1/4": 12, "rare": 1}
+    words = "--churn golem --churn-speed 2000 --nodes 20 --minutes 0.2 --queries 0 --geometry all"
+    assert run(words, capsys)["came"] > 0
+
+
+def test_a_person_gets_a_table_and_a_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "out.png"
+    words = f"--nodes 12 --minutes 0.4 --queries 3 --laid-out --plot {picture}"
+    assert discovery.main(words.split()) == 0
+    assert "exact_share" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tradeoff_tries_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--nodes 12 --minutes 0.3 --queries 2 --ttls 20 60 --replicas-tried 2"
+    assert tradeoff.main([*words.split(), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["ttl_s"], row["replicas"]) for row in rows] == [(20, 2), (60, 2)]
+    spent = [row["announce_messages_per_worker_min"] for row in rows]
+    assert spent[0] > spent[1] > 0
+    assert (
+        tradeoff.main(["--nodes", "12", "--minutes", "0.1", "--queries", "0", "--ttls", "60"]) == 0
+    )
+    assert "ttl_s" in capsys.readouterr().out
