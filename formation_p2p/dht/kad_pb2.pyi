@@ -90,15 +90,17 @@ class ProviderQuery(_message.Message):
     def __init__(self, target: _Optional[bytes] = ..., requirements: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ShardCount(_message.Message):
-    __slots__ = ("members", "deeper", "shallower", "depth", "settled")
+    __slots__ = ("members", "deeper", "shallower", "depth", "settled", "beyond")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     DEEPER_FIELD_NUMBER: _ClassVar[int]
     SHALLOWER_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
     members: int
     deeper: int
     shallower: int
     depth: int
     settled: int
-    def __init__(self, members: _Optional[int] = ..., deeper: _Optional[int] = ..., shallower: _Optional[int] = ..., depth: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...
+    beyond: int
+    def __init__(self, members: _Optional[int] = ..., deeper: _Optional[int] = ..., shallower: _Optional[int] = ..., depth: _Optional[int] = ..., settled: _Optional[int] = ..., beyond: _Optional[int] = ...) -> None: ...

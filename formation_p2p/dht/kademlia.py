@@ -30,6 +30,8 @@ from formation_p2p.dht.messages import (
 )
 from formation_p2p.dht.operations import (
     BETA,
+    SEARCH_ALPHA,
+    SEARCH_SPARE,
     Delivery,
     OperationId,
     Publish,
@@ -182,9 +184,11 @@ class Kademlia(Generic[R]):
                 return ()
 
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
-        """The `count` nearest to a name of these peers and this node itself."""
+        """The `count` nearest to a name of these peers and, if others can ask it, this node."""
         target = key_of(name)
-        by_id = {peer.peer_id: peer for peer in peers} | {self._own: Contact(self._own)}
+        by_id = {peer.peer_id: peer for peer in peers}
+        if self._reachability.reach is not Reach.CLIENT:
+            by_id[self._own] = Contact(self._own)
         ranked = sorted(by_id.values(), key=lambda c: distance(key_of_peer(c.peer_id), target))
         return tuple(ranked[:count])
 
@@ -221,7 +225,8 @@ class Kademlia(Generic[R]):
                 self._settle(ask_id, asking, True, message, now)
             case AskFailed(ask_id):
                 asking = self._asking.pop(ask_id)
-                self._lost(asking.to.peer_id, now)
+                if self.table.is_at(asking.to):  # and not elsewhere, as a liar may have said
+                    self._lost(asking.to.peer_id, now)
                 self._reachability.told(asking.to.peer_id, None)
                 self._settle(ask_id, asking, False, None, now)
             case _:
@@ -308,7 +313,8 @@ class Kademlia(Generic[R]):
             # With fewer than k peers every one of them is among the k nearest to every name, and
             # records that were written when there were fewer still may be at any of them.
             width = self._k if len(self.table) < self._k else BETA
-        search: Search[R] = Search(self._new_operation(), self._lookup(name, width), request, cause)
+        lookup = self._lookup(name, width)
+        search: Search[R] = Search(self._new_operation(), lookup, request, cause)
         self._operations[search.operation] = search
         match request:
             case GetProviders():
@@ -329,6 +335,10 @@ class Kademlia(Generic[R]):
         target = key_of(name)
         # The gates are asked only by a node that knows nobody else, so that they stay cool.
         seeds = self.table.closest(target, self._k) or self._gates
+        if width == BETA:
+            return Lookup(
+                target, seeds, own=self._own, width=width, alpha=SEARCH_ALPHA, spare=SEARCH_SPARE
+            )
         return Lookup(target, seeds, own=self._own, width=width)
 
     def _new_operation(self) -> OperationId:

@@ -86,8 +86,8 @@ def _places(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 class Lookup:
     """Call `next_peers` for whom to ask, and exactly once `answered` or `failed` for each.
 
-    `width` nearest peers must have answered before it ends; `alpha` are asked at once. With an
-    alpha below the width it is narrow on its way and wide at its end. It may end while `spare`
+    `width` nearest peers must have answered before it ends; `alpha` are asked at once, more only
+    where our own table is out of date. With an alpha below the width it is narrow on its way and wide at its end. It may end while `spare`
     nearer ones still keep it waiting: then one peer that is slow, or dead, costs no timeout.
 
     It terminates. Every call of `next_peers` that names somebody adds to `asked`, which never
@@ -136,7 +136,9 @@ class Lookup:
         peers: list[Contact] = []
         if self.finished:
             return ()
-        while len(self._under_way) < self._alpha and (place := self._next()) is not None:
+        # For each one out of our own table that failed, one more at once: see `_next`.
+        at_once = min(self._alpha + self._stale, max(self._alpha, ALPHA))
+        while len(self._under_way) < at_once and (place := self._next()) is not None:
             self._heard_of.remove(place)
             insort(self._nearest, place)
             self._apart_now = None

@@ -137,6 +137,7 @@ class ShardCount:
     shallower: int = 0
     deeper: int = 0
     depth: int = 0
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +358,12 @@ def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
 
 def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
     return ShardCount(
-        shard.members, shard.settled, shard.shallower, shard.deeper, min(shard.depth, MAX_DEPTH)
+        shard.members,
+        shard.settled,
+        shard.shallower,
+        shard.deeper,
+        min(shard.depth, MAX_DEPTH),
+        shard.beyond,
     )
 
 
@@ -368,6 +374,7 @@ def _write_count(count: ShardCount) -> kad_pb2.ShardCount:
         shallower=count.shallower,
         deeper=count.deeper,
         depth=count.depth,
+        beyond=count.beyond,
     )
 
 

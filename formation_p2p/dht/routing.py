@@ -111,6 +111,12 @@ class RoutingTable:
             self._remove(bucket, peer_id)
             self._promote()
 
+    def is_at(self, contact: Contact) -> bool:
+        """Whether a peer is known at one of these addresses."""
+        bucket = self._buckets.get(self._length(contact.peer_id), _Bucket())
+        seen = bucket.live.get(contact.peer_id) or bucket.replacements.get(contact.peer_id)
+        return seen is not None and not set(seen.contact.addresses).isdisjoint(contact.addresses)
+
     def has_room_for(self, contact: Contact) -> bool:
         """Whether a peer would enter if it answered: it is new, and nothing is full."""
         length = self._length(contact.peer_id)
@@ -133,10 +139,9 @@ class RoutingTable:
         for length in nearest_first:
             if len(found) >= count:
                 break
-            live = self._buckets[length].live
-            # As pairs, which sort without a call for each; no two peers are equally near.
-            pairs = [(distance(self._key_of(peer), key), peer) for peer in live]
-            found += [live[peer].contact for _, peer in sorted(pairs)]
+            contacts = [seen.contact for seen in self._buckets[length].live.values()]
+            contacts.sort(key=lambda contact: distance(self._key_of(contact.peer_id), key))
+            found += contacts
         return tuple(found[:count])
 
     def __contains__(self, peer_id: PeerId) -> bool:

@@ -17,6 +17,7 @@ from formation_p2p.dht.messages import (
     PutValue,
     Reply,
     Request,
+    ShardCount,
     Stored,
     Value,
 )
@@ -50,10 +51,12 @@ class Server(Generic[R]):
             case AddProvider(name, acknowledged=acknowledged):
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.
-                self._records.keep(sender, request, now)
+                kept = self._records.keep(sender, request, now)
                 if not acknowledged:
                     return None
-                counts = self._records.counts(request, now)
+                # Counting is work: not for whoever just names many names.
+                nothing = tuple(ShardCount() for _ in request.names)
+                counts = self._records.counts(request, now) if kept else nothing
                 return Added(counts, self._closer(name, sender.peer_id))
             case PutValue(name, value):
                 # A refusal echoes no value; the specification has no other way to say it.

@@ -84,7 +84,7 @@ class RecordStore:
         self._names_of = names_of
         self._suits = suits
         self._newest = Newest()
-        self._entries: dict[PeerId, _Entry] = {}
+        self._entries: dict[PeerId, _Entry] = {}  # who was heard from least recently first
         # Never of one who has withdrawn. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
         self._checked: dict[bytes, _Checked] = {}  # by the profiles' bytes, the oldest first
@@ -117,12 +117,13 @@ class RecordStore:
 
     def _keep(self, checked: _Checked, names: Iterable[bytes]) -> bool:
         author = checked.signed.profile.peer_id
-        entry = self._entries.get(author)
+        entry = self._entries.pop(author, None)
         if entry is None:
             if len(self._entries) >= MAX_AUTHORS:
-                self._make_room()
-            entry = self._entries[author] = _Entry(checked, key_of_peer(author))
-        elif supersedes(checked.signed.profile, entry.signed.profile):
+                self._drop(next(iter(self._entries)))
+            entry = _Entry(checked, key_of_peer(author))
+        self._entries[author] = entry
+        if supersedes(checked.signed.profile, entry.signed.profile):
             entry.checked = checked
             for stale in [name for name in entry.names if name not in checked.names]:
                 self._unname(author, stale)
@@ -180,6 +181,7 @@ class RecordStore:
     def _count(self, name: bytes, target: Key, now: Moment) -> ShardCount:
         members = settled = shallower = 0
         depths: list[int] = []
+        beyond: list[int] = []
         for entry in self._by_name.get(name, {}).values():
             if not _is_fresh(entry.signed, now):
                 continue
@@ -191,8 +193,10 @@ class RecordStore:
                 shallower += is_member and low < depth
                 if high > depth:
                     depths.append(high)
-        deepest = median_low(depths) if depths else 0
-        return ShardCount(members, settled, shallower, len(depths), deepest)
+            elif high > depth:
+                beyond.append(high)
+        deepest = median_low(depths or beyond or [0])
+        return ShardCount(members, settled, shallower, len(depths), deepest, len(beyond))
 
     def verified(
         self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
@@ -245,11 +249,6 @@ class RecordStore:
                 del self._checked[next(iter(self._checked))]
             checked = self._checked[raw] = _Checked(signed, self._names_of(signed.profile))
         return checked
-
-    def _make_room(self) -> None:
-        """The one that expires first goes: it was heard from least recently."""
-        first = min(self._entries.values(), key=lambda e: e.signed.profile.expires_unix_s)
-        self._drop(first.signed.profile.peer_id)
 
     def _drop(self, author: PeerId) -> None:
         for name in list(self._entries[author].names):

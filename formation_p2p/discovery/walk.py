@@ -19,7 +19,8 @@ def agreed(counts: Iterable[ShardCount]) -> ShardCount:
         settled=median_high(c.settled for c in each),
         shallower=median_high(c.shallower for c in each),
         deeper=median_high(c.deeper for c in each),
-        depth=median_high([c.depth for c in each if c.deeper] or [0]),
+        depth=median_high([c.depth for c in each if c.deeper or c.beyond] or [0]),
+        beyond=median_high(c.beyond for c in each),
     )
 
 
@@ -63,6 +64,10 @@ class Walk:
             if not count.shallower:
                 self._floor = max(self._floor, self.depth if count.members else below)
             step = max(count.depth, below)
+        elif self.depth == 0 and count.beyond and not count.settled:
+            # Nobody on the key's side, and half of the bucket is deeper: the other may be as well,
+            # and its samples missing.
+            step = max(count.depth, 1)
         if step is None or step in self.read:
             step = self._up()
         if step in self.read:
@@ -83,12 +88,13 @@ class Walk:
     @property
     def reach(self) -> int:
         """All workers that share so many bits with the key are in the shards that were read."""
-        return max(self.read)
+        deepest = max(self.read)
+        return min(deepest + (self.read[deepest].beyond > 0), MAX_DEPTH)
 
     @property
     def inhabited(self) -> int:
         """Where most workers near the key are: the depth to begin the next walk at."""
-        return max((d for d, count in self.read.items() if count.members), default=self.reach)
+        return max((d for d, count in self.read.items() if count.members), default=max(self.read))
 
     def home(self) -> Span:
         """Where a worker with this key belongs, once the walk has ended."""

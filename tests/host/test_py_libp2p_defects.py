@@ -137,7 +137,7 @@ def test_a_request_that_is_given_up_amid_a_write_leaves_the_connection_in_order(
             given_up = 0
             for wait_s in range(30):
                 try:
-                    await alice.ask(bob, bytes(16 * KIB), timeout_s=wait_s / 5000)
+                    await alice.ask(bob, bytes(16 * KIB), timeout_s=wait_s / 20_000)
                 except Unreachable:
                     given_up += 1
             assert given_up > 10

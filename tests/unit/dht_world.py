@@ -96,8 +96,8 @@ def checked(signed: SignedProfile, names: Mapping[bytes, tuple[int, Span]]) -> _
 
 def any_count(rng: random.Random) -> kad.ShardCount:
     """Whatever a peer may say of a shard, likely or not."""
-    members, settled, shallower, deeper = rng.choices([0, 1, 5, 9, 40, 900], k=4)
-    return kad.ShardCount(members, settled, shallower, deeper, rng.randint(0, MAX_DEPTH))
+    members, settled, shallower, deeper, beyond = rng.choices([0, 1, 5, 9, 40, 900], k=5)
+    return kad.ShardCount(members, settled, shallower, deeper, rng.randint(0, MAX_DEPTH), beyond)
 
 
 def admit_all(profile: Profile, now: Moment) -> Denied | None:

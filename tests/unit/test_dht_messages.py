@@ -94,9 +94,10 @@ def name_field(name: bytes) -> bytes:
 RECORD, CLOSER, PROVIDER, QUERY, PROFILE = 3, 8, 9, 100, 100
 MORE, ACKNOWLEDGED, SHARDS = 101, 102, 103
 TARGET = Key(7)
-COUNT = ShardCount(members=33, settled=9, shallower=2, deeper=300, depth=4)
+COUNT = ShardCount(members=33, settled=9, shallower=2, deeper=300, depth=4, beyond=5)
 COUNT_ON_THE_WIRE = length(
-    SHARDS, integer(1, 33) + integer(2, 300) + integer(3, 2) + integer(4, 4) + integer(5, 9)
+    SHARDS,
+    b"".join(integer(n, value) for n, value in enumerate((33, 300, 2, 4, 9, 5), start=1)),
 )
 ANNOUNCED = AddProvider(b"name", Provider(ALICE, b"signed"), (b"other",), acknowledged=True)
 
@@ -383,7 +384,7 @@ def test_the_largest_messages_that_we_write_fit_into_a_frame() -> None:
     assert 200_000 < len(encode(reply)) <= MAX_KAD_FRAME_BYTES
     more = (bytes(MAX_NAME_BYTES),) * MAX_NAMES
     assert len(encode(AddProvider(more[0], provider, more, True))) <= MAX_KAD_FRAME_BYTES
-    count = ShardCount(most := (1 << 32) - 1, most, most, most, MAX_DEPTH)
+    count = ShardCount(most := (1 << 32) - 1, most, most, most, MAX_DEPTH, most)
     added = Added((count,) * (MAX_NAMES + 1), (largest,) * MAX_CLOSER)
     assert len(encode(added)) <= MAX_KAD_FRAME_BYTES
 
@@ -404,7 +405,9 @@ queries = st.builds(
     ProviderQuery, st.integers(0, (1 << 256) - 1).map(Key), values, st.integers(0, MAX_PROVIDERS)
 )
 amounts = st.integers(0, (1 << 32) - 1)
-counts = st.builds(ShardCount, amounts, amounts, amounts, amounts, st.integers(0, MAX_DEPTH))
+counts = st.builds(
+    ShardCount, amounts, amounts, amounts, amounts, st.integers(0, MAX_DEPTH), amounts
+)
 more_names = st.lists(names, max_size=8).map(tuple)
 announced = st.builds(AddProvider, names, providers, more_names, st.just(True))
 requests: st.SearchStrategy[Request] = st.one_of(

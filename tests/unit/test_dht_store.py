@@ -398,7 +398,7 @@ def test_a_count_says_who_is_where_on_the_side_of_the_key_that_asks(store: Recor
     assert keep(store, ANY, gone.raw)
     # Three samples are at depth 1, two who split will be at 2: the median is 1.
     assert count(store, ANY, target=0) == ShardCount(7, 3, 0, 5, 1)
-    assert count(store, ANY, target=1 << 255) == ShardCount(7, 2, 0, 0, 0)
+    assert count(store, ANY, target=1 << 255) == ShardCount(7, 2, 0, 0, 1, beyond=5)
 
 
 def is_sample(name: str, span: Span) -> bool:
@@ -415,6 +415,10 @@ def test_who_merges_is_counted_below_as_one_that_is_in_a_shallower_shard(
     assert count(store, below, target=key) == ShardCount(1, 0, 1, 0, 0)
     across = key ^ (1 << (255 - 3))  # shares the three bits of the shard, and not the next
     assert count(store, below, target=across) == ShardCount(members=1)
+    above = shard_key(world.NETWORK, "any", key, 2)
+    assert keep(store, above, spanning(going_up, Span(2, 3)).raw)
+    across = key ^ (1 << (255 - 2))
+    assert count(store, above, target=across) == ShardCount(1, depth=3, beyond=1)
 
 
 def test_the_author_of_a_write_is_told_the_counts_on_its_own_side_in_the_order_of_its_names(

@@ -127,7 +127,7 @@ def watch(colony: Colony, seconds: float, missed: dict[float, int]) -> None:
         count = colony.missed(colony.target())
         if count:
             missed[colony.now_s] = count
-        colony.elapse(1)
+        colony.elapse(3)
 
 
 def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> None:
@@ -135,7 +135,7 @@ def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> Non
     colony.elapse(ANNOUNCED_S)
     watch(colony, 5, missed)
     assert colony.spans() == {Span(0, 0)}
-    while len(colony.settlers) < 110:
+    while len(colony.settlers) < 100:
         colony.grow(10)
         watch(colony, 4, missed)
     assert len(colony.spans()) > 1  # in the middle of its first split, perhaps its second
@@ -146,13 +146,13 @@ def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> Non
 
 def test_when_most_die_the_others_draw_together_and_are_found_again() -> None:
     """First those who are dead must expire; nobody says that they are gone."""
-    colony, missed = Colony(2, 80), dict[float, int]()
+    colony, missed = Colony(2, 60), dict[float, int]()
     colony.elapse(4 * TERMS.ttl_s)
     assert all(low == high > 0 for low, high in colony.spans())
-    colony.perish(colony.rng.sample(sorted(colony.settlers), 76))
-    colony.elapse(12 * TERMS.ttl_s)
+    colony.perish(colony.rng.sample(sorted(colony.settlers), 52))
+    colony.elapse(TERMS.ttl_s)
+    watch(colony, 8 * TERMS.ttl_s, missed)
     assert colony.spans() == {Span(0, 0)}
-    watch(colony, 30, missed)
     assert missed == {}
 
 

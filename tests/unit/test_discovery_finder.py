@@ -312,6 +312,16 @@ def test_where_no_shard_is_left_it_is_complete(market: Market) -> None:
     assert found.complete
 
 
+def test_where_half_of_a_shard_is_deeper_than_the_other_both_are_read(market: Market) -> None:
+    """Of a bucket that has shrunk, one half has come back to the root, and the other has not."""
+    few = crowd(market, 4, 0, "1")
+    more = crowd(market, 8, 1, "0")
+    for target in (at("1"), at("0")):
+        found = market.find(SMALL, target)
+        assert nearest([*few, *more], target) <= ids(found)
+    assert market.find(SMALL, at("11")).complete is False
+
+
 def test_other_buckets_are_tried_before_other_shards(market: Market) -> None:
     """Twelve of those with a GPU are large; a person asks for a little of all."""
     gpu = Capability(8000, 32 * GIB, gpus=(H100,))

@@ -175,6 +175,23 @@ def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not
     assert walked(3, counts)[0] == [3, 2, 1, 0]
 
 
+def test_where_the_other_half_of_the_root_is_deeper_this_one_is_looked_for_there_too() -> None:
+    """Of few workers it may be that none leaves a sample on the key's side."""
+    counts = {0: ShardCount(depth=2, beyond=3), 2: told(settled=8)}
+    assert walked(0, counts)[0] == [0, 2]
+    assert walked(0, {0: ShardCount(depth=2, beyond=3)})[0] == [0, 2, 1]
+
+
+def test_where_the_other_half_of_a_shard_is_deeper_it_reaches_over_this_half_alone() -> None:
+    """Of a shard that has split, one half has come back."""
+    _, walk = walked(0, {0: told(settled=4)})
+    assert walk.reach == 0
+    depths, walk = walked(0, {0: ShardCount(4, 4, depth=1, beyond=2)})
+    assert (depths, walk.reach) == ([0], 1)
+    _, walk = walked(MAX_DEPTH, {MAX_DEPTH: ShardCount(4, 4, depth=MAX_DEPTH, beyond=2)})
+    assert walk.reach == MAX_DEPTH
+
+
 def test_nothing_is_deeper_than_the_deepest() -> None:
     deepest = {MAX_DEPTH: told(settled=40, deeper=5, depth=MAX_DEPTH)}
     depths, walk = walked(MAX_DEPTH, deepest)
@@ -206,7 +223,8 @@ def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, se
     low, high = walk.home()
     assert 0 <= low <= high <= MAX_DEPTH
     assert walk.inhabited in walk.read
-    assert walk.reach == max(depths)
+    assert walk.reach - max(depths) in (0, 1)
+    assert walk.reach <= MAX_DEPTH
 
 
 # -- what several say ---------------------------------------------------------------------------
@@ -282,11 +300,11 @@ class Shards:
         return walk
 
     def missed(self, key: Key, walk: Walk) -> list[Span]:
-        """Of those on the key's side of the deepest shard read, who are in none that was."""
+        """Of those who share the walk's reach with the key, who are in no shard that was read."""
         return [
             span
             for person, span in self.population
-            if common_prefix(person.key, key) > walk.reach
+            if common_prefix(person.key, key) >= walk.reach
             and not {span.low, span.high} & set(walk.read)
         ]
 
