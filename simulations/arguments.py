@@ -53,6 +53,7 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--churn", choices=CHURNS, default="none")
     add("--churn-speed", type=positive, default=1.0, help="10: sessions last a tenth as long")
     add("--laid-out", action="store_true", help="begin with full routing tables, without joining")
+    add("--placed", action="store_true", help="begin with everybody announced, too; no more is")
     add("--loss", type=_share, default=0.0, help="share of messages that never arrive")
     add("--liars", type=_share, default=0.0, help="share of nodes that answer with lies")
     add("--clients", type=_share, default=0.0, help="share of nodes that nobody can dial")
@@ -72,7 +73,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         buckets=arguments.workers_per_bucket,
         geometry=arguments.geometry,
         churn_speed=arguments.churn_speed,
-        laid_out=arguments.laid_out,
+        laid_out=arguments.laid_out or arguments.placed,
+        placed=arguments.placed,
         loss=arguments.loss,
         liars=arguments.liars,
         clients=arguments.clients,

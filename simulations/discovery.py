@@ -29,6 +29,7 @@ from rich.table import Table
 from formation_p2p.sim.trace import TraceDigest
 from simulations.arguments import latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries
+from simulations.placed import LIFE_S
 from simulations.queries import Outcome, Queries
 from simulations.town import Town
 
@@ -56,6 +57,10 @@ Progressed = Callable[[str, float], None]
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
+    if arguments.placed and (arguments.churn != "none" or arguments.minutes * 60 > LIFE_S - 60):
+        _parser().error(
+            "--placed goes with --churn none and, as profiles expire, 9 minutes at most"
+        )
     with bar() as progressed:
         run = simulate(arguments, progressed)
     command = f"python -m simulations.discovery {shlex.join(argv)}"

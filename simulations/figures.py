@@ -77,9 +77,9 @@ class Load:
 
 
 def entries_of(town: Town) -> list[int]:
-    """Of every live peer that can be dialled. One that is still asleep keeps nothing."""
+    """Of every live peer that can be dialled. One that nobody needed yet keeps nothing."""
     return [
-        _load(node) if node.awake else 0
+        _load(node) if node.is_born else 0
         for node in town.world.nodes.values()
         if node.alive and node.name not in town.world.undialable
     ]

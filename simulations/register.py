@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from formation_p2p.keyspace import KEY_BITS, Key, distance
 
@@ -11,8 +12,8 @@ class Register:
     """The keys of the live members of one bucket, sorted: those that share a prefix stand side
     by side, so that the nearest to a key are found without measuring all distances."""
 
-    def __init__(self) -> None:
-        self._keys: list[Key] = []
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._keys = sorted(keys)
 
     def add(self, key: Key) -> None:
         insort(self._keys, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import World
 from simulations.geometry import RARE, buckets, levels, machine
+from simulations.placed import place
 from simulations.register import Register
 
 # Whom newcomers join through. They are there all the time.
@@ -27,6 +29,8 @@ GATES_KNOWN: Final = 3
 JOINS_S: Final = 100.0
 # ...and in a laid-out one all begin to serve within this time, before which nobody republishes.
 SPREAD_S: Final = 60.0
+# Where everybody is announced already, there is nothing to wait for.
+PLACED_S: Final = 1.0
 # A worker counts as announced, and a node as having joined, this long after it came: it takes
 # seconds, with a few requests that are given up after 3 s each.
 SETTLED_AFTER_S: Final = 30.0
@@ -42,6 +46,7 @@ class Plan:
     geometry: str = "nested"
     churn_speed: float = 1.0
     laid_out: bool = False
+    placed: bool = False
     loss: float = 0.0
     liars: float = 0.0
     clients: float = 0.0
@@ -106,15 +111,35 @@ class Town:
             self.world.layout = Layout(known, plan.seed)
         for gate in self._gates:
             self.world.wake(gate)
+        residents = [self._resident(node, ranks.get(node.name), len(others)) for node in nodes]
+        if plan.placed:
+            self._place(residents)
+            return PLACED_S
         spread_s = SPREAD_S if plan.laid_out else len(names) / JOINS_S
-        for place, node in enumerate(nodes):
-            rank = ranks.get(node.name)
-            in_buckets = 0
-            if rank is not None:
-                in_buckets = levels(rank, len(others), plan.buckets, plan.geometry)
-            resident = Resident(node, node.identity.key, in_buckets, rank == len(others) - 1)
-            self.world.after(spread_s * place / len(nodes), self._come, resident)
+        for number, resident in enumerate(residents):
+            self.world.after(spread_s * number / len(nodes), self._come, resident)
         return spread_s + SETTLED_AFTER_S
+
+    def _resident(self, node: SimNode, rank: int | None, workers: int) -> Resident:
+        in_buckets = 0
+        if rank is not None:
+            in_buckets = levels(rank, workers, self.plan.buckets, self.plan.geometry)
+        return Resident(node, node.identity.key, in_buckets, rank == workers - 1)
+
+    def _place(self, residents: Sequence[Resident]) -> None:
+        """Everybody has been there for long."""
+        workers = [
+            (resident.node, machine(resident.in_buckets, rare=resident.rare))
+            for resident in residents
+            if resident.in_buckets
+        ]
+        peers = [
+            node for node in self.world.nodes.values() if node.name not in self.world.undialable
+        ]
+        place(workers, peers, self.plan.replicas)
+        for resident in residents:
+            self.residents[resident.node.identity.peer_id] = resident
+            self._settles(resident)
 
     # -- as time passes ---------------------------------------------------------------------------
 

@@ -32,17 +32,21 @@ class TraceDigest:
 
 def said(message: object) -> str:
     """A message as text, the same in every process: no set in it, no grant."""
-    if isinstance(message, Enum):
-        return str(message.value)
-    if is_dataclass(message) and not isinstance(message, type):
-        names = _field_names(type(message))
-        told = " ".join(said(getattr(message, name)) for name in names)
-        return f"{type(message).__name__}({told})"
+    kind: type = type(message)
+    names = _field_names(kind)
+    if names is not None:
+        told = " ".join([said(getattr(message, name)) for name in names])
+        return f"{kind.__name__}({told})"
     if isinstance(message, tuple):
         return f"({' '.join(map(said, message))})"
+    if isinstance(message, Enum):
+        return str(message.value)
     return message.hex() if isinstance(message, bytes) else repr(message)
 
 
 @lru_cache(maxsize=256)  # there are a few dozen kinds of message
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """None for what is no dataclass."""
+    if not is_dataclass(kind):
+        return None
     return tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)

@@ -74,6 +74,18 @@ def test_in_a_quiet_town_every_answer_is_exact(capsys: pytest.CaptureFixture[str
     assert figures["members"]["all"] == 92
 
 
+def test_where_all_are_announced_already_the_same_is_found(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--nodes 300 --placed --minutes 1 --queries 26 --liars 0.01 --clients 0.05"
+    figures = run(words, capsys)
+    assert figures["exact_share"] == 1
+    assert figures["messages"].get("announce", 0) == 0
+    assert figures["busiest_over_mean"] > 1
+    with pytest.raises(SystemExit):
+        run("--placed --minutes 10", capsys)
+
+
 def test_where_everybody_is_in_every_bucket_each_is_as_large(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

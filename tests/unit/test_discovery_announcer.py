@@ -230,21 +230,43 @@ def test_a_holder_that_dies_is_replaced_by_the_next_nearest() -> None:
     assert set(town.nearest(key_of(name), REPLICAS)) <= found
 
 
-def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
-    town, alice = settled(*people(40))
-    alice.start()
-    alice.rest()
-    name = alice.names[0]
-    newcomer = next(
+def newcomer_near(town: DhtWorld, name: bytes) -> DhtNode:
+    """Joins, and is nearer to the name than nearly all."""
+    near = next(
         candidate
         for n in range(1000)
         if world.person(candidate := f"newcomer {n}").peer_id
         in town.nearest(key_of(name), 2, among=[*town.nodes.values(), stranger(candidate)])
     )
-    [node] = town.join(newcomer)
+    [node] = town.join(near)
+    return node
+
+
+def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
+    town, alice = settled(*people(40))
+    alice.start()
+    alice.rest()
+    name = alice.names[0]
+    node = newcomer_near(town, name)
     assert stored(node, name, town.now) == []
     town.elapse(2 * REPUBLISH_S * LATEST)
     assert stored(node, name, town.now) == [len(alice.issued) - 1]
+
+
+def test_a_nearer_peer_that_only_a_holder_knows_gets_the_record_too() -> None:
+    town, _ = settled(*people(40), k=4)
+    alice = Worker(town, town.nodes["alice"], replace(TERMS, replicas=4))
+    alice.start()
+    alice.rest()
+    name = alice.names[0]
+    node = newcomer_near(town, name)
+    told_by_others = False
+    for _ in range(round(4 * REPUBLISH_S)):
+        known = node.peer_id in alice.node.dht.table
+        if stored(node, name, town.now) and not known:
+            told_by_others = True
+        town.elapse(1)
+    assert told_by_others
 
 
 def stranger(name: str) -> DhtNode:

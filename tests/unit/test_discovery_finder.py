@@ -409,7 +409,8 @@ def test_an_answer_that_may_not_be_all_is_not_remembered(market: Market) -> None
 def test_that_nobody_suits_is_not_remembered(market: Market) -> None:
     assert not market.find(SMALL, fresh=False).suited
     erin = market.offer("erin")
-    assert market.find(SMALL, fresh=False).profiles == (erin,)
+    found = market.find(SMALL, fresh=False)
+    assert (found.profiles, found.suited) == ((erin,), True)
 
 
 def test_a_bounded_number_of_answers_is_remembered(
