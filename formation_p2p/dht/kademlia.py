@@ -106,7 +106,7 @@ class Kademlia(Generic[R]):
         self._refresh = Refresh(key_of_peer(own), self._own_name, self.table, rng)
         self._reachability = Reachability()
         self._dial_backs = DialBacks()
-        self._server = Server(self.table, records, k)
+        self._server = Server(own, self.table, records, k)
         self._gates: tuple[Contact, ...] = ()
         self._asking: dict[int, _Asking] = {}
         self._pinging: set[PeerId] = set()

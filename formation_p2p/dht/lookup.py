@@ -87,8 +87,9 @@ class Lookup:
     """Call `next_peers` for whom to ask, and exactly once `answered` or `failed` for each.
 
     `width` nearest peers must have answered before it ends; `alpha` are asked at once, more only
-    where our own table is out of date. With an alpha below the width it is narrow on its way and wide at its end. It may end while `spare`
-    nearer ones still keep it waiting: then one peer that is slow, or dead, costs no timeout.
+    where our own table is out of date. With an alpha below the width it is narrow on its way and
+    wide at its end. It may end while `spare` nearer ones still keep it waiting: then one peer
+    that is slow, or dead, costs no timeout.
 
     It terminates. Every call of `next_peers` that names somebody adds to `asked`, which never
     passes `MAX_ASKED`, and for each one named the caller reports exactly once; so the number

@@ -8,7 +8,7 @@ Source: libp2p kad-dht specification, "RPC messages".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, assert_never
 
@@ -151,8 +151,12 @@ class Providers:
 
 @dataclass(frozen=True, slots=True)
 class Value:
+    """`name` is the record's, which go and js compare with what they asked for; who asks knows
+    it, so it is left out of comparisons."""
+
     value: bytes | None
     closer: tuple[Contact, ...]
+    name: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +220,10 @@ def encode(message: Message) -> bytes:
             wire.closerPeers.extend(map(_closer_peer, closer))
         case GetValue(name):
             wire.type, wire.key = _Type.GET_VALUE, name
-        case Value(value, closer):
+        case Value(value, closer, name):
             wire.type = _Type.GET_VALUE
             if value is not None:
-                wire.record.value = value
+                wire.record.key, wire.record.value = name, value
             wire.closerPeers.extend(map(_closer_peer, closer))
         case PutValue(name, value) | Stored(name, value):
             wire.type, wire.key = _Type.PUT_VALUE, name
@@ -284,7 +288,7 @@ def parse_reply(raw: bytes, request: Request) -> Reply | None:
         case GetValue():
             _expect(wire, _Type.GET_VALUE)
             value = _read_value(wire) if wire.HasField("record") else None
-            return Value(value, _read_closer(wire))
+            return Value(value, _read_closer(wire), wire.record.key)
         case PutValue():
             _expect(wire, _Type.PUT_VALUE)
             return Stored(request.name, _read_value(wire))
@@ -353,7 +357,9 @@ def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
         peer_id = peer_id_from_bytes(raw_id)
     except ValueError:
         return None
-    return Contact(peer_id, read_addresses(addresses))
+    # js and py write `/p2p/` and the peer's own id at the end of each.
+    texts = (text.removesuffix(f"/p2p/{peer_id}") for text in read_addresses(addresses))
+    return Contact(peer_id, tuple(texts))
 
 
 def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:

@@ -24,14 +24,15 @@ from formation_p2p.dht.messages import (
 from formation_p2p.dht.records import R, Records
 from formation_p2p.dht.routing import RoutingTable
 from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import PeerId
+from formation_p2p.identity import PeerId, peer_id_to_bytes
 from formation_p2p.keyspace import key_of
 
 
 class Server(Generic[R]):
     """Answers from the table and the records that its owner keeps; `k` is the owner's as well."""
 
-    def __init__(self, table: RoutingTable, records: Records[R], k: int) -> None:
+    def __init__(self, own: PeerId, table: RoutingTable, records: Records[R], k: int) -> None:
+        self._own = own
         self._table = table
         self._records = records
         self._k = k
@@ -42,12 +43,18 @@ class Server(Generic[R]):
             case Ping():
                 return Pong()
             case FindNode(name):
-                return Nodes(self._closer(name, sender.peer_id))
+                closer = self._closer(name, sender.peer_id)
+                if name == peer_id_to_bytes(self._own):
+                    # go takes in only who names somebody when asked for itself: one who knows
+                    # nobody, at least itself. Where that is, the asker knows.
+                    closer = (Contact(self._own), *closer)[: self._k]
+                return Nodes(closer)
             case GetProviders(name):
                 held = self._records.providers(request, now)
                 return Providers(held.providers, self._closer(name, sender.peer_id), held.count)
             case GetValue(name):
-                return Value(self._records.value(name, now), self._closer(name, sender.peer_id))
+                value = self._records.value(name, now)
+                return Value(value, self._closer(name, sender.peer_id), name)
             case AddProvider(name, acknowledged=acknowledged):
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.
