@@ -6,6 +6,8 @@ Orders: start, finds_all, announce, find, closest, serve, workers.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import random
 import tempfile
@@ -241,6 +243,9 @@ class Nodes:
 
 
 async def main() -> None:
+    importlib.import_module("formation_p2p.host.net_network")  # which the stack imports late
+    gc.collect()
+    gc.freeze()  # as `formation worker` and `formation gate` do once they have started
     with tempfile.TemporaryDirectory(prefix="formation-bench-") as scratch:
         async with trio.open_nursery() as nursery:
             nodes = Nodes(nursery, Path(scratch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -134,6 +135,7 @@ async def _worker(
     makers = await asyncio.to_thread(_makers, drivers, watch)
     async with Node.join(home=home.path, listen=listen) as node:
         interrupt.first(leave.set, "leaving the network")
+        _freeze_imports()
         hardware = await node.worker(drivers=makers, limits=limits, labels=labels)
         can = hardware.capability
         if as_json:
@@ -230,6 +232,7 @@ async def _gate(
     leave = asyncio.Event()
     async with Node.join(home=home.path, listen=listen, announce=announce or ()) as node:
         interrupt.first(leave.set, "leaving the network")
+        _freeze_imports()
         gates = node.addresses
         for address in reversed(gates):  # each goes first, so that they end in their order
             home.add_gate(address)
@@ -257,6 +260,13 @@ def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
             "formation: another node runs from this home, so this gate's peer id is not the "
             "home's own, and may be another one next time; give the gate a --home of its own"
         )
+
+
+def _freeze_imports() -> None:
+    """What was imported stays for good. The collector need not look through it each time, which
+    is most of what it does in a program that serves (docs/performance.md)."""
+    gc.collect()
+    gc.freeze()
 
 
 def _who(node: Node) -> dict[str, object]:

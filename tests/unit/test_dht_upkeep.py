@@ -173,6 +173,13 @@ def test_whom_most_cannot_dial_is_a_client_and_asks_again_later() -> None:
     assert len(pings_back(effects_of(alice))) == 2
 
 
+def test_a_client_keeps_nothing_for_others_to_look_for() -> None:
+    alice = Alone(knows=(BOB,))
+    assert alice.own.peer_id in {c.peer_id for c in alice.dht.nearest(b"name", (BOB,), 2)}
+    alice.dht.moved((), NOW)
+    assert alice.dht.nearest(b"name", (BOB,), 2) == (BOB,)
+
+
 def test_for_one_who_fails_or_does_not_try_another_one_is_asked() -> None:
     alice = Alone(knows=(BOB, CAROL, DAVE, world.contact("eve"), world.contact("frank")))
     alice.dht.moved(HERE, NOW)
