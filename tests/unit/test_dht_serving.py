@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.capability.buckets import bucket_key
@@ -148,6 +148,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(requests, max_size=10))
 def test_no_request_is_left_without_its_answer(asked: list[Request]) -> None:
     alice = Alone(knows=(CAROL,))

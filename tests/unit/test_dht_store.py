@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.capability.buckets import bucket_key
@@ -481,6 +481,7 @@ def test_what_is_newer_counts_and_the_last_word_is_no_presence(store: RecordStor
 PEOPLE = [f"worker {number}" for number in range(30)]
 
 
+@settings(deadline=None)  # the first one signs thirty profiles
 @given(st.integers(0, 2**256 - 1), st.integers(0, MAX_PROVIDERS), st.integers(1, 10))
 def test_the_nearest_that_suit_are_returned_nearest_first(
     target: int, limit: int, cores: int

@@ -209,7 +209,7 @@ def test_a_shard_splits_into_as_many_as_its_members_fill(members: int, levels: i
     assert deeper_by(members) == levels
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, MAX_DEPTH), st.integers(0, 2**32))
 def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, seed: int) -> None:
     rng = random.Random(seed)

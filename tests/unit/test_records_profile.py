@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.errors import (
@@ -96,10 +96,11 @@ spans = st.lists(
     st.tuples(st.integers(0, MAX_DEPTH), st.integers(0, MAX_DEPTH)).map(
         lambda ends: Span(min(ends), max(ends))
     ),
-    max_size=MAX_SPANS,
+    max_size=26,
 ).map(tuple)
 
 
+@settings(deadline=None)
 @given(
     small,
     st.integers(1, MAX_TTL_S),
