@@ -22,7 +22,7 @@ from formation_p2p.dht.operations import BETA, OperationId, Searched
 from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.discovery.walk import Walk, agreed
 from formation_p2p.effects import Moment
-from formation_p2p.identity import PeerId
+from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import KEY_BITS, Key, prefix
 from formation_p2p.records.codec import Malformed
 from formation_p2p.records.profile import Profile, SignedProfile
@@ -222,7 +222,10 @@ class Finder:
         depth = find.walk.reach
         self._learn(find.bucket, find.walk.inhabited, now)
         find.tried.setdefault(find.bucket, depth)
-        if depth == 0 or len(find.found) >= find.wanted:
+        # Samples of workers farther away do not count: between them and here there may be others.
+        read = (find.region ^ find.target) >> (KEY_BITS - depth)
+        places = ((key_of_peer(p) ^ find.target) >> (KEY_BITS - depth) for p in find.found)
+        if depth == 0 or sum(place <= read for place in places) >= find.wanted:
             return False  # these are all that there are, or enough
         if find.buckets and len(find.tried) < MAX_BUCKETS_TRIED and find.region == find.target:
             self._enter(find, find.buckets.pop(0), now)

@@ -315,7 +315,7 @@ def test_where_no_shard_is_left_it_is_complete(market: Market) -> None:
 def test_where_half_of_a_shard_is_deeper_than_the_other_both_are_read(market: Market) -> None:
     """Of a bucket that has shrunk, one half has come back to the root, and the other has not."""
     few = crowd(market, 4, 0, "1")
-    more = crowd(market, 8, 1, "0")
+    more = crowd(market, 30, 1, "0")  # of whom the root has a sample, which is not the nearest
     for target in (at("1"), at("0")):
         found = market.find(SMALL, target)
         assert nearest([*few, *more], target) <= ids(found)
