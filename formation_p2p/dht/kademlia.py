@@ -351,15 +351,15 @@ class Kademlia(Generic[R]):
     def _drive(self, running: Search[R] | Publish, now: Moment) -> None:
         """Ask whom the lookup names; at its end write, or finish."""
         lookup, request = running.lookup, running.request
-        if lookup is None or request is None:
-            return  # a publish that is writing
+        assert lookup is not None and request is not None, "it is writing"
         for contact in lookup.next_peers():
             self._ask(contact, request, running.operation, running.cause)
         if not lookup.finished:
             return
         if isinstance(running, Search):
             self._finish(running)
-        elif running.write is not None:
+        else:
+            assert running.write is not None, "it looked for where to write"
             write, running.request = running.write, None
             nearest = self.nearest(write.name, lookup.closest(), self._k)
             self._write(running, [(contact, write) for contact in nearest], now)
@@ -409,9 +409,8 @@ class Kademlia(Generic[R]):
         self._drive(running, now)
 
     def _gather(self, search: Search[R], reply: Providers | Value, now: Moment) -> None:
-        if not isinstance(search.request, FindNode):
-            found = self.records.verified(search.request, reply, now)
-            search.gather(self.records, found)
+        assert not isinstance(search.request, FindNode), "its reply has no records"
+        search.gather(self.records, self.records.verified(search.request, reply, now))
 
     def _finish(self, running: Search[R] | Publish) -> None:
         del self._operations[running.operation]

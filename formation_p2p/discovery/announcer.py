@@ -202,14 +202,16 @@ class Announcer:
         if why == "store":
             if shelf is not None:
                 self._put(shelf, ended.closest, now)
-        elif home is not None and why == "look":
-            self._located[name] = ended.closest
-            self._looked(home, agreed(ended.counts[:BETA]), now)
-        elif home is not None:
-            count = agreed(ended.counts)
-            span = home.is_full(count) if why == "full" else home.is_sparse(count)
-            if span is not None:
-                self._settle(home, span, now)
+        else:
+            assert home is not None, "a shard is of a bucket"
+            if why == "look":
+                self._located[name] = ended.closest
+                self._looked(home, agreed(ended.counts[:BETA]), now)
+            else:
+                count = agreed(ended.counts)
+                span = home.is_full(count) if why == "full" else home.is_sparse(count)
+                if span is not None:
+                    self._settle(home, span, now)
         self._gathered(now)
         return True
 
@@ -266,8 +268,7 @@ class Announcer:
         self._locate("look", name, home, now)
 
     def _looked(self, home: Home, count: ShardCount, now: Moment) -> None:
-        if home.walk is None:
-            return
+        assert home.walk is not None, "it looks until it has settled"
         step = home.walk.learn(count)
         if step is None:
             self._settle(home, home.walk.home(), now)

@@ -118,9 +118,11 @@ class Finder:
         """None while too many finds are under way. A `fresh` one remembers no answers."""
         requirements = encode_requirements(needs)
         buckets = list(widening(needs))
-        # Those whose size is known first, the smallest of them; the others by the rule of thumb.
-        known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
-        first = min(known, key=lambda bucket: self._depth(bucket, now) or 0, default=buckets[0])
+        first = buckets[0]
+        if self._depth(first, now) is not None:
+            # The rule of thumb said so; of those whose size is known, another one may be smaller.
+            known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
+            first = min(known, key=lambda bucket: self._depth(bucket, now) or 0)
         buckets.remove(first)
         return self._start(first, buckets, requirements, target, now, cause, fresh)
 
