@@ -351,7 +351,8 @@ class Kademlia(Generic[R]):
     def _drive(self, running: Search[R] | Publish, now: Moment) -> None:
         """Ask whom the lookup names; at its end write, or finish."""
         lookup, request = running.lookup, running.request
-        assert lookup is not None and request is not None, "it is writing"
+        assert lookup is not None, "it is writing"
+        assert request is not None, "it is writing"
         for contact in lookup.next_peers():
             self._ask(contact, request, running.operation, running.cause)
         if not lookup.finished:
