@@ -75,9 +75,11 @@ class Reachability:
     def wanted(self, known: Iterable[Contact]) -> tuple[Contact, ...]:
         """Whom to ask now, of the peers that are known: those of other subnets than before, if
         there are such."""
+        if not self._open:
+            return ()
         missing = VOTERS - len(self._votes) - sum(self._asked.values())
         missing = min(missing, MAX_ASKED - len(self._asked))
-        if not self._open or missing <= 0:
+        if missing <= 0:
             return ()
         others = [contact for contact in known if contact.peer_id not in self._asked]
         others.sort(key=lambda contact: not self._subnets.isdisjoint(subnets(contact.addresses)))

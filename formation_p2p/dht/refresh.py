@@ -19,7 +19,7 @@ from formation_p2p.dht.routing import RoutingTable
 from formation_p2p.keyspace import KEY_BITS, Key
 
 # Records are kept by the peers nearest to a key, so these have to know each other.
-OWN_REFRESH_S: Final = 300.0
+OWN_REFRESH_S: Final = 600.0
 BUCKET_REFRESH_S: Final = 600.0
 # Nodes that started together part. What is this near to being due has its turn.
 JITTER: Final = (0.8, 1.0)

@@ -7,7 +7,7 @@ libp2p kad-dht specification, "Kademlia routing table" (k = 20). The caps are of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -65,7 +65,7 @@ class RoutingTable:
         self._ours: frozenset[Subnet] = frozenset()
         self._looked_s: dict[int, float] = {}  # into which bucket; 0 for our own key
 
-    def moved(self, addresses: Iterable[str]) -> None:
+    def moved(self, addresses: tuple[str, ...]) -> None:
         """Where we are reached ourselves. Our own subnets are not capped: a campus with public
         addresses is one, and its machines must know each other. Of 300 in one /24, lookups find
         all of the nearest so, and with the caps a fifth."""
@@ -194,7 +194,7 @@ class RoutingTable:
         return self._in_the_way(bucket, seen)
 
     def _in_the_way(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
-        for endpoint in seen.endpoints & self._at.keys():
+        for endpoint in sorted(seen.endpoints & self._at.keys()):
             holder = self._buckets[self._length(self._at[endpoint])].live[self._at[endpoint]]
             return holder.contact if seen.at_s - holder.at_s >= CONTESTED_AFTER_S else None
         if len(bucket.live) < self._k:

@@ -13,7 +13,6 @@ supposes a network as wide as the world. Here both: /24 as the former, /16 more 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -44,24 +43,20 @@ class Subnet(NamedTuple):
         return WIDTHS[self.rank]
 
 
-def subnets(addresses: Iterable[str]) -> frozenset[Subnet]:
+@lru_cache(maxsize=16_384)  # for the few thousand peers that come and go
+def subnets(addresses: tuple[str, ...]) -> frozenset[Subnet]:
     """All that these multiaddrs lie in. None for addresses that lead nowhere from the outside
     (loopback, private, link-local, shared): in a home lab all machines are in one /24, and whoever
     is in there needs no peer ids to do harm."""
     return frozenset(subnet for address in addresses for subnet in _subnets(address))
 
 
-def endpoints(addresses: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=16_384)  # as above
+def endpoints(addresses: tuple[str, ...]) -> frozenset[str]:
     """Host and port of each, as text; two peers that are really there share none."""
-    return frozenset(map(_endpoint, addresses))
+    return frozenset("/".join(address.split("/", 5)[:5]) for address in addresses)
 
 
-@lru_cache(maxsize=16_384)
-def _endpoint(address: str) -> str:
-    return "/".join(address.split("/", 5)[:5])
-
-
-@lru_cache(maxsize=16_384)  # 8 us each, for the few thousand peers that come and go
 def _subnets(address: str) -> tuple[Subnet, ...]:
     parts = address.split("/", 3)
     host = parts[2] if len(parts) > 2 else ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from formation_p2p.capability.buckets import buckets_of
@@ -83,7 +84,7 @@ class _Shelf:
 
     @property
     def is_full(self) -> bool:
-        return self.home is None or self.depth in self.home.span
+        return self.home is not None and self.depth in self.home.span
 
 
 class _Locating(NamedTuple):
@@ -247,7 +248,7 @@ class Announcer:
         elif delivery.added is not None:
             for name, count in zip(names, delivery.added.counts, strict=True):
                 told = self._shelves.get(name)
-                if told is not None and told.home is not None and told.is_full:
+                if told is not None and told.home and told.is_full:
                     self._doubt(told.home, told.home.heard(told.depth, count), now)
             if names[0] in self._shelves:
                 # Others may not have noticed yet that a peer is gone; we have.
@@ -322,7 +323,8 @@ class Announcer:
             self._flush(now)
 
     def _room(self, shelf: _Shelf) -> int:
-        """How many peers are to hold it. Of a sample some may be missing."""
+        """How many peers are to hold it. Of a sample some may be missing, and our own value
+        record nobody asks for who does not know us."""
         return self._terms.replicas if shelf.is_full else max(1, self._terms.replicas // 2)
 
     # -- writing --------------------------------------------------------------------------------
@@ -421,9 +423,30 @@ def _share(capacity: Capacity) -> int:
 def names_of(profile: Profile, network_id: bytes) -> Mapping[bytes, tuple[int, Span]]:
     """Every DHT name that a profile belongs under: its shards', and its own. Of each the depth,
     and the author's span there."""
-    buckets = buckets_of(profile.capability, dict(profile.labels), profile.drivers)
-    spans = dict.fromkeys(buckets, WHOLE)
-    spans.update(zip(buckets, profile.spans, strict=False))
-    names = places_of(network_id, profile.peer_id, spans)
-    names[value_name(profile.peer_id)] = (0, WHOLE)
+    return _names_of(
+        network_id,
+        profile.peer_id,
+        profile.capability,
+        profile.labels,
+        profile.drivers,
+        profile.spans,
+    )
+
+
+# Two to four names for each of some dozen buckets: 60 us, and every profile of a worker has the
+# same until it moves. At 10 KiB for the most that there can be, 40 MiB at the worst.
+@lru_cache(maxsize=4096)
+def _names_of(
+    network_id: bytes,
+    peer_id: PeerId,
+    capability: Capability,
+    labels: tuple[tuple[str, str], ...],
+    drivers: tuple[str, ...],
+    spans: tuple[Span, ...],
+) -> Mapping[bytes, tuple[int, Span]]:
+    buckets = buckets_of(capability, dict(labels), drivers)
+    by_bucket = dict.fromkeys(buckets, WHOLE)
+    by_bucket.update(zip(buckets, spans, strict=False))
+    names = places_of(network_id, peer_id, by_bucket)
+    names[value_name(peer_id)] = (0, WHOLE)
     return names

@@ -253,7 +253,9 @@ class Scheduler:
         return self._take()
 
     def next_timeout(self) -> float:
-        return min((group.wake_s for group in self._groups.values()), default=float("inf"))
+        if not self._groups:
+            return float("inf")  # as a rule; it is asked for after every message
+        return min(group.wake_s for group in self._groups.values())
 
     # -- the insides ------------------------------------------------------------------------------
 

@@ -311,9 +311,11 @@ class Lessee:
                 self._renew(lease, now)
 
     def next_timeout(self) -> float:
+        if not self._rounds and not self.held:
+            return float("inf")  # as a rule; it is asked for after every message
         rounds = [asked.closes_s() for asked in self._rounds.values()]
         leases = [min(lease.expires_s, lease.renew_s) for lease in self.held.values()]
-        return min(rounds + leases, default=float("inf"))
+        return min(rounds + leases)
 
     # -- the insides ----------------------------------------------------------------------------
 

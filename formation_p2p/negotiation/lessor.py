@@ -183,6 +183,8 @@ class Lessor:
         return effects
 
     def next_timeout(self) -> float:
+        if not self._leases:
+            return float("inf")  # as a rule; it is asked for after every message
         live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 

@@ -245,7 +245,7 @@ def _restrictions(
     return block
 
 
-@lru_cache(maxsize=4096)  # two signatures cost 150 us, and the same peers show the same grants
+@lru_cache(maxsize=16_384)  # two signatures cost 150 us, and the same peers show the same grants
 def _read(grant: bytes, root_public_key: bytes) -> _Terms:
     """Raises InvalidInput for all but a grant that this root issued and this module can read."""
     granted: set[str] = set()
