@@ -211,7 +211,7 @@ def test_at_home_all_machines_are_in_one_subnet_and_know_each_other() -> None:
 
 def test_a_campus_with_public_addresses_is_a_home_to_those_within() -> None:
     table = table_of([], k=20)
-    table.moved(["/ip4/8.8.8.200/tcp/4001"])
+    table.moved(("/ip4/8.8.8.200/tcp/4001",))
     for number in range(128, 148):
         table.saw(of_site(number), 0.0)
     assert len(table) == 20
@@ -300,13 +300,13 @@ def test_there_is_a_bound_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_lead_anywhere_and_count_as_one_place() -> None:
-    assert {s.name for s in subnets(["/dns4/a.example/tcp/1", "/dns6/b.example/tcp/1"])} == {NAMED}
-    assert {s.name for s in subnets(["nonsense"])} == {NAMED}
-    assert subnets([]) == subnets(["/ip6/fe80::1/tcp/1", "/ip4/10.1.2.3/tcp/1"]) == frozenset()
+    assert {s.name for s in subnets(("/dns4/a.example/tcp/1", "/dns6/b.example/tcp/1"))} == {NAMED}
+    assert {s.name for s in subnets(("nonsense",))} == {NAMED}
+    assert subnets(()) == subnets(("/ip6/fe80::1/tcp/1", "/ip4/10.1.2.3/tcp/1")) == frozenset()
 
 
 def test_a_site_is_a_24_or_a_48_and_a_provider_a_16_or_a_32() -> None:
-    told = ["/ip4/8.8.4.4/tcp/1", "/ip6/2a00:1450:4001:830::200e/tcp/1"]
+    told = ("/ip4/8.8.4.4/tcp/1", "/ip6/2a00:1450:4001:830::200e/tcp/1")
     assert {subnet.name for subnet in subnets(told)} == {
         "8.8.4.0/24",
         "8.8.0.0/16",
@@ -316,7 +316,7 @@ def test_a_site_is_a_24_or_a_48_and_a_provider_a_16_or_a_32() -> None:
 
 
 def test_an_endpoint_is_host_and_port_whatever_follows() -> None:
-    assert endpoints(["/ip4/8.8.4.4/tcp/1/p2p/someone", "/ip4/8.8.4.4/tcp/1"]) == {
+    assert endpoints(("/ip4/8.8.4.4/tcp/1/p2p/someone", "/ip4/8.8.4.4/tcp/1")) == {
         "/ip4/8.8.4.4/tcp/1"
     }
 
