@@ -22,9 +22,10 @@ from formation_p2p.execution.effects import Execute
 from formation_p2p.negotiation.lessor import LeaseState
 from formation_p2p.negotiation.session import Disconnected
 from formation_p2p.peer.events import Event
-from formation_p2p.sim.world import SimNode, World
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from tests.unit.stories import ends, is_idle, job, mend, only
+from tests.unit.stories import ends, is_idle, job, mend, only, peer_of
 
 SEEDS = range(30)
 
@@ -34,7 +35,7 @@ class Watched(World):
 
     def tell(self, node: SimNode, event: Event) -> None:
         super().tell(node, event)
-        worker = node.peer._worker
+        worker = peer_of(node)._worker
         if worker is None or not node.alive:
             return
         leases, ledger = worker._lessor._leases, worker._lessor.ledger
@@ -134,8 +135,8 @@ def test_each_task_ends_once_and_no_capacity_leaks(seed: int) -> None:
         jobs = [(job_id, n) for owner, job_id, n in story.submitted if owner is scheduler]
         assert set(ends(scheduler)) == {f"{job_id}/{i}" for job_id, n in jobs for i in range(n)}
         assert len(only(scheduler.told, JobEnded)) == len(jobs)
-        assert scheduler.peer._scheduler._groups == {}
-        assert scheduler.peer._lessee.held == {}
+        assert peer_of(scheduler)._scheduler._groups == {}
+        assert peer_of(scheduler)._lessee.held == {}
     for worker in story.workers:
         assert not worker.alive or is_idle(worker)
 

@@ -41,7 +41,8 @@ from formation_p2p.negotiation.messages import (
 from formation_p2p.negotiation.session import Received, Undelivered
 from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.sim.world import SimNode, World
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.task import Job, Task
 from tests.unit.stories import (
@@ -54,6 +55,7 @@ from tests.unit.stories import (
     named,
     only,
     passed,
+    peer_of,
     town,
     where,
     workers_of,
@@ -712,7 +714,7 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     """Busy is for now: the job waits."""
     world = town(alice=1)
     bob = world.nodes["bob"]
-    lessor = world.nodes["alice"].peer._worker
+    lessor = peer_of(world.nodes["alice"])._worker
     assert lessor is not None
     busy = Busy("the ledger", 0)
     with pytest.MonkeyPatch.context() as patch:

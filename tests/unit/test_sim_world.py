@@ -16,7 +16,8 @@ from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
 from formation_p2p.records.addresses import address_bytes
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim import world as world_module
-from formation_p2p.sim.world import LATENCY_S, SimNode, World
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import LATENCY_S, World
 from formation_p2p.workload.outcome import FailureKind, Outcome, Succeeded
 from formation_p2p.workload.task import Job, Task
 
