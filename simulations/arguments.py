@@ -53,7 +53,14 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--churn", choices=CHURNS, default="none")
     add("--churn-speed", type=positive, default=1.0, help="10: sessions last a tenth as long")
     add("--laid-out", action="store_true", help="begin with full routing tables, without joining")
-    add("--placed", action="store_true", help="begin with everybody announced, too; no more is")
+    add("--placed", action="store_true", help="begin with everybody announced, too")
+    add(
+        "--announcing",
+        type=_announcing,
+        metavar="N|all",
+        help="with --placed: so many workers start to announce themselves, beside the others who"
+        " are just there; or all go on, as they do with churn",
+    )
     add("--loss", type=_share, default=0.0, help="share of messages that never arrive")
     add("--liars", type=_share, default=0.0, help="share of nodes that answer with lies")
     add("--clients", type=_share, default=0.0, help="share of nodes that nobody can dial")
@@ -66,6 +73,12 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     return arguments
 
 
+def is_resumed(arguments: argparse.Namespace) -> bool:
+    """Whether everybody is announced at the beginning, and goes on."""
+    goes_on = arguments.announcing == "all" or arguments.churn != "none"
+    return bool(arguments.placed and goes_on)
+
+
 def plan_of(arguments: argparse.Namespace) -> Plan:
     return Plan(
         nodes=arguments.nodes,
@@ -75,6 +88,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         churn_speed=arguments.churn_speed,
         laid_out=arguments.laid_out or arguments.placed,
         placed=arguments.placed,
+        announcing=arguments.announcing if isinstance(arguments.announcing, int) else 0,
+        resumed=is_resumed(arguments),
         loss=arguments.loss,
         liars=arguments.liars,
         clients=arguments.clients,
@@ -110,6 +125,10 @@ def positive(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not more than 0")
     return number
+
+
+def _announcing(text: str) -> int | str:
+    return text if text == "all" else count(1, 1_000_000)(text)
 
 
 def _not_negative(text: str) -> float:

@@ -26,12 +26,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from formation_p2p.discovery.terms import Terms
 from formation_p2p.sim.trace import TraceDigest
-from simulations.arguments import latencies_of, parser, plan_of
+from simulations.arguments import is_resumed, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries
 from simulations.placed import LIFE_S
 from simulations.queries import Outcome, Queries
-from simulations.town import Town
+from simulations.town import STEADY_S, Town
 
 # The bar moves, and the interpreter may be interrupted, after so much virtual time.
 SLICE_S: Final = 1.0
@@ -57,10 +58,9 @@ Progressed = Callable[[str, float], None]
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
-    if arguments.placed and (arguments.churn != "none" or arguments.minutes * 60 > LIFE_S - 60):
-        _parser().error(
-            "--placed goes with --churn none and, as profiles expire, 9 minutes at most"
-        )
+    refused = _refused(arguments)
+    if refused is not None:
+        _parser().error(refused)
     with bar() as progressed:
         run = simulate(arguments, progressed)
     command = f"python -m simulations.discovery {shlex.join(argv)}"
@@ -101,15 +101,22 @@ def bar(prefix: str = "") -> Iterator[Progressed]:
 
 def simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:
     """Raises OSError or ValueError where the latencies cannot be read."""
+    # A run makes millions of objects that stay, and hardly a cycle: the collector would go
+    # through all of them again and again.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _simulate(arguments, progressed)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _simulate(arguments: argparse.Namespace, progressed: Progressed) -> Run:
     began_s, cpu_began_s = time.perf_counter(), time.process_time()
     latencies, whose = latencies_of(arguments)
     digest = TraceDigest() if arguments.trace_digest else None
     town = Town(plan_of(arguments), latencies, digest)
-    # A run makes millions of objects that stay, and hardly a cycle: the collector would go
-    # through all of them again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 1000)
     _elapse(town, town.found(), "founding", progressed)
     founded_s = time.perf_counter()
 
@@ -166,6 +173,22 @@ def _parser() -> argparse.ArgumentParser:
     return arguments
 
 
+def _refused(arguments: argparse.Namespace) -> str | None:
+    """Why what is asked for cannot be measured, if it cannot."""
+    if arguments.announcing is not None and not arguments.placed:
+        return "--announcing is for --placed workers; without it all announce themselves"
+    if not arguments.placed or is_resumed(arguments):
+        return None
+    minutes = 9
+    if arguments.announcing is not None:
+        if arguments.announcing > arguments.nodes // 2:
+            return "--announcing at most half of the nodes; or all"
+        minutes = int((LIFE_S - STEADY_S - Terms(arguments.ttl).republish_s) // 60)
+    if arguments.minutes > minutes:
+        return f"the --placed expire: without churn, or all announcing, --minutes {minutes} at most"
+    return None
+
+
 def _elapse(town: Town, seconds: float, what: str, progressed: Progressed) -> None:
     ends_s = town.world.now_s + seconds
     while town.world.now_s < ends_s:
@@ -174,20 +197,29 @@ def _elapse(town: Town, seconds: float, what: str, progressed: Progressed) -> No
 
 
 class _Announcements:
-    """Messages for announcing, over the time since this was made."""
+    """Messages for announcing, over the time since this was made: of those placed workers that
+    do announce themselves, or of all there are."""
 
     def __init__(self, town: Town) -> None:
         self._town = town
         self._began_s = town.world.now_s
-        self._messages = town.world.messages[ANNOUNCE]
-        self._workers = town.workers
+        self._messages = self._spent()
+        self._workers = self._there()
 
     def per_worker_min(self) -> float | None:
-        town = self._town
-        workers = (self._workers + town.workers) / 2
-        minutes = (town.world.now_s - self._began_s) / 60
-        spent = town.world.messages[ANNOUNCE] - self._messages
+        workers = (self._workers + self._there()) / 2
+        minutes = (self._town.world.now_s - self._began_s) / 60
+        spent = self._spent() - self._messages
         return spent / workers / minutes if workers and minutes else None
+
+    def _there(self) -> int:
+        return len(self._town.announcing) or self._town.workers
+
+    def _spent(self) -> int:
+        town = self._town
+        if not town.announcing:
+            return town.world.messages[ANNOUNCE]
+        return sum(node.messages[ANNOUNCE] for node in town.announcing)
 
 
 def _print(run: Run) -> None:

@@ -57,7 +57,8 @@ def of_queries(outcomes: Sequence[Outcome]) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many entries (one author under one name) each peer keeps."""
+    """How many entries (one author under one name) each peer keeps. The busiest is held against
+    the mean of those who keep any, and of all."""
 
     entries: tuple[int, ...]
 
@@ -71,21 +72,23 @@ class Load:
         return {
             "entries": total,
             "busiest_entries": busiest,
-            "busiest_over_mean": busiest * len(self.entries) / total if total else None,
-            "busiest_over_mean_storing": busiest * storing / total if total else None,
+            "busiest_over_mean": busiest * storing / total if total else None,
+            "busiest_over_mean_all": busiest * len(self.entries) / total if total else None,
         }
 
 
 def entries_of(town: Town) -> list[int]:
-    """Of every live peer that can be dialled. One that nobody needed yet keeps nothing."""
+    """Of every live peer that can be dialled."""
     return [
-        _load(node) if node.is_born else 0
+        _load(town, node)
         for node in town.world.nodes.values()
         if node.alive and node.name not in town.world.undialable
     ]
 
 
-def _load(node: SimNode) -> int:
+def _load(town: Town, node: SimNode) -> int:
+    if not node.awake:
+        return 0 if town.placed is None else town.placed.load(node)
     records = node.peer.dht.records
     return records.load if isinstance(records, RecordStore) else 0
 

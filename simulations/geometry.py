@@ -9,6 +9,7 @@ In both, one worker more is in a bucket of its own (`network/10000`): the rarest
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from formation_p2p.peer.events import Serve
@@ -57,6 +58,7 @@ def levels(rank: int, workers: int, count: int, geometry: str) -> int:
     return level
 
 
+@cache  # one for each kind, not for each worker
 def machine(in_buckets: int, *, rare: bool) -> Serve:
     """A worker that is in the first so many of the nested buckets."""
     labels = _LABELS[: in_buckets - 1]

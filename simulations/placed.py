@@ -5,8 +5,7 @@ author and kept by the shipped stores of the peers nearest to each of its names,
 sent there. What a peer keeps is put there when the peer wakes.
 
 Where nobody republishes, a run must end before the profiles expire. Workers that are resumed do:
-their announcers know their shards and their holders, as after a long run, and how long it is
-since they published, which is drawn.
+their announcers know their shards and their holders, as after a long run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Final, NamedTuple
 from formation_p2p.capability.buckets import buckets_of
 from formation_p2p.capability.shards import SPLIT, depths_of, shard_key
 from formation_p2p.dht.store import RecordStore, _Checked, value_name
-from formation_p2p.discovery.announcer import JITTER, Announcer, _Shelf, names_of
+from formation_p2p.discovery.announcer import JITTER, _Shelf, names_of
 from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.keyspace import KEY_BITS, Key, Span, key_of
@@ -30,7 +29,7 @@ from formation_p2p.records.profile import MAX_TTL_S, Profile, SignedProfile, sea
 from formation_p2p.resources.capability import idle
 from formation_p2p.sim.liars import Liar
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.sim.world import EPOCH_UNIX_S
 from simulations.register import Register
 
 # Within which a run must end in which nobody republishes.
@@ -41,45 +40,184 @@ _ROUNDS: Final = 10
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """`depths` are those of its homes, bucket by bucket. What it says was said `age_s` ago."""
+    """`depths` are those of its homes, bucket by bucket; its profile was published at
+    `published_s`, and is again at `due_s`."""
 
     node: SimNode
     serve: Serve
     depths: list[int]
-    age_s: float = 0.0
+    published_s: float = 0.0
+    due_s: float = float("inf")
     checked: _Checked | None = None
 
 
-class _Shelf_(NamedTuple):
-    """Who is announced under a name, and with how many peers. `bucket` is None for a value."""
+class _Name(NamedTuple):
+    """Who is announced under a DHT name, and with how many peers."""
 
     workers: list[_Worker]
     replicas: int
 
 
 class Placed:
-    """Everybody announced with `peers`, as of the beginning of the world. Hand `furnish` every
-    node that wakes."""
+    """Everybody announced with `peers`, as of the beginning of the world. Call `furnish` for
+    every peer that wakes, and, where all are to republish, `resume` for every worker first."""
 
     def __init__(
         self,
-        world: World,
         workers: Sequence[tuple[SimNode, Serve]],
         peers: Iterable[SimNode],
         terms: Terms,
+        seed: int,
         *,
         resumed: bool = False,
     ) -> None:
-        self._world = world
         self._terms = terms
         self._ttl_s = terms.ttl_s if resumed else LIFE_S
-        rng = random.Random(f"{world.seed}/placed")
-        self._workers = {
-            node.identity.peer_id: _Worker(
-                node,
-                serve,
-                [0] * len(_buckets(serve)),
-                rng.random() * terms.republish_s if resumed else 0.0,
+        self._workers = [_Worker(node, serve, []) for node, serve in workers]
+        self._network_id = workers[0][0].network().network_id
+        self._peers = {node.identity.key: node for node in peers}
+        self._register = Register(self._peers)
+        self._names: dict[bytes, _Name] = {}
+        self._of = {worker.node.name: worker for worker in self._workers}
+        if resumed:
+            rng = random.Random(f"{seed}/placed")
+            for worker in self._workers:
+                period_s = terms.republish_s * (1 + JITTER * (rng.random() - 0.5))
+                worker.due_s = rng.random() * period_s
+                worker.published_s = worker.due_s - period_s
+        self._settle()
+        self._held: dict[Key, list[bytes]] = {}
+        for name in self._names:
+            for key in self._holders(name):
+                self._held.setdefault(key, []).append(name)
+
+    def furnish(self, node: SimNode) -> None:
+        """Put what a peer keeps into its store."""
+        records = node.peer.dht.records
+        assert isinstance(records, RecordStore)
+        kept: dict[str, tuple[_Worker, list[bytes]]] = {}
+        for name in self._held.pop(node.identity.key, ()):
+            for worker in self._names[name].workers:
+                kept.setdefault(worker.node.name, (worker, []))[1].append(name)
+        for worker, names in kept.values():
+            # Verifying millions of signatures takes hours; readers verify what they read.
+            records._keep(self._checked(worker), names)
+
+    def load(self, node: SimNode) -> int:
+        """How many entries wait for a peer to wake."""
+        return sum(len(self._names[n].workers) for n in self._held.get(node.identity.key, ()))
+
+    def serve(self, node: SimNode) -> Serve | None:
+        """What a node is told before it knows anybody, for `resume`."""
+        worker = self._of.get(node.name)
+        return None if worker is None else worker.serve
+
+    def resume(self, node: SimNode) -> None:
+        """Have the announcer of a worker that started alone go on as after a long run."""
+        worker, peer = self._of[node.name], _shipped(node)
+        assert peer._worker is not None, "it was told to serve"
+        announcer = peer._worker._announcer
+        records = peer.dht.records
+        assert isinstance(records, RecordStore)
+        records._drop(node.identity.peer_id)  # it has announced itself to itself
+        at = Moment(worker.published_s, EPOCH_UNIX_S + worker.published_s)
+        spans = _spans(worker)
+        homes = announcer._homes.values()
+        shelves = [_Shelf(value_name(node.identity.peer_id))]
+        for home, span in zip(homes, spans, strict=True):
+            home.settle(span, at.mono_s)
+            for depth in depths_of(home.bucket, node.identity.peer_id, span):
+                name = shard_key(self._network_id, home.bucket, node.identity.key, depth)
+                shelves.append(_Shelf(name, home, depth))
+        for shelf in shelves:
+            shelf.holders = tuple(
+                Contact(node.identity.peer_id) if key == node.identity.key else other.contact
+                for key, other in ((key, self._peers[key]) for key in self._holders(shelf.name))
             )
-            for node, serve in workers
-        }
+            announcer._held_by(shelf.holders, at)
+        announcer._shelves = {shelf.name: shelf for shelf in shelves}
+        signed = announcer._issue(at, spans if any(high for _, high in spans) else (), False)
+        worker.checked = _Checked(signed, names_of(signed.profile, self._network_id))
+        announcer._signed, announcer._announced = signed, signed.profile.capacity
+        announcer._round, announcer._stored, announcer._asks = _ROUNDS, True, False
+        announcer._last_s, announcer._due_s = at.mono_s, worker.due_s
+
+    def _holders(self, name: bytes) -> list[Key]:
+        return self._register.nearest(key_of(name), self._names[name].replicas)
+
+    def _checked(self, worker: _Worker) -> _Checked:
+        if worker.checked is None:
+            node = worker.node
+            issued_unix_s = int(EPOCH_UNIX_S + worker.published_s)
+            profile = Profile(
+                peer_id=node.identity.peer_id,
+                sequence=1,
+                issued_unix_s=issued_unix_s,
+                expires_unix_s=issued_unix_s + int(self._ttl_s),
+                capability=worker.serve.capability,
+                capacity=idle(worker.serve.capability),
+                labels=worker.serve.labels,
+                drivers=worker.serve.drivers,
+                addresses=node.contact.addresses,
+                grant=node.network().grant,
+                spans=_spans(worker),
+            )
+            signed = SignedProfile(profile, seal_profile(node.identity, profile))
+            worker.checked = _Checked(signed, names_of(profile, self._network_id))
+        return worker.checked
+
+    def _settle(self) -> None:
+        """Have every shard that is full split, and everybody announced under all of its names."""
+        replicas, half = self._terms.replicas, max(1, self._terms.replicas // 2)
+        members: dict[str, list[_Worker]] = {}
+        for worker in sorted(self._workers, key=lambda worker: worker.node.identity.key):
+            self._names[value_name(worker.node.identity.peer_id)] = _Name([worker], half)
+            for bucket in _buckets(worker.serve):
+                members.setdefault(bucket, []).append(worker)
+        depths: dict[tuple[str, str], int] = {}
+        for bucket, everyone in members.items():
+            for depth, shard in _shards(everyone):
+                key = shard[0].node.identity.key
+                self._names[shard_key(self._network_id, bucket, key, depth)] = _Name(
+                    shard, replicas
+                )
+                for worker in shard:
+                    depths[bucket, worker.node.name] = depth
+                    peer_id, key = worker.node.identity.peer_id, worker.node.identity.key
+                    for above in depths_of(bucket, peer_id, Span(depth, depth)):
+                        if above < depth:
+                            name = shard_key(self._network_id, bucket, key, above)
+                            sampled = self._names.setdefault(name, _Name([], half))
+                            sampled.workers.append(worker)
+        for worker in self._workers:
+            worker.depths = [depths[b, worker.node.name] for b in _buckets(worker.serve)]
+
+
+def _shards(everyone: list[_Worker]) -> Iterator[tuple[int, list[_Worker]]]:
+    """The settled ones that are not empty, and how deep they are; `everyone` is sorted by key."""
+    split = [(0, everyone)]
+    while split:
+        depth, shard = split.pop()
+        if len(shard) <= SPLIT:
+            if shard:
+                yield depth, shard
+            continue
+        bit = KEY_BITS - 1 - depth
+        for side in (0, 1):
+            half = [worker for worker in shard if worker.node.identity.key >> bit & 1 == side]
+            split.append((depth + 1, half))
+
+
+def _spans(worker: _Worker) -> tuple[Span, ...]:
+    return tuple(Span(depth, depth) for depth in worker.depths)
+
+
+@cache  # there are two dozen kinds of machine
+def _buckets(serve: Serve) -> tuple[str, ...]:
+    return buckets_of(serve.capability, dict(serve.labels), serve.drivers)
+
+
+def _shipped(node: SimNode) -> Peer:
+    peer = node.peer.peer if isinstance(node.peer, Liar) else node.peer
+    assert isinstance(peer, Peer)
+    return peer

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from formation_p2p.discovery.announcer import FIRST_REPUBLISH_S
 from formation_p2p.discovery.terms import Terms
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
@@ -18,7 +19,7 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import World
 from simulations.geometry import RARE, buckets, levels, machine
-from simulations.placed import place
+from simulations.placed import Placed
 from simulations.register import Register
 
 # Whom newcomers join through. They are there all the time.
@@ -31,6 +32,9 @@ JOINS_S: Final = 100.0
 SPREAD_S: Final = 60.0
 # Where everybody is announced already, there is nothing to wait for.
 PLACED_S: Final = 1.0
+# Three times a worker that starts announces itself anew within this time, jitter included. After
+# that it does so at its full period.
+STEADY_S: Final = FIRST_REPUBLISH_S * (1 + 2 + 4) * 1.1 + 5.0
 # A worker counts as announced, and a node as having joined, this long after it came: it takes
 # seconds, with a few requests that are given up after 3 s each.
 SETTLED_AFTER_S: Final = 30.0
@@ -47,6 +51,8 @@ class Plan:
     churn_speed: float = 1.0
     laid_out: bool = False
     placed: bool = False
+    announcing: int = 0  # of the placed workers, so many start to announce themselves...
+    resumed: bool = False  # ...or all go on doing so
     loss: float = 0.0
     liars: float = 0.0
     clients: float = 0.0
@@ -80,6 +86,8 @@ class Town:
             trace=trace,
             terms=Terms(plan.ttl_s, plan.replicas),
         )
+        self.placed: Placed | None = None
+        self.announcing: list[SimNode] = []  # of the placed, those who do
         one_way_s = latencies.one_way_s()
         self.world.latency = lambda a, b: one_way_s[a.site][b.site]
         self.buckets = buckets(plan.buckets)
@@ -109,12 +117,11 @@ class Town:
         if plan.laid_out:
             known = [node.contact for node in (*self._gates, *nodes) if node.name not in clients]
             self.world.layout = Layout(known, plan.seed)
-        for gate in self._gates:
-            self.world.wake(gate)
         residents = [self._resident(node, ranks.get(node.name), len(others)) for node in nodes]
         if plan.placed:
-            self._place(residents)
-            return PLACED_S
+            return self._place(residents)
+        for gate in self._gates:
+            self.world.wake(gate)
         spread_s = SPREAD_S if plan.laid_out else len(names) / JOINS_S
         for number, resident in enumerate(residents):
             self.world.after(spread_s * number / len(nodes), self._come, resident)
@@ -126,20 +133,40 @@ class Town:
             in_buckets = levels(rank, workers, self.plan.buckets, self.plan.geometry)
         return Resident(node, node.identity.key, in_buckets, rank == workers - 1)
 
-    def _place(self, residents: Sequence[Resident]) -> None:
-        """Everybody has been there for long."""
+    def _place(self, residents: Sequence[Resident]) -> float:
+        """Everybody has been there for long. Returns after how long what is measured is steady."""
+        plan, world = self.plan, self.world
         workers = [
             (resident.node, machine(resident.in_buckets, rare=resident.rare))
             for resident in residents
             if resident.in_buckets
         ]
-        peers = [
-            node for node in self.world.nodes.values() if node.name not in self.world.undialable
-        ]
-        place(workers, peers, self.plan.replicas)
+        peers = [node for node in world.nodes.values() if node.name not in world.undialable]
+        terms = Terms(plan.ttl_s, plan.replicas)
+        placed = self.placed = Placed(workers, peers, terms, plan.seed, resumed=plan.resumed)
+        keys: dict[str, list[Key]] = {name: [] for name in self.registers}
         for resident in residents:
             self.residents[resident.node.identity.peer_id] = resident
-            self._settles(resident)
+            self._enters(resident)
+            for name in self.members(resident):
+                keys[name].append(resident.key)
+        self.registers.update({name: Register(each) for name, each in keys.items()})
+        if plan.resumed:
+            for node, serve in workers:
+                world.wake(node, serve)
+                placed.resume(node)
+            for node in world.nodes.values():
+                world.wake(node)
+                placed.furnish(node)
+        world.woken = placed.furnish
+        if not plan.announcing:
+            return PLACED_S
+        # Over one period, so that as many are at each point of it.
+        every_s = terms.republish_s / plan.announcing
+        for number, (node, serve) in enumerate(self._rng.sample(workers, plan.announcing)):
+            self.announcing.append(node)
+            world.after(number * every_s, world.tell, node, serve)
+        return terms.republish_s + STEADY_S
 
     # -- as time passes ---------------------------------------------------------------------------
 
@@ -194,11 +221,14 @@ class Town:
     def _settles(self, resident: Resident) -> None:
         if not resident.node.alive:
             return
+        self._enters(resident)
+        for name in self.members(resident):
+            self.registers[name].add(resident.key)
+
+    def _enters(self, resident: Resident) -> None:
         resident.settled = True
         resident.place = len(self.settled)
         self.settled.append(resident)
-        for name in self.members(resident):
-            self.registers[name].add(resident.key)
 
     def _goes_after(self, resident: Resident, delay_s: float) -> None:
         if delay_s != float("inf"):

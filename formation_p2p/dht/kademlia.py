@@ -59,6 +59,7 @@ from formation_p2p.dht.rpc import (
     Met,
 )
 from formation_p2p.dht.serving import Server
+from formation_p2p.dht.subnets import crowding
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.keyspace import distance, key_of
@@ -184,13 +185,17 @@ class Kademlia(Generic[R]):
                 return ()
 
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
-        """The `count` nearest to a name of these peers and, if others can ask it, this node."""
+        """The `count` nearest to a name of these peers and, if others can ask it, this node. Those
+        of a crowded subnet are among them only where there are too few others, as in a lookup:
+        anybody may have named them."""
         target = key_of(name)
         by_id = {peer.peer_id: peer for peer in peers}
         if self._reachability.reach is not Reach.CLIENT:
             by_id[self._own] = Contact(self._own)
         ranked = sorted(by_id.values(), key=lambda c: distance(key_of_peer(c.peer_id), target))
-        return tuple(ranked[:count])
+        crowded = crowding(contact.addresses for contact in ranked)
+        first = sorted(range(len(ranked)), key=crowded.__getitem__)[:count]  # stable
+        return tuple(ranked[place] for place in sorted(first))
 
     # -- inputs and outputs -----------------------------------------------------------------
 

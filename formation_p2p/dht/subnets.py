@@ -13,6 +13,8 @@ supposes a network as wide as the world. Here both: /24 as the former, /16 more 
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -49,6 +51,18 @@ def subnets(addresses: tuple[str, ...]) -> frozenset[Subnet]:
     (loopback, private, link-local, shared): in a home lab all machines are in one /24, and whoever
     is in there needs no peer ids to do harm."""
     return frozenset(subnet for address in addresses for subnet in _subnets(address))
+
+
+def crowding(places: Iterable[tuple[str, ...]]) -> list[bool]:
+    """Of peers at these addresses, the most wanted first: whether so many of one of its subnets
+    come before it as a bucket would take."""
+    before: Counter[Subnet] = Counter()
+    crowded = []
+    for addresses in places:
+        where = subnets(addresses)
+        crowded.append(any(before[subnet] >= subnet.width.in_bucket for subnet in where))
+        before.update(where)
+    return crowded
 
 
 @lru_cache(maxsize=16_384)  # as above

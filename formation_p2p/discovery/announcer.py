@@ -251,12 +251,12 @@ class Announcer:
                 if told is not None and told.home and told.is_full:
                     self._doubt(told.home, told.home.heard(told.depth, count), now)
             if names[0] in self._shelves:
-                # Others may not have noticed yet that a peer is gone; we have.
-                closer = [c for c in delivery.added.closer if c.peer_id not in self._failed]
-                self._put(self._shelves[names[0]], closer, now)
+                self._put(self._shelves[names[0]], delivery.added.closer, now)
 
     def _doubt(self, home: Home, doubt: Doubt | None, now: Moment) -> None:
         if doubt is None or any(each.home is home for each in self._locating.values()):
+            return
+        if home.is_restless(self._terms.ttl_s, now.mono_s):
             return
         depth = home.span.high if doubt == "full" else home.span.high - 1
         name = shard_key(self._network_id, home.bucket, self._key, depth)
@@ -309,6 +309,9 @@ class Announcer:
     def _put(self, shelf: _Shelf, peers: Iterable[Contact], now: Moment) -> None:
         """Of the holders and these peers the nearest are to hold it, and the new ones are told."""
         before = {holder.peer_id for holder in shelf.holders}
+        # Not who has failed in this round: it may answer all who look for it, and take nothing.
+        # And others may not have noticed yet that a peer is gone; we have.
+        peers = [peer for peer in peers if peer.peer_id not in self._failed]
         shelf.holders = self._dht.nearest(shelf.name, (*shelf.holders, *peers), self._room(shelf))
         new = tuple(holder for holder in shelf.holders if holder.peer_id not in before)
         if new:

@@ -11,6 +11,7 @@ both, as `walk.py` does where it sees either, finds everybody at any time.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -25,6 +26,9 @@ Doubt = Literal["full", "sparse"]
 # A move that others do not follow ends after so many TTLs: one worker that stands still must not
 # make its whole shard announce twice for ever.
 MAX_MOVE_TTLS: Final = 3
+# Moves begun in one TTL: those of a shard that fills while its workers still move. All that is
+# announced is announced anew with each, and liars could call for one every five seconds.
+MAX_MOVES: Final = 3
 
 
 @dataclass(slots=True)
@@ -34,17 +38,26 @@ class Home:
     bucket: str
     walk: Walk | None = field(default_factory=lambda: Walk(0))
     span: Span = WHOLE
-    moved_s: float = 0.0
+    moves_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_MOVES))
     counts: dict[int, ShardCount] = field(default_factory=dict)
+
+    @property
+    def moved_s(self) -> float:
+        return self.moves_s[-1] if self.moves_s else 0.0
 
     def settle(self, span: Span, now_s: float) -> bool:
         """Be announced at `span` from now on. Whether that is a change."""
         changed = span != self.span
         self.walk = None
         if changed:
-            self.span, self.moved_s = span, now_s
+            self.span = span
+            self.moves_s.append(now_s)
             self.counts.clear()
         return changed
+
+    def is_restless(self, ttl_s: float, now_s: float) -> bool:
+        """Whether it has moved so often that it stays where it is for now, whatever it hears."""
+        return len(self.moves_s) == MAX_MOVES and now_s < self.moves_s[0] + ttl_s
 
     def heard(self, depth: int, count: ShardCount) -> Doubt | None:
         """What one of the peers that hold our shard at `depth` says of it. Our own entry is in

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# To agree on a protocol for a stream: a round trip or two, and a busy peer.
+# To agree on a protocol for a stream: a round trip, or two where it is the first stream of a
+# connection, and a busy peer.
 NEGOTIATION_S: Final = 5.0
 # To learn a peer's addresses, and how long its first requests wait for that.
 IDENTIFY_S: Final = 10.0
@@ -58,6 +59,8 @@ class Connection(INetConn):
         self._muxer = muxer
         self._stream_pace = Pace(STREAMS_PER_S)
         self._identified = trio.Event()
+        # One that dials tells of itself at once; whatever it pushes later has changed.
+        self._introduced = not inbound
         self._opened_at = trio.current_time()
 
     # -- libp2p's interface ---------------------------------------------------------------
@@ -103,20 +106,37 @@ class Connection(INetConn):
 
     async def open(self, protocol: str) -> Channel:
         """A stream that speaks `protocol`. Raises Unreachable, ProtocolViolation, NotSpoken."""
+        channel = await self.offer(protocol)
+        await self.confirm(channel, protocol)
+        return channel
+
+    async def offer(self, protocol: str) -> Channel:
+        """A stream that shall speak `protocol`: what is written next goes out with the proposal.
+        Then `confirm`, before anything is read. Raises Unreachable.
+        """
         try:
             channel = self._muxer.open()
         except MuxedConnUnavailable as error:
             raise Unreachable(f"{self.peer}: {error}") from error
+        await self._negotiate(channel, net_negotiation.offer(channel, protocol))
+        return channel
+
+    async def confirm(self, channel: Channel, protocol: str) -> None:
+        """Read the answer to `offer`. Raises Unreachable, ProtocolViolation, NotSpoken: then
+        nothing that was written on `channel` has arrived, and it is reset.
+        """
+        await self._negotiate(channel, net_negotiation.confirm(channel, protocol))
+
+    async def _negotiate(self, channel: Channel, step: Awaitable[None]) -> None:
         try:
             with trio.fail_after(NEGOTIATION_S):
-                await net_negotiation.propose(channel, protocol)
+                await step
         except trio.TooSlowError as error:
             channel.abort("no protocol agreed in time")
             raise Unreachable(f"{self.peer} does not answer on a new stream") from error
         except BaseException:
             channel.abort("no protocol agreed")
             raise
-        return channel
 
     def abort(self, reason: str) -> None:
         """Close at once, for a peer that misbehaves or is gone."""
@@ -132,6 +152,13 @@ class Connection(INetConn):
         with trio.move_on_at(self._opened_at + IDENTIFY_WAIT_S):
             await self._identified.wait()
 
+    def pushed(self, said: net_identify.Identified) -> bool:
+        """As `told`, unasked. Returns whether that may be a change, and is no introduction."""
+        known = (self.contact, self.protocols) if self._identified.is_set() else None
+        introduced, self._introduced = self._introduced, True
+        self.told(said)
+        return introduced or known not in (None, (self.contact, self.protocols))
+
     def told(self, said: net_identify.Identified) -> None:
         """The peer told where it listens and what it speaks; what may be believed is kept."""
         self.claimed = said.addresses
@@ -140,6 +167,7 @@ class Connection(INetConn):
             self.contact = Contact(self.peer, believed)
         if said.protocols:
             self.protocols = said.protocols
+        self._identified.set()
 
     def as_server(self, protocol: str) -> Contact:
         """The peer, with addresses if others may be sent to it for this protocol: if we have

@@ -62,12 +62,13 @@ class GuardedHost(BasicHost):
         """Protocols that are served, and that identify does not tell of."""
 
     async def push(self, connection: Connection) -> None:
-        """Tell a peer of our addresses and protocols once more. Raises RemoteError, IOException,
+        """Tell a peer of our addresses and protocols, unasked. Raises RemoteError, IOException,
         TooSlowError."""
         with trio.fail_after(IDENTIFY_S):
-            channel = await connection.open(net_identify.PUSH_PROTOCOL)
+            channel = await connection.offer(net_identify.PUSH_PROTOCOL)
             try:
                 await channel.write(encode_frame(self._message(channel)))
+                await connection.confirm(channel, net_identify.PUSH_PROTOCOL)
                 await channel.close()
             except BaseException:
                 channel.abort("identify push was cut short")
@@ -116,10 +117,10 @@ class GuardedHost(BasicHost):
         )
 
     async def _told(self, stream: INetStream) -> None:
-        """Serve identify push: what a peer said of itself has changed."""
+        """Serve identify push: what a peer that dialled us is, or what changed of it since."""
         assert isinstance(stream, Channel)
         with trio.fail_after(IDENTIFY_S):
             said = await net_identify.read_message(stream)
         connection = self._swarm.connection_of(stream)
-        connection.told(said)
-        self._on_told(connection)
+        if connection.pushed(said):
+            self._on_told(connection)

@@ -4,7 +4,9 @@ py-libp2p 0.8.1's own (`libp2p/protocol_muxer/multiselect_communicator.py:58`) d
 reads without a guard, so that a byte that is no UTF-8 leaves the negotiation as an exception
 nobody catches and ends the host; it reads a message of any announced length
 (`libp2p/utils/varint.py:155`), and it answers proposals without end. It also takes two round
-trips where one does: here the header and the proposal go out together.
+trips where none is needed: who proposes has one protocol to choose from, so what is to be said in
+it may follow `offer` at once. Only what is read must wait for `confirm`, and so must whoever
+takes anything that was said for heard.
 
 Source: multistream-select 1.0 specification.
 """
@@ -35,11 +37,29 @@ class NotSpoken(Unreachable):
 
 
 async def propose(stream: ReadWriteCloser, protocol: str) -> None:
-    """Agree on `protocol`, as the one who opened. The caller bounds the time.
+    """Agree on `protocol`, as the one who opened: `offer`, then `confirm`."""
+    await offer(stream, protocol)
+    await confirm(stream, protocol)
 
-    Raises NotSpoken, ProtocolViolation, Unreachable.
+
+async def offer(stream: ReadWriteCloser, protocol: str) -> None:
+    """Propose `protocol`. What is written next is in it. Raises Unreachable."""
+    try:
+        await stream.write(proposal(protocol))
+    except IOException as error:
+        raise Unreachable(f"proposing a protocol: {error}") from error
+
+
+def proposal(protocol: str) -> bytes:
+    """What `offer` writes."""
+    return _encode(HEADER, protocol)
+
+
+async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
+    """Read the answer to the proposal, and no byte more. The caller bounds the time.
+
+    Raises NotSpoken, ProtocolViolation, Unreachable: then nothing that was written is taken.
     """
-    await _write(stream, HEADER, protocol)
     header = await _read(stream)
     if header != HEADER:
         raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
@@ -68,9 +88,13 @@ async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
     raise ProtocolViolation(f"none of {MAX_PROPOSALS} protocols proposed is spoken here")
 
 
-async def _write(stream: ReadWriteCloser, *messages: str) -> None:
+def _encode(*messages: str) -> bytes:
+    return b"".join(encode_frame(message.encode() + b"\n") for message in messages)
+
+
+async def _write(stream: ReadWriteCloser, message: str) -> None:
     try:
-        await stream.write(b"".join(encode_frame(m.encode() + b"\n") for m in messages))
+        await stream.write(_encode(message))
     except IOException as error:
         raise Unreachable(f"negotiating a protocol: {error}") from error
 

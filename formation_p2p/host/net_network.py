@@ -67,6 +67,7 @@ class Network:
             peer_id,
             peerstore,
             noise,
+            on_dialling=self._introduce,
             on_dialled=self._dialled,
             on_disconnected=self._disconnected,
         )
@@ -113,7 +114,12 @@ class Network:
         if unlisted != self.host.unlisted:
             self.host.unlisted = unlisted
             for connection in self.swarm.all():
-                self._spawn(partial(self._push, connection))
+                self._introduce(connection)
+
+    def _introduce(self, connection: Connection) -> None:
+        """Tell a peer who we are. A request that is sent to it now arrives together with that, so
+        that it need not ask us, and wait, before it answers."""
+        self._spawn(partial(self._push, connection))
 
     async def _push(self, connection: Connection) -> None:
         try:

@@ -44,13 +44,14 @@ class NoiseStream(SecureSession):
         self._opened = session._drain(None)
 
     async def read(self, n: int | None = None) -> bytes:
-        """Whatever is there, and waits for something; `n` is not for those who mux."""
-        opened, self._opened = self._opened, b""
-        while not opened:
-            opened = self._open_all()
-            if not opened:
+        """Whatever is there, up to `n` bytes, and waits for something."""
+        while not self._opened:
+            self._opened = self._open_all()
+            if not self._opened:
                 await self._tcp.fill()
-        return opened
+        taken = self._opened if n is None else self._opened[:n]
+        self._opened = self._opened[len(taken) :]
+        return taken
 
     async def write(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):

@@ -1,10 +1,17 @@
-"""A bare connection made secure and muxed: the two handshakes."""
+"""A bare connection made secure and muxed: the two handshakes.
+
+The one who dials proposes Noise together with its first message, and yamux together with the last
+one and with whatever the first streams have to say. So a dial takes two round trips, for TCP and
+for Noise, and the first request one more. Nothing is said to a peer before it has proved, in the
+second message of Noise, that it is the one who was dialled.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 import trio
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.transport.upgrader import TransportUpgrader
@@ -18,8 +25,27 @@ if TYPE_CHECKING:
     from libp2p.peer.id import ID
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
-# Five round trips, and a busy peer.
+# Two round trips for the one who listens, one for the one who dials; and a busy peer.
 HANDSHAKE_S: Final = 8.0
+
+
+class _Proposing(RawConnection):
+    """Proposes Noise with the first that is written, and has it confirmed before the first read."""
+
+    def __init__(self, raw_conn: RawConnection) -> None:
+        super().__init__(raw_conn.stream, True)
+        self._unsaid = net_negotiation.proposal(NOISE_PROTOCOL)
+        self._confirmed = False
+
+    async def write(self, data: bytes) -> None:
+        unsaid, self._unsaid = self._unsaid, b""
+        await super().write(unsaid + data)
+
+    async def read(self, n: int | None = None) -> bytes:
+        if not self._confirmed:
+            self._confirmed = True
+            await net_negotiation.confirm(self, NOISE_PROTOCOL)
+        return await super().read(n)
 
 
 class Upgrader(TransportUpgrader):
@@ -40,18 +66,19 @@ class Upgrader(TransportUpgrader):
             return await self._noise.secure_inbound(raw_conn)
         if peer_id is None:
             raise ValueError("an outbound connection needs the peer id that is expected")
-        await net_negotiation.propose(raw_conn, NOISE_PROTOCOL)
-        return await self._noise.secure_outbound(raw_conn, peer_id)
+        if not isinstance(raw_conn, RawConnection):
+            raise TypeError(f"{type(raw_conn).__name__} is not what TcpTransport makes")
+        return await self._noise.secure_outbound(_Proposing(raw_conn), peer_id)
 
     async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> Muxer:
         if conn.is_initiator:
-            await net_negotiation.propose(conn, net_yamux.PROTOCOL)
+            await net_negotiation.offer(conn, net_yamux.PROTOCOL)
         else:
             await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
-        return Muxer(straight(conn), peer_id)
+        return Muxer(straight(conn), peer_id, unconfirmed=conn.is_initiator)
 
     async def upgrade(self, raw_conn: IRawConnection, peer_id: ID | None) -> Muxer:
-        """Both handshakes, with `peer_id` if we dialled it.
+        """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
 
         Raises SwarmException, with `raw_conn` closed. All that waits in it waits for the peer,
         so one deadline covers it.

@@ -119,8 +119,7 @@ class _Session:
                 channel = self._choose() or await self._open(to)
                 while self._queue:
                     await channel.write(encode_frame(self._queue[0]))
-                    self._sent_at = trio.current_time()
-                    self._queued_bytes -= len(self._queue.popleft())
+                    self._wrote()
             except trio.TooSlowError:
                 lost = f"no session within {OPEN_S:.0f} s"
             except (RemoteError, IOException) as error:
@@ -139,6 +138,11 @@ class _Session:
             self._lost(lost)
         self._tidy()
 
+    def _wrote(self) -> None:
+        """The first frame of the queue."""
+        self._sent_at = trio.current_time()
+        self._queued_bytes -= len(self._queue.popleft())
+
     def _choose(self) -> Channel | None:
         """The stream sent on before, for as long as it is open, so that frames stay in order."""
         if self._sending is None:
@@ -148,7 +152,12 @@ class _Session:
     async def _open(self, to: Contact) -> Channel:
         with trio.fail_after(OPEN_S):
             connection = await self._all.dial(to)
-            channel = await connection.open(self._all.protocol)
+            channel = await connection.offer(self._all.protocol)
+            # A small frame goes out with the proposal, and stays queued until the peer has agreed.
+            written = channel.write_now(encode_frame(self._queue[0]))
+            await connection.confirm(channel, self._all.protocol)
+        if written:
+            self._wrote()
         self._sending = channel
         self.channels.append(channel)
         self._all.spawn(lambda: self._read_own(channel, connection))

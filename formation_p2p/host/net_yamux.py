@@ -28,7 +28,8 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
-from formation_p2p.errors import ProtocolViolation
+from formation_p2p.errors import ProtocolViolation, Unreachable
+from formation_p2p.host import net_negotiation
 from formation_p2p.host.net_channel import WINDOW_BYTES, Channel
 from formation_p2p.host.net_noise import NoiseStream
 from formation_p2p.units import KIB, MIB
@@ -70,6 +71,8 @@ WRITE_STALL_S: Final = 20.0
 # Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
 TICK_S: Final = 8.0
 SILENT_TICKS: Final = 3
+# To confirm that it is yamux that is spoken: a round trip, and a busy peer.
+CONFIRM_S: Final = 8.0
 # To say goodbye when closing.
 FLUSH_S: Final = 1.0
 
@@ -81,7 +84,10 @@ class Muxer(IMuxedConn):
     nobody cancels it but the end of the connection, so nothing is ever written by halves.
     """
 
-    def __init__(self, secured_conn: ISecureConn, peer_id: ID) -> None:
+    def __init__(
+        self, secured_conn: ISecureConn, peer_id: ID, *, unconfirmed: bool = False
+    ) -> None:
+        """`unconfirmed`: yamux is proposed, and the answer still to be read."""
         self.secured_conn = secured_conn
         self.peer_id = peer_id
         self.event_started = trio.Event()
@@ -97,6 +103,7 @@ class Muxer(IMuxedConn):
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         # reading
+        self._unconfirmed = unconfirmed
         self._header = bytearray()
         self._body_of: Channel | None = None
         self._body_left = 0
@@ -202,6 +209,19 @@ class Muxer(IMuxedConn):
             lot.unpark_all()
         self._scope.cancel()
 
+    async def confirm(self) -> None:
+        """Read the answer to the proposal of yamux. `start` does it first of all; this is for who
+        wants to know it and nothing more. Raises Unreachable, ProtocolViolation.
+        """
+        if not self._unconfirmed:
+            return
+        self._unconfirmed = False
+        try:
+            with trio.fail_after(CONFIRM_S):
+                await net_negotiation.confirm(self.secured_conn, PROTOCOL)
+        except trio.TooSlowError as error:
+            raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
+
     @property
     def channels(self) -> tuple[Channel, ...]:
         return tuple(self._channels.values())
@@ -281,7 +301,7 @@ class Muxer(IMuxedConn):
             log.debug("%s breaks yamux: %s", self.peer_id, violation)
             await self._farewell(_PROTOCOL_ERROR)
             self.abort(f"protocol violation: {violation}")
-        except (BaseLibp2pError, InvalidTag, NoiseInvalidMessage) as error:
+        except (BaseLibp2pError, InvalidTag, NoiseInvalidMessage, Unreachable) as error:
             log.debug("connection to %s: %r", self.peer_id, error)
             self.abort(f"connection lost: {error}")
         except Exception as error:
@@ -296,6 +316,7 @@ class Muxer(IMuxedConn):
                 await self._flushed.park()
 
     async def _read_all(self) -> None:
+        await self.confirm()
         while self.broken is None:
             data = await self.secured_conn.read(None)
             self._silent_ticks = 0

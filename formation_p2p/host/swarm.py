@@ -33,7 +33,7 @@ from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
 from formation_p2p.effects import Contact
-from formation_p2p.errors import LocalError, Unreachable
+from formation_p2p.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.host.net_addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import Connection
@@ -99,6 +99,7 @@ class GuardedSwarm(Swarm):
         peerstore: IPeerStore,
         noise: NoiseTransport,
         *,
+        on_dialling: Callable[[Connection], None],
         on_dialled: Callable[[Connection], None],
         on_disconnected: Callable[[PeerId], None],
     ) -> None:
@@ -113,6 +114,7 @@ class GuardedSwarm(Swarm):
         self._transport = TcpTransport()
         self.transport_manager.add_transport(self._transport)
         self._table: dict[PeerId, list[Connection]] = {}
+        self._on_dialling = on_dialling
         self._on_dialled = on_dialled
         self._on_disconnected = on_disconnected
         self._handshakes: Counter[str] = Counter()
@@ -190,7 +192,7 @@ class GuardedSwarm(Swarm):
         """Enter a connection into the table and run it. Without a checkpoint: whoever was let
         in is counted before the next one is looked at."""
         siblings = self._table.setdefault(connection.peer, [])
-        inbound = [c for c in siblings if c.inbound]
+        inbound = [c for c in siblings if c.inbound and not c.is_closed]
         if connection.inbound and len(inbound) >= MAX_INBOUND_PER_PEER:
             max(inbound, key=lambda c: c.idle_s).abort("too many connections of one peer")
         siblings.append(connection)
@@ -360,6 +362,7 @@ class GuardedSwarm(Swarm):
                     return
                 nursery.cancel_scope.cancel()
                 self._adopt(connection)
+                self._on_dialling(connection)
 
             for address in addresses:
                 failed = trio.Event()
@@ -368,17 +371,33 @@ class GuardedSwarm(Swarm):
                     await failed.wait()
         dial.failure = "; ".join(failures)
 
-    async def _dial_address(self, address: TcpAddress, peer: PeerId) -> Connection:
-        """Raises SwarmException."""
+    async def _dial_address(
+        self, address: TcpAddress, peer: PeerId, *, confirmed: bool = False
+    ) -> Connection:
+        """Returns as soon as the peer is known to be the right one, or, with `confirmed`, once it
+        has the connection as well. Raises SwarmException.
+        """
         try:
             with trio.fail_after(ADDRESS_S):
                 raw = await self._transport.dial(Multiaddr(str(address)))
                 muxer = await self.upgrader.upgrade(raw, ID(peer_id_to_bytes(peer)))
+                if confirmed:
+                    await self._confirm(muxer)
                 return Connection(muxer, inbound=False, dialled=str(address))
         except OpenConnectionError as error:
             raise SwarmException(str(error)) from error
         except trio.TooSlowError as error:
             raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
+
+    async def _confirm(self, muxer: Muxer) -> None:
+        try:
+            await muxer.confirm()
+        except RemoteError as error:
+            await muxer.close()
+            raise SwarmException(str(error)) from error
+        except BaseException:
+            await muxer.close()
+            raise
 
     # -- whether a peer can be dialled ------------------------------------------------------
 
@@ -399,7 +418,8 @@ class GuardedSwarm(Swarm):
             async def dial_one(address: TcpAddress) -> None:
                 nonlocal reached
                 try:
-                    fresh = await self._dial_address(address, peer)
+                    # Confirmed, so that the peer too knows that it was dialled.
+                    fresh = await self._dial_address(address, peer, confirmed=True)
                 except SwarmException as error:
                     log.debug("dialling back %s at %s: %s", peer, address, error)
                     return

@@ -1,9 +1,9 @@
 """Who is connected to whom, and what it costs to become so.
 
-A peer that is not connected is dialled before the first message, which costs round trips: one
-for TCP, one for agreeing on Noise, one for Noise (the third message of its XX pattern goes out
-together with what follows), one for agreeing on yamux and one for agreeing on the protocol of
-the stream. That is what `host/` does. Whoever was dialled can use the connection as well.
+A peer that is not connected is dialled before the first message, which costs two round trips: one
+for TCP, and one for Noise, whose negotiation goes out together with its first message; yamux and
+the stream's protocol go out together with what follows. That is what `host/` does. Whoever was
+dialled can use the connection as well.
 
 Simplified: a node has one limit for both directions, and closes the connection that is idle the
 longest when it is reached; a message's size and its processing take no time.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIAL_ROUND_TRIPS: Final = 5.0
+DIAL_ROUND_TRIPS: Final = 2.0
 # host/swarm.py: 256 inbound and 128 outbound.
 MAX_CONNECTIONS: Final = 384
 

@@ -14,6 +14,7 @@ from formation_p2p.peer.events import CancelJob, Explain, Explained, Leave, Refu
 from formation_p2p.peer.peer import Peer
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.liars import Liar
+from formation_p2p.trust.network import Network
 from formation_p2p.workload.task import Job
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class SimNode:
     """A peer of the world, by name. `told` is what its jobs told, `explained` its queries'; each
-    of those is handed to `heard` as well. Its peer comes into being when it is first needed.
+    of those is handed to `heard` as well. Its peer comes into being when it is first needed, and
+    so does its `network`, with its grant.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` whom it was ever connected to, where connections are not
@@ -37,6 +39,7 @@ class SimNode:
     contact: Contact
     gates: tuple[Contact, ...]
     born: Callable[[], Peer | Liar] = field(repr=False)
+    network: Callable[[], Network] = field(repr=False)
     site: int = 0
     side: int = 0
     alive: bool = True

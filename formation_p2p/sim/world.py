@@ -21,6 +21,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from formation_p2p.dht import messages as kad
@@ -109,6 +110,8 @@ class World:
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
         self.run: Run = run or (lambda execute: (1.0, Succeeded(execute.payload)))
         self.layout: Layout | None = None
+        # What else is to be done with one in the layout that wakes.
+        self.woken: Callable[[SimNode], None] = lambda node: None
         self.connections = connections
         self._lean = lean
         self._loss = loss
@@ -153,15 +156,16 @@ class World:
         address = public_address(number) if public else private_address(number)
         contact = Contact(identity.peer_id, (address,))
 
-        def born() -> Peer | Liar:
-            root = self._identity("another root") if stranger else self._root
+        @cache
+        def joined() -> Network:
+            root = self._root if not stranger else self._identity("another root")
             granted = issue(root, rights or Rights(int(EPOCH_UNIX_S) + 10**7), identity.peer_id)
             network = Network(root.public_key, (), granted)
-            if stranger:
-                # It knows the network's public side, and shows a grant that is worth nothing.
-                network = _disguised(network, self._root.public_key)
-            rng = random.Random(f"{self.seed}/{name}")
-            peer = Peer(identity, network, rng, self._terms)
+            # A stranger knows the network's public side, and shows a grant that is worth nothing.
+            return _disguised(network, self._root.public_key) if stranger else network
+
+        def born() -> Peer | Liar:
+            peer = Peer(identity, joined(), random.Random(f"{self.seed}/{name}"), self._terms)
             if not liar:
                 return peer
             return Liar(peer, lie, random.Random(f"{self.seed}/{name}/lies"))
@@ -169,7 +173,7 @@ class World:
         if gates is None:
             gates = list(self.nodes.values())[:1]
         known = tuple(gate.contact for gate in gates)
-        node = SimNode(name, number, self, identity, contact, known, born, site)
+        node = SimNode(name, number, self, identity, contact, known, born, joined, site)
         self.nodes[name] = node
         self._by_id[identity.peer_id] = node
         self._numbered.append(node)
@@ -209,15 +213,17 @@ class World:
         """Have something happen in a while."""
         self._at(self.now_s + delay_s, action, *arguments)
 
-    def wake(self, node: SimNode) -> None:
-        """Have a node join. One in the `layout` has been there for long: its table is full."""
+    def wake(self, node: SimNode, *events: Event) -> None:
+        """Have a node join. One in the `layout` has been there for long: its table is full, and
+        it has spoken to everybody in it. Of `events` it is told before it knows anybody."""
         if node.awake:
             return
         node.awake = True
         if self.layout is None or node.identity.key not in self.layout:
             self.tell(node, Joined(node.contact.addresses, node.gates))
             return
-        self.tell(node, Joined(node.contact.addresses, ()))
+        for event in (Joined(node.contact.addresses, ()), *events):
+            self.tell(node, event)
         known = self.layout.known_to(node.identity.key)
         # That it can be dialled was found out before: it has nobody to tell it, or to ask.
         for contact in known[:VOTERS]:
@@ -236,6 +242,7 @@ class World:
         dht.table.looked_into(
             node.identity.key, self.now_s - rng.random() * EARLIEST * OWN_REFRESH_S
         )
+        self.woken(node)
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
@@ -369,6 +376,8 @@ class World:
         elif self._is_in_vain(node, other) or self._is_lost():
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:
+            if self.layout is not None:
+                self.wake(other)  # whom it is connected to by now counts
             request = ask.message
             if not self._lean:
                 request = kad.parse_request(kad.encode(request))

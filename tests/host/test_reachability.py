@@ -283,9 +283,9 @@ def test_nobody_is_dialled_but_who_asks() -> None:
             dialled: list[str] = []
             dial = bob.stack._running.swarm._dial_address
 
-            async def watched(address: TcpAddress, peer: str) -> object:
+            async def watched(address: TcpAddress, peer: str, **how: bool) -> object:
                 dialled.append(str(address))
-                return await dial(address, alice.peer_id)
+                return await dial(address, alice.peer_id, **how)
 
             bob.stack._running.swarm._dial_address = watched  # type: ignore[assignment,method-assign]
             connection.remote_host = "192.0.2.7"  # as if it came from elsewhere

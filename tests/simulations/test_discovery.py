@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.discovery.terms import Terms
 from simulations import discovery, tradeoff
 
 ROOT = Path(__file__).parents[2]
@@ -80,11 +81,59 @@ def test_where_all_are_announced_already_the_same_is_found(
     figures = run("--nodes 300 --placed --minutes 0.8 --queries 26 --clients 0.05", capsys)
     assert figures["exact_share"] == 1
     assert figures["messages"].get("announce", 0) == 0
-    assert figures["busiest_over_mean"] > 1
+    assert figures["busiest_over_mean_all"] >= figures["busiest_over_mean"] > 1
     figures = run("--nodes 40 --placed --minutes 0.2 --queries 0 --liars 0.2", capsys)
     assert figures["entries"] > 0
+
+
+def test_some_of_those_who_are_there_announce_themselves_and_cost_what_they_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--nodes 60 --placed --geometry all --workers-per-bucket 3 --minutes 1.5 --queries 0"
+    assert run(words, capsys)["announce_messages_per_worker_min"] == 0
+    figures = run(f"{words} --announcing 10", capsys)
+    # Three names of 52 peers, each with 8 of them, and more for samples and acknowledgements,
+    # every 84 s.
+    assert 10 < figures["announce_messages_per_worker_min"] < 40
+
+
+def test_all_go_on_to_announce_themselves_as_they_did_and_nothing_moves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--nodes 120 --placed --clients 0.05 --liars 0.05 --queries 26"
+    before = run(f"{words} --minutes 0.1", capsys)
+    after = run(f"{words} --minutes 2.5 --announcing all", capsys)
+    assert after["virtual_s"] > Terms().ttl_s
+    for name in ("entries", "busiest_entries", "busiest_over_mean", "members"):
+        assert after[name] == before[name]
+    assert after["live_found_share"] == 1
+    # Each has about 24 entries with others, which are told every 84 s.
+    assert 5 < after["announce_messages_per_worker_min"] < 24
+
+
+def test_people_come_to_a_placed_town_and_go(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--nodes 120 --placed --churn golem --churn-speed 100 --minutes 3 --queries 26"
+    figures = run(words, capsys)
+    assert figures["crashed"] > 10
+    assert figures["came"] > 10
+    assert figures["live_found_share"] > 0.95
+    assert figures["dead_share"] < 0.4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--placed --minutes 10",
+        "--announcing 5",
+        "--placed --announcing 50 --nodes 60",
+        "--placed --announcing 5 --minutes 8",
+        "--placed --announcing some",
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run("--placed --minutes 10", capsys)
+        run(words, capsys)
+    assert "--announcing" in capsys.readouterr().err
 
 
 def test_where_everybody_is_in_every_bucket_each_is_as_large(

@@ -112,8 +112,8 @@ def test_each_bucket_is_told_apart() -> None:
 
 def test_the_load_is_over_all_peers_and_over_those_who_keep_anything() -> None:
     figures = Load((0, 0, 2, 6)).figures()
-    assert figures["busiest_over_mean"] == 3
-    assert figures["busiest_over_mean_storing"] == 1.5
+    assert figures["busiest_over_mean_all"] == 3
+    assert figures["busiest_over_mean"] == 1.5
     assert Load(()).figures()["busiest_over_mean"] is None
 
 

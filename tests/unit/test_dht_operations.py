@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.capability.buckets import bucket_key
+from formation_p2p.dht import operations
+from formation_p2p.dht.lookup import Lookup
 from formation_p2p.dht.messages import (
     MAX_PROVIDERS,
     Added,
@@ -21,12 +23,13 @@ from formation_p2p.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.dht.operations import Delivery, Published, Searched
+from formation_p2p.dht.operations import Delivery, OperationId, Published, Search, Searched
 from formation_p2p.dht.rpc import AskFailed
 from formation_p2p.dht.store import value_name
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import Key, key_of
+from formation_p2p.records.profile import SignedProfile
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first, village
 
@@ -394,3 +397,17 @@ def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
         assert [contact.peer_id for contact in searched.closest] == truth
         asked[width] = searched.asked
     assert asked[1] <= asked[3] <= asked[20]
+
+
+def test_a_search_gathers_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whom it has, it still takes newer records of."""
+    monkeypatch.setattr(operations, "MAX_FOUND", 2)
+    records = Alone("alice").dht.records
+    search: Search[SignedProfile] = Search(
+        OperationId(1), Lookup(Key(0), (), own=ALICE.peer_id), GetProviders(ANY), "a test"
+    )
+    for sequence in (1, 2):
+        signed = [world.signed(name, NOW, sequence=sequence) for name in ("bob", "carol", "dave")]
+        search.gather(records, [(each.profile.peer_id, each) for each in signed])
+    found = {each.profile.peer_id: each.profile.sequence for each in search.found.values()}
+    assert found == {BOB.peer_id: 2, CAROL.peer_id: 2}

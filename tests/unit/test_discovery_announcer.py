@@ -616,3 +616,28 @@ def test_what_is_withdrawn_is_told_as_a_value_which_is_answered() -> None:
     assert isinstance(request, PutValue)
     assert reply == kad.Stored(request.name, request.value)
     assert open_profile(request.value, town.now.unix_s).profile.withdrawn
+
+
+# -- what comes too late --------------------------------------------------------------------------
+
+
+def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
+    town, alice = settled("alice", "bob")
+    alice.start()
+    alice.announcer._shelves.clear()  # the lookup of its own value's holders is under way
+    town.elapse(1)
+    assert alice.issued  # its buckets' names were found later
+    assert not holders(town, value_name(alice.node.peer_id))
+
+
+def test_what_a_holder_says_of_names_that_were_left_meanwhile_is_dropped() -> None:
+    town, alice = settled("alice", "bob")
+    alice.start()
+    alice.rest()
+    alice.announcer._due_s = town.now_s
+    alice.tick(town.now)
+    town.perform(alice.node)
+    alice.announcer._shelves.clear()  # the acknowledgements are under way
+    town.elapse(1)
+    assert not alice.announcer._ready
+    assert not alice.announcer._publishing

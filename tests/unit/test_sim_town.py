@@ -217,6 +217,34 @@ def test_in_a_laid_out_town_without_connections_nobody_dials() -> None:
     assert len(nodes[0].peer.dht.table) > 20
 
 
+def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
+    world, nodes = sleepy_town()
+    world.wake(nodes[0])
+    assert world.connections is not None
+    known = {contact.peer_id for contact in nodes[0].peer.dht.table}
+    connected = {world._numbered[n].identity.peer_id for n in world.connections.of(0)}
+    assert connected == known
+    # Whoever is asked has been there for as long: who asks it may be known to it.
+    [other] = [n for n in nodes if n.identity.peer_id not in known and n is not nodes[0]][:1]
+    assert world.layout is not None
+    known_to_other = world.layout.known_to(other.identity.key)
+    world._ask(nodes[0], Ask(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
+    assert other.awake
+    assert len(world.connections.of(other.number)) == len(known_to_other) + 1
+
+
+def test_what_else_there_is_to_do_with_one_who_wakes_is_done_once() -> None:
+    world, nodes = sleepy_town(40)
+    woken: list[SimNode] = []
+    world.woken = woken.append
+    world.wake(nodes[0], world.machine(cpu=2, drivers=("process",)))
+    world.wake(nodes[0])
+    assert woken == nodes[:1]
+    assert world.messages.total() == 0  # it was told before it knew anybody
+    newcomer = world.add("newcomer", public=True, gates=nodes[:1])
+    assert newcomer not in woken
+
+
 def test_who_comes_to_a_town_that_was_laid_out_joins_it() -> None:
     world, nodes = sleepy_town()
     newcomer = world.add("newcomer", public=True, gates=nodes[:2])
