@@ -402,10 +402,9 @@ def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
 def test_a_search_gathers_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whom it has, it still takes newer records of."""
     monkeypatch.setattr(operations, "MAX_FOUND", 2)
-    records = Alone("alice").dht.records
-    search: Search[SignedProfile] = Search(
-        OperationId(1), Lookup(Key(0), (), own=ALICE.peer_id), GetProviders(ANY), "a test"
-    )
+    records = Alone().records
+    lookup = Lookup(Key(0), (), own=ALICE.peer_id)
+    search: Search[SignedProfile] = Search(OperationId(1), lookup, GetProviders(ANY), "a test")
     for sequence in (1, 2):
         signed = [world.signed(name, NOW, sequence=sequence) for name in ("bob", "carol", "dave")]
         search.gather(records, [(each.profile.peer_id, each) for each in signed])
