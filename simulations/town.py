@@ -136,6 +136,7 @@ class Town:
     def _place(self, residents: Sequence[Resident]) -> float:
         """Everybody has been there for long. Returns after how long what is measured is steady."""
         plan, world = self.plan, self.world
+        world.refreshes = plan.resumed
         workers = [
             (resident.node, machine(resident.in_buckets, rare=resident.rare))
             for resident in residents

@@ -64,7 +64,7 @@ from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.keyspace import distance, key_of
 
-# A request, dial included. A wide-area dial takes three round trips of at most 0.3 s (the 90th
+# A request, dial included. A wide-area dial takes two round trips of at most 0.3 s (the 90th
 # percentile between PlanetLab hosts); three seconds leave room for one lost packet.
 REQUEST_TIMEOUT_S: Final = 3.0
 # With an empty table the gates are asked again, ever more rarely. One that is not in the table,

@@ -247,12 +247,16 @@ def parse_request(raw: bytes) -> Request:
     if wire.type == _Type.GET_PROVIDERS:
         return GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
     if wire.type == _Type.ADD_PROVIDER:
-        providers = _read_providers(wire)
+        # Before their addresses are read, which takes a millisecond for some.
+        providers = _read_providers(wire) if len(wire.providerPeers) == 1 else ()
         if len(providers) != 1:
-            raise ProtocolViolation(f"ADD_PROVIDER names {len(providers)} providers, not one")
+            count = len(wire.providerPeers)
+            raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, not one we can read")
         more = tuple(wire.moreKeys[:MAX_NAMES])
         if not all(0 < len(name) <= MAX_NAME_BYTES for name in more):
             raise ProtocolViolation(f"a further key of other than 1 to {MAX_NAME_BYTES} bytes")
+        if len({wire.key, *more}) <= len(more):  # each is counted, for who waits for a reply
+            raise ProtocolViolation("a key is given twice")
         return AddProvider(wire.key, providers[0], more, wire.acknowledged)
     if wire.type == _Type.GET_VALUE:
         return GetValue(wire.key)

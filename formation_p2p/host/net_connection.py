@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# To agree on a protocol for a stream: a round trip, or two where it is the first stream of a
-# connection, and a busy peer.
+# To agree on a protocol for a stream: a round trip, and a busy peer.
 NEGOTIATION_S: Final = 5.0
 # To learn a peer's addresses, and how long its first requests wait for that.
 IDENTIFY_S: Final = 10.0

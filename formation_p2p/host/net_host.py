@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import trio
 from libp2p.custom_types import TProtocol
@@ -28,6 +29,7 @@ from formation_p2p.host import net_identify, net_negotiation
 from formation_p2p.host.frames import encode_frame
 from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_connection import IDENTIFY_S, NEGOTIATION_S, Connection
+from formation_p2p.host.net_shares import Pace
 from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import peer_id_from_bytes
 
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from libp2p.peer.id import ID
 
 log = logging.getLogger(__name__)
+
+# Of one connection; a node's addresses change a few times a day. Reading 32 takes 30 ms at worst.
+PUSHES_PER_S: Final = 1
 
 
 class GuardedHost(BasicHost):
@@ -57,6 +62,7 @@ class GuardedHost(BasicHost):
         swarm.notifees.clear()  # BasicHost's, which would identify each peer once more
         self._swarm = swarm
         self._on_told = on_told
+        self._push_paces: WeakKeyDictionary[Connection, Pace] = WeakKeyDictionary()
         self.addresses: tuple[str, ...] = ()
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
@@ -119,8 +125,9 @@ class GuardedHost(BasicHost):
     async def _told(self, stream: INetStream) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""
         assert isinstance(stream, Channel)
-        with trio.fail_after(IDENTIFY_S):
-            said = await net_identify.read_message(stream)
         connection = self._swarm.connection_of(stream)
+        with trio.fail_after(IDENTIFY_S):
+            await self._push_paces.setdefault(connection, Pace(PUSHES_PER_S)).wait()
+            said = await net_identify.read_message(stream)
         if connection.pushed(said):
             self._on_told(connection)

@@ -11,6 +11,7 @@ sent, or is answered, only after the peer has agreed to that.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 # Whoever is asked (the peer's own state machine) answers at once, or has lost the request.
 ANSWER_S: Final = 10.0
 
+# Echoes of what needs no answer, by a peer that was slow to read.
+MAX_ECHOES: Final = 1024
+
 Asked = Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
 
 
@@ -52,7 +56,7 @@ async def serve_kad(
             else:
                 await share.answering.acquire()
             try:
-                response = await _answer(connection.as_server(protocol), request, asked)
+                response = await _answer(connection.as_server(protocol), request, asked, share)
             finally:
                 share.answering.release()
             if response is not None:
@@ -61,7 +65,7 @@ async def serve_kad(
                     await channel.write(framed)
 
 
-async def _answer(sender: Contact, request: bytes, asked: Asked) -> bytes | None:
+async def _answer(sender: Contact, request: bytes, asked: Asked, share: Share) -> bytes | None:
     answered = trio.Event()
     answers: list[bytes | None] = []
 
@@ -69,7 +73,9 @@ async def _answer(sender: Contact, request: bytes, asked: Asked) -> bytes | None
         answers.append(response)
         answered.set()
 
+    began_s = time.perf_counter()
     asked(sender, request, answer)
+    share.kad_pace.charge(time.perf_counter() - began_s)  # some cost ten times as much as others
     if not answers:  # which is rare: the peer's state machine answers before it returns
         with trio.fail_after(ANSWER_S):
             await answered.wait()
@@ -178,6 +184,7 @@ class _Line:
         self._refusal: RemoteError | None = None
         self._writing = trio.Lock()
         self._waiting: deque[_Request] = deque()
+        self._echoes = 0  # that may come, where no answer is expected
 
     @property
     def broken(self) -> bool:
@@ -185,6 +192,7 @@ class _Line:
 
     async def request(self, frame: bytes) -> bytes | None:
         request = _Request()
+        self._echoes = min(self._echoes + 1, MAX_ECHOES)
         try:
             await self._write(encode_frame(frame), [request] if self._expects_answer else [])
         except IOException as error:
@@ -223,7 +231,8 @@ class _Line:
         self._confirmed.set()
         with FrameReader(self._channel, share, MAX_KAD_FRAME_BYTES) as frames:
             while (response := await frames.next()) is not None:
-                if not self._expects_answer:
+                if not self._expects_answer and self._echoes:
+                    self._echoes -= 1
                     continue
                 if not self._waiting:
                     raise ProtocolViolation(f"{self.peer} responds to what nobody asked")

@@ -35,6 +35,7 @@ MAX_ANSWERING: Final = 4
 # A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
 # asks each peer once or twice.
 KAD_FRAMES_PER_S: Final = 256
+FRAME_CPU_S: Final = 0.001
 # The events of a few hundred short tasks a second.
 WORK_FRAMES_PER_S: Final = 1024
 # Peers remembered: some times as many as may be connected.
@@ -61,6 +62,11 @@ class Pace:
         if self._tokens < 0:
             # The streams of a peer share the debt, and each waits for its own place.
             await trio.sleep(-self._tokens / self._per_s)
+
+    def charge(self, cpu_s: float) -> None:
+        """What came took so long to deal with: beyond the millisecond that each has, it counts
+        as so many more."""
+        self._tokens -= max(cpu_s - FRAME_CPU_S, 0.0) / FRAME_CPU_S
 
 
 class Share:

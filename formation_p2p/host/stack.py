@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
 WORK_PROTOCOL: Final = "/formation/work/1.0.0"
+# In a minute. Of more, which one peer that keeps coming back can cause, the log tells only
+# whoever debugs.
+MAX_DROPS_TOLD: Final = 10
 
 
 class Handlers(Protocol):
@@ -96,6 +100,7 @@ class Stack:
         self._kad_protocol = kad_protocol
         self._work_protocol = work_protocol
         self._pending: set[trio.CancelScope] = set()
+        self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
         self._network: Network | None = None
         self._closing = trio.Event()
         self._closed = trio.Event()
@@ -196,8 +201,15 @@ class Stack:
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""
-        log.info("dropping %s: %s", peer, reason)
-        self._running.swarm.abort_peer(peer, reason)
+        if self._network is None:
+            return  # they are closed already, or soon
+        now_s = trio.current_time()
+        if len(self._dropped_s) < MAX_DROPS_TOLD or self._dropped_s[0] <= now_s - 60:
+            self._dropped_s.append(now_s)
+            log.info("dropping %s: %s", peer, reason)
+        else:  # whoever comes back for more must not fill the log
+            log.debug("dropping %s: %s", peer, reason)
+        self._network.swarm.abort_peer(peer, reason)
 
     async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool | None:
         """Whether a connected peer can be dialled, over a new connection, at the address which

@@ -36,7 +36,7 @@ RoundId = NewType("RoundId", int)
 
 # How long to wait for a better offer once there is one.
 DELIBERATION_S: Final = 0.5
-# How long to wait for any answer at all: a dial of three slow round trips, and a retry.
+# How long to wait for any answer at all: a dial of two slow round trips, and a retry.
 ANSWER_S: Final = 3.0
 # Renew at this part of a lease's life, then every second until it is answered.
 RENEW_AT: Final = 2 / 3

@@ -44,6 +44,7 @@ from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.execution.effects import Execute, ExecutionEnded, ExecutionStarted, Kill
 from formation_p2p.identity import Identity, PeerId, key_of_peer
+from formation_p2p.keyspace import Key, distance
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Received, Send, Undelivered
@@ -110,6 +111,9 @@ class World:
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
         self.run: Run = run or (lambda execute: (1.0, Succeeded(execute.payload)))
         self.layout: Layout | None = None
+        # Whether those in the layout keep their tables fresh. Where nobody comes or goes nothing
+        # comes of it, but that everybody wakes.
+        self.refreshes = True
         # What else is to be done with one in the layout that wakes.
         self.woken: Callable[[SimNode], None] = lambda node: None
         self.connections = connections
@@ -127,6 +131,7 @@ class World:
         self._count = 0
         self._asks: dict[int, _Asking] = {}
         self._delivered_s: dict[tuple[str, str], float] = {}
+        self._waking: SimNode | None = None
 
     # -- the people -----------------------------------------------------------------------------
 
@@ -222,26 +227,30 @@ class World:
         if self.layout is None or node.identity.key not in self.layout:
             self.tell(node, Joined(node.contact.addresses, node.gates))
             return
+        self._waking = node
         for event in (Joined(node.contact.addresses, ()), *events):
             self.tell(node, event)
         known = self.layout.known_to(node.identity.key)
         # That it can be dialled was found out before: it has nobody to tell it, or to ask.
         for contact in known[:VOTERS]:
             self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
+        self._waking = None
         dht = node.peer.dht
         # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
         dht._retry_at, dht._refresh._is_new = float("inf"), False
         rng = random.Random(f"{self.seed}/{node.name}/table")
-        dht._refresh.at_s = self.now_s + rng.random() * OWN_REFRESH_S / 8
+        starts_s = self.now_s + rng.random() * OWN_REFRESH_S / 8
+        dht._refresh.at_s = starts_s if self.refreshes else float("inf")
+        self.layout.fill(dht.table, node.identity.key)
+        looked: dict[int, Key] = {0: node.identity.key}  # one in each bucket, and itself
         for contact in known:
-            dht.table.saw(contact, self.now_s)
-            looked_s = self.now_s - rng.random() * EARLIEST * BUCKET_REFRESH_S
-            dht.table.looked_into(key_of_peer(contact.peer_id), looked_s)
+            key = key_of_peer(contact.peer_id)
+            looked[distance(node.identity.key, key).bit_length()] = key
             if self.connections is not None:
                 self.connections.connect(node.number, self._by_id[contact.peer_id].number)
-        dht.table.looked_into(
-            node.identity.key, self.now_s - rng.random() * EARLIEST * OWN_REFRESH_S
-        )
+        for length, key in looked.items():
+            every_s = BUCKET_REFRESH_S if length else OWN_REFRESH_S
+            dht.table.looked_into(key, self.now_s - rng.random() * EARLIEST * every_s)
         self.woken(node)
 
     def kill(self, node: SimNode) -> None:
@@ -430,6 +439,8 @@ class World:
         if serves_dht == node.serves_dht:
             return
         node.serves_dht = serves_dht
+        if node is self._waking:
+            return  # they have known it for long
         if self.connections is None:
             connected = [self.nodes[name] for name in sorted(node.asked)]
         else:

@@ -15,7 +15,9 @@ from formation_p2p.dht import messages as kad
 from formation_p2p.dht.reachability import Reach
 from formation_p2p.effects import Contact
 from formation_p2p.host.net_addresses import TcpAddress, dial_back, is_this_machine, told_by
+from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_identify import Identified
+from formation_p2p.host.net_yamux import Muxer
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.swarm import MAX_DIALLED_BACK
@@ -213,6 +215,34 @@ def test_who_asks_and_does_not_say_that_it_serves_is_known_without_addresses() -
             senders = [sender for sender, _ in bob.requests]
             assert senders == [Contact(alice.peer_id), alice.contact]
             assert bob.met == [alice.contact]
+
+    run(story)
+
+
+def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() -> None:
+    """Other implementations do not introduce themselves when they dial."""
+
+    async def story() -> None:
+        alice, bob = Node(), Node(listen=())
+        async with running(alice, bob):
+            address = TcpAddress.parse(alice.stack.addresses[0])
+            muxer = (
+                await bob.stack._running.swarm._dial_address(address, alice.peer_id)
+            ).muxed_conn
+            assert isinstance(muxer, Muxer)
+            client = Identified((), frozenset({"/other"}))
+            server = Identified((), frozenset({"/other", KAD_PROTOCOL}))
+            dialled = Connection(muxer, inbound=False)
+            assert [dialled.pushed(client)] == [True]
+            ours = Connection(muxer, inbound=True)
+            assert [ours.pushed(said) for said in (client, client, server)] == [False, True, True]
+            foreign = Connection(muxer, inbound=True)
+            foreign.told(client)  # which we had asked for
+            assert foreign.pushed(client) is False
+            changed = Connection(muxer, inbound=True)
+            changed.told(client)
+            assert changed.pushed(server) is True
+            await muxer.close()
 
     run(story)
 

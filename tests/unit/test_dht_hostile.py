@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.capability.shards import shard_key
+from formation_p2p.dht import kad_pb2
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.messages import (
     Added,
@@ -23,8 +24,10 @@ from formation_p2p.dht.messages import (
 from formation_p2p.dht.subnets import crowding
 from formation_p2p.discovery.home import MAX_MOVES
 from formation_p2p.effects import Contact
+from formation_p2p.errors import ProtocolViolation
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import MAX_DEPTH, Key, key_of
+from formation_p2p.records.addresses import address_text
 from formation_p2p.records.profile import open_profile
 from tests.unit import dht_world as world
 from tests.unit.dht_world import DhtWorld, Lie
@@ -169,3 +172,21 @@ def test_added_closer_peers_that_do_not_exist_cost_one_round_of_writes_each_time
     for name, shelf in alice.announcer._shelves.items():
         assert sum(node.held(name, town.now) != [] for node in town.nodes.values()) >= 4
         assert shelf.holders
+
+
+def test_a_name_given_twice_would_be_counted_twice_and_is_refused() -> None:
+    alice = world.signed("alice", world.NOW)
+    with pytest.raises(ProtocolViolation, match="twice"):
+        kad.parse_request(kad.encode(world.added(alice, b"a name", b"another", b"a name")))
+
+
+def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
+    wire = kad_pb2.Message(type=kad_pb2.Message.ADD_PROVIDER, key=b"a name")
+    for number in range(32):
+        wire.providerPeers.add(
+            id=b"\x00\x24" + bytes(36), addrs=[b"\x04\x0a\x09\x08" + bytes([number])]
+        )
+    before = address_text.cache_info().misses
+    with pytest.raises(ProtocolViolation, match="names 32 providers"):
+        kad.parse_request(wire.SerializeToString())
+    assert address_text.cache_info().misses == before

@@ -1,0 +1,148 @@
+"""Peers that wear a node out through the DHT, or through what stands around it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
+
+from formation_p2p.dht import kad_pb2
+from formation_p2p.dht import messages as kad
+from formation_p2p.effects import Contact
+from formation_p2p.host import net_identify
+from formation_p2p.host.frames import encode_frame
+from formation_p2p.host.net_host import PUSHES_PER_S
+from formation_p2p.host.net_kad import MAX_ECHOES
+from formation_p2p.host.net_shares import BURST_S
+from formation_p2p.host.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
+from formation_p2p.identity import Identity
+from tests.host import mallory
+from tests.host.stacks import Answer, Node, run, running, until
+from tests.host.test_reachability import Host, up
+
+
+def test_whoever_asks_for_what_takes_long_gets_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("formation_p2p.host.net_shares.KAD_FRAMES_PER_S", 25)
+
+    def take_long(frame: bytes, answer: Answer) -> None:
+        time.sleep(0.01)
+        answer(b"")
+
+    async def story() -> None:
+        victim = Node()
+        victim.respond = take_long
+        async with running(victim):
+            hand = await mallory.muxed(victim)
+            await hand.open(1, KAD_PROTOCOL)
+            await hand.data(1, encode_frame(b"dear") * 100)
+            await until(lambda: victim.requests)
+            await trio.sleep(1.5)
+            assert len(victim.requests) < 20  # of a hundred, for which it has the tokens
+
+    run(story)
+
+
+def test_answers_to_what_has_none_are_not_read_without_end() -> None:
+    async def chatter(stream: INetStream) -> None:
+        while True:
+            await stream.write(encode_frame(b"?") * 100)
+
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            bob.stack._running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), chatter)
+            await alice.stack.ask(bob.contact, b"keep this", timeout_s=2, expects_answer=False)
+            assert MAX_ECHOES > 1
+            await until(lambda: not alice.stack._running.kad._lines, within_s=2)
+
+    run(story)
+
+
+def test_peers_that_are_dropped_again_and_again_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "formation_p2p")
+
+    async def story() -> None:
+        alice = Node()
+        async with running(alice):
+            for _ in range(100):
+                alice.stack.drop(Identity.from_seed(os.urandom(32)).peer_id, "a bad frame")
+        alice.stack.drop(alice.peer_id, "it is closed, and has nobody to drop")
+
+    run(story)
+    assert len(caplog.records) == MAX_DROPS_TOLD
+
+
+def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            bob.met.clear()
+            connection = alice.stack._running.swarm.connection_to(bob.peer_id)
+            assert connection is not None
+            for number in range(30):
+                here = (f"/ip4/192.0.2.{number}/tcp/4001",)
+                channel = await connection.open(net_identify.PUSH_PROTOCOL)
+                await channel.write(encode_frame(net_identify.message(b"", here, (), None)))
+                await channel.close()
+            await trio.sleep(1)
+            assert 1 <= len(bob.met) <= (BURST_S + 2) * PUSHES_PER_S
+
+    run(story)
+
+
+def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages that parse, in fields that nobody fills so; and then any bytes."""
+    rng = random.Random(1)
+
+    def message() -> bytes:
+        wire = kad_pb2.Message(
+            type=rng.randrange(6),  # type: ignore[arg-type]
+            key=rng.randbytes(rng.choice([0, 1, 34, 128, 129])),
+            clusterLevelRaw=rng.choice([0, -1, 2**31 - 1]),
+            moreKeys=[rng.randbytes(rng.choice([1, 34, 129])) for _ in range(rng.choice([0, 70]))],
+            acknowledged=rng.random() < 0.5,
+            dialBack=rng.random() < 0.5,
+            reached=rng.random() < 0.5,
+        )
+        if rng.random() < 0.7:
+            wire.query.target = rng.randbytes(rng.choice([0, 32]))
+            wire.query.requirements = rng.choice([b"", b"\x81" * 2000, rng.randbytes(100)])
+            wire.query.limit = rng.choice([0, 1, 2**32 - 1])
+        for _ in range(rng.choice([0, 1, 1, 30])):
+            peer = wire.providerPeers.add(id=b"\x00\x24" + rng.randbytes(36))
+            peer.profile = rng.randbytes(rng.choice([0, 10, 300]))
+            peer.addrs.extend(rng.randbytes(rng.choice([1, 8, 100])) for _ in range(9))
+        wire.record.value = rng.randbytes(rng.choice([0, 100, 5000]))
+        raw: bytes = wire.SerializeToString()
+        return raw if rng.random() < 0.9 else rng.randbytes(rng.randrange(50))
+
+    async def story() -> None:
+        victim, good = Host(tmp_path / "victim"), Node(listen=())
+        async with up(victim), running(good):
+            contact = Contact(victim.identity.peer_id, victim.stack.announced)
+            door = Node()
+            door.identity, door.stack = victim.identity, victim.stack
+            find = kad.encode(kad.FindNode(b"anything"))
+            for _ in range(10):
+                hand = await mallory.muxed(door)
+                for sid in range(1, 41, 2):
+                    await hand.open(sid, KAD_PROTOCOL)
+                    await hand.data(sid, encode_frame(message()))
+                assert await good.stack.ask(contact, find, timeout_s=2) is not None
+                await hand.pipe.close()
+            assert not victim.shell._peer.dht.records.load  # type: ignore[attr-defined]
+
+    run(story, within_s=30)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]

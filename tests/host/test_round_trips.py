@@ -1,0 +1,284 @@
+"""How long a dial takes on a link that is slow both ways, and what is said before an answer.
+
+Of the round trips here TCP's own is missing: the kernel takes a connection before it is delayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.security.noise.transport import Transport as NoiseTransport
+
+from formation_p2p.effects import Contact
+from formation_p2p.errors import Unreachable
+from formation_p2p.host import net_negotiation, net_yamux
+from formation_p2p.host.net_negotiation import HEADER, NOT_SPOKEN
+from formation_p2p.host.net_tcp import TcpStream
+from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.identity import Identity
+from formation_p2p.units import KIB
+from tests.host.stacks import Node, run, running, until
+
+ONE_WAY_S = 0.1
+ROUND_TRIP_S = 2 * ONE_WAY_S
+
+
+# -- a slow link ----------------------------------------------------------------------------------
+
+
+async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+    """Each byte ONE_WAY_S late, and in order."""
+    send, receive = trio.open_memory_channel[tuple[float, bytes]](10_000)
+
+    async def deliver() -> None:
+        async for due_s, data in receive:
+            await trio.sleep_until(due_s)
+            await sink.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deliver)
+        async for data in source:
+            send.send_nowait((trio.current_time() + ONE_WAY_S, bytes(data)))
+
+
+@asynccontextmanager
+async def far(node: Node) -> AsyncIterator[Contact]:
+    """Where `node` can be dialled over the slow link."""
+
+    async def link(near: trio.SocketStream) -> None:
+        try:
+            there = await trio.open_tcp_stream("127.0.0.1", node.port)
+            async with near, there, trio.open_nursery() as nursery:
+                nursery.start_soon(carry, near, there)
+                nursery.start_soon(carry, there, near)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # one end is gone, and so is the link
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, link, 0)
+        port = listeners[0].socket.getsockname()[1]
+        yield Contact(node.peer_id, (f"/ip4/127.0.0.1/tcp/{port}",))
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def far_apart() -> AsyncIterator[tuple[Node, Node, Contact]]:
+    """Alice, bob, and where alice dials bob. Bob knows no other way to alice."""
+    alice, bob = Node(), Node()
+    async with running(alice, bob), far(bob) as contact:
+        yield alice, bob, contact
+
+
+async def round_trips(act: Callable[[], Awaitable[object]]) -> float:
+    began_s = trio.current_time()
+    await act()
+    return (trio.current_time() - began_s) / ROUND_TRIP_S
+
+
+def test_a_fresh_dial_and_its_first_answer_take_two_round_trips_after_that_of_tcp() -> None:
+    """Noise; the request. It comes with message three, and with who the asker is."""
+
+    async def story() -> None:
+        async with far_apart() as (alice, bob, contact):
+            taken = await round_trips(lambda: alice.ask(contact, b"first"))
+            assert 2 <= taken < 2.9
+            # Bob waited for nothing, and knows whom he answered all the same.
+            assert bob.requests == [(alice.contact, b"first")]
+            assert 1 <= await round_trips(lambda: alice.ask(contact, b"second")) < 1.9
+
+    run(story)
+
+
+def test_all_first_requests_share_the_dial() -> None:
+    async def story() -> None:
+        async with far_apart() as (alice, bob, contact):
+
+            async def ask_all() -> None:
+                async with trio.open_nursery() as nursery:
+                    for number in range(10):
+                        nursery.start_soon(alice.ask, contact, b"%d" % number)
+
+            assert 2 <= await round_trips(ask_all) < 2.9
+            assert len(bob.requests) == 10
+
+    run(story)
+
+
+def test_a_stream_opened_later_costs_no_round_trip_of_its_own() -> None:
+    async def story() -> None:
+        async with far_apart() as (alice, bob, contact):
+            await alice.ask(contact, b"first")
+            kad = alice.stack._running.kad
+            assert 1 <= await round_trips(lambda: kad.ask_apart(contact, b"apart")) < 1.9
+            arrived = trio.Event()
+            bob.take = lambda frame: arrived.set()
+            alice.stack.send(contact, b"work")
+            assert 0.5 <= await round_trips(arrived.wait) < 1.4
+
+    run(story)
+
+
+def test_what_has_no_answer_is_done_only_when_its_stream_is_agreed_on() -> None:
+    async def story() -> None:
+        async with far_apart() as (alice, bob, contact):
+            await alice.ask(contact, b"first")
+
+            async def tell() -> None:
+                await alice.stack.ask(contact, b"tell", timeout_s=5, expects_answer=False)
+
+            assert 1 <= await round_trips(tell) < 1.9
+            assert await round_trips(tell) < 0.5
+            await until(lambda: len(bob.requests) == 3)
+
+    run(story)
+
+
+def test_a_large_first_frame_of_work_waits_for_the_answer_and_arrives() -> None:
+    async def story() -> None:
+        async with far_apart() as (alice, bob, contact):
+            frames = [bytes(100 * KIB), b"small", b"last"]
+            for frame in frames:
+                alice.stack.send(contact, frame)
+            await until(lambda: len(bob.frames) == 3)
+            assert bob.payloads == frames
+
+    run(story)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def stop_speaking(node: Node, protocol: str) -> None:
+    node.stack._running.host.multiselect.handlers.pop(TProtocol(protocol))
+
+
+@pytest.mark.parametrize("expects_answer", [True, False])
+def test_a_request_on_a_stream_that_is_refused_has_failed(expects_answer: bool) -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            stop_speaking(bob, KAD_PROTOCOL)
+            for _ in range(2):
+                with pytest.raises(Unreachable):
+                    await alice.stack.ask(
+                        bob.contact, b"add", timeout_s=5, expects_answer=expects_answer
+                    )
+            assert bob.requests == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("frame", [b"small", bytes(100 * KIB)])
+def test_work_on_a_stream_that_is_refused_is_undelivered(frame: bytes) -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            stop_speaking(bob, WORK_PROTOCOL)
+            for number in range(1, 3):
+                alice.stack.send(bob.contact, frame)
+                await until(lambda: len(alice.lost) == number)  # noqa: B023
+            assert bob.frames == []
+            assert alice.stack._running.work.sessions == {}
+
+    run(story)
+
+
+# -- a listener by hand ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listener(
+    talk: Callable[[RawConnection, NoiseTransport], Awaitable[None]],
+) -> AsyncIterator[Contact]:
+    """Carol, who has her key, and does with a connection what `talk` does."""
+    carol = Identity.from_seed(bytes(32))
+    noise = NoiseTransport(create_new_key_pair(carol.seed), create_new_noise_key_pair().private_key)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        raw = RawConnection(TcpStream(stream), False)
+        await net_negotiation.agree(raw, ("/noise",))
+        await talk(raw, noise)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, answer, 0)
+        port = listeners[0].socket.getsockname()[1]
+        yield Contact(carol.peer_id, (f"/ip4/127.0.0.1/tcp/{port}",))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([HEADER, NOT_SPOKEN], "does not speak /yamux"),
+        ([HEADER, "/mplex/6.7.0"], "answered '/mplex"),
+        (["HTTP/1.1 400"], "expected /multistream"),
+        ([], "no answer to /yamux"),
+    ],
+)
+def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
+    answers: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_yamux, "CONFIRM_S", 0.3)
+
+    async def talk(raw: RawConnection, noise: NoiseTransport) -> None:
+        secured = await noise.secure_inbound(raw)
+        for message in answers:
+            await secured.write(net_negotiation._encode(message))
+        await trio.sleep_forever()
+
+    async def story() -> None:
+        alice = Node()
+        async with listener(talk) as carol, running(alice):
+            with pytest.raises(Unreachable, match=reason):
+                await alice.ask(carol, b"hello")
+            with pytest.raises(Unreachable, match=reason):
+                await alice.stack.ask(carol, b"add", timeout_s=5, expects_answer=False)
+            alice.stack.send(carol, b"work")
+            await until(lambda: alice.lost)
+            assert reason in alice.lost[0][1]
+            await until(lambda: not list(alice.stack._running.swarm.all()))
+
+    run(story)
+
+
+def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
+    heard: list[bytes] = []
+    over = trio.Event()
+
+    async def talk(raw: RawConnection, noise: NoiseTransport) -> None:
+        stream = raw.stream
+        assert isinstance(stream, TcpStream)
+        take = stream.read
+        messages = 0
+
+        async def read(n: int | None = None) -> bytes:
+            data = await take(n)
+            nonlocal messages
+            messages += 1
+            if messages > 2:  # the length of message one, and message one
+                heard.append(data)
+            return data
+
+        stream.read = read  # type: ignore[method-assign]
+        try:
+            await noise.secure_inbound(raw)
+        except Exception:  # noqa: BLE001  # however the handshake ends
+            over.set()
+
+    async def story() -> None:
+        alice, bob = Node(), Node(listen=())
+        async with listener(talk) as carol, running(alice):
+            with pytest.raises(Unreachable, match="PeerIDMismatches"):
+                await alice.ask(Contact(bob.peer_id, carol.addresses), b"for bob alone")
+            with trio.fail_after(5):
+                await over.wait()
+            assert heard == []
+
+    run(story)
