@@ -248,10 +248,12 @@ def parse_request(raw: bytes) -> Request:
         return GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
     if wire.type == _Type.ADD_PROVIDER:
         # Before their addresses are read, which takes a millisecond for some.
-        providers = _read_providers(wire) if len(wire.providerPeers) == 1 else ()
-        if len(providers) != 1:
+        if len(wire.providerPeers) > 1:
             count = len(wire.providerPeers)
-            raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, not one we can read")
+            raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, not one")
+        providers = _read_providers(wire)
+        if not providers:
+            raise ProtocolViolation("ADD_PROVIDER names 0 providers that can be read, not one")
         more = tuple(wire.moreKeys[:MAX_NAMES])
         if not all(0 < len(name) <= MAX_NAME_BYTES for name in more):
             raise ProtocolViolation(f"a further key of other than 1 to {MAX_NAME_BYTES} bytes")

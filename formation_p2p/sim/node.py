@@ -68,10 +68,6 @@ class SimNode:
         """As others see it: with addresses only once it says that it is a server."""
         return self.contact if self.serves_dht else Contact(self.contact.peer_id)
 
-    @property
-    def is_born(self) -> bool:
-        return self._peer is not None
-
     def submit(self, job: Job) -> None:
         self.world.tell(self, Submit(job))
 

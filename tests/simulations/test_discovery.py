@@ -121,19 +121,21 @@ def test_people_come_to_a_placed_town_and_go(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "why"),
     [
-        "--placed --minutes 10",
-        "--announcing 5",
-        "--placed --announcing 50 --nodes 60",
-        "--placed --announcing 5 --minutes 8",
-        "--placed --announcing some",
+        ("--placed --minutes 10", "--minutes 9 at most"),
+        ("--announcing 5", "without it all announce themselves"),
+        ("--placed --announcing 50 --nodes 60", "at most half of the nodes"),
+        ("--placed --announcing 5 --minutes 8", "--minutes 7 at most"),
+        ("--placed --announcing some", "invalid"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_measured_is_refused(
+    words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         run(words, capsys)
-    assert "--announcing" in capsys.readouterr().err
+    assert why in capsys.readouterr().err
 
 
 def test_where_everybody_is_in_every_bucket_each_is_as_large(

@@ -33,11 +33,12 @@ from tests.unit import dht_world as world
 from tests.unit.dht_world import DhtWorld, Lie
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled
 
+MUCH = 2**32 - 1
 HONEST_MESSAGES = 200  # of alice in five minutes, in a town of twelve
 
 
 def asked_by(town: DhtWorld, name: str) -> int:
-    requests = kad.Request.__args__  # type: ignore[attr-defined]
+    requests = kad.Request.__args__
     return sum(each.sender == name and isinstance(each.message, requests) for each in town.carried)
 
 
@@ -131,7 +132,7 @@ def is_settled(worker: Worker) -> bool:
 @pytest.mark.parametrize(
     "lie",
     [
-        ShardCount(*[2**32 - 1] * 4, MAX_DEPTH, 2**32 - 1),
+        ShardCount(MUCH, MUCH, MUCH, MUCH, MAX_DEPTH, MUCH),
         ShardCount(0, 0, 0, 2**31, MAX_DEPTH, 0),
         ShardCount(2**31, 2**31, 0, 0, 0, 0),
         ShardCount(9, 0, 2**31, 2**31, 1, 0),

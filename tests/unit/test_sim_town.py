@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from formation_p2p.dht.messages import FindNode, Nodes, Pong, Provider, Providers, ShardCount, Value
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed, Met
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import Identity
 from formation_p2p.negotiation.session import Undelivered
@@ -231,6 +231,17 @@ def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
     world._ask(nodes[0], Ask(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
     assert other.awake
     assert len(world.connections.of(other.number)) == len(known_to_other) + 1
+
+
+def test_whom_everybody_has_known_for_long_need_not_say_that_it_can_be_dialled() -> None:
+    world, nodes = sleepy_town(40)
+    world.wake(nodes[0])
+    events = listens(nodes[0])
+    for node in nodes[1:]:
+        world.wake(node)
+        assert node.serves_dht
+    world.elapse(1)
+    assert not any(isinstance(event, Met) for event in events)
 
 
 def test_what_else_there_is_to_do_with_one_who_wakes_is_done_once() -> None:
