@@ -171,7 +171,7 @@ class Placed:
         replicas, half = self._terms.replicas, max(1, self._terms.replicas // 2)
         members: dict[str, list[_Worker]] = {}
         for worker in sorted(self._workers, key=lambda worker: worker.node.identity.key):
-            self._names[value_name(worker.node.identity.peer_id)] = _Name([worker], half)
+            self._names[value_name(worker.node.identity.peer_id)] = _Name([worker], replicas)
             for bucket in _buckets(worker.serve):
                 members.setdefault(bucket, []).append(worker)
         depths: dict[tuple[str, str], int] = {}

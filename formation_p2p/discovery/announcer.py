@@ -326,9 +326,9 @@ class Announcer:
             self._flush(now)
 
     def _room(self, shelf: _Shelf) -> int:
-        """How many peers are to hold it. Of a sample some may be missing, and our own value
-        record nobody asks for who does not know us."""
-        return self._terms.replicas if shelf.is_full else max(1, self._terms.replicas // 2)
+        """How many peers are to hold it. Of a sample some may be missing."""
+        is_sample = shelf.home is not None and not shelf.is_full
+        return max(1, self._terms.replicas // 2) if is_sample else self._terms.replicas
 
     # -- writing --------------------------------------------------------------------------------
 
