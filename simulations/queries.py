@@ -79,8 +79,12 @@ class Queries:
             return
         began_s, messages = world.now_s, node.messages["explain"]
         refused = len(node.refused)
+        number, before = self.asked + 1, node.heard
 
         def heard(explained: Explained) -> None:
+            if explained.query != number:  # of another bucket, asked meanwhile
+                before(explained)
+                return
             spent = node.messages["explain"] - messages
             took_s = world.now_s - began_s
             self.outcomes.append(self._judged(bucket, warmth, explained, spent, took_s))
@@ -89,9 +93,9 @@ class Queries:
                 following = self._near(name) if after == "near" else self._name()
                 world.after(PAUSE_S, self._explain, asker, bucket, after, following)
 
-        self.asked += 1
+        self.asked = number
         node.heard = heard
-        world.tell(node, Explain(self.asked, bucket.needs, name))
+        world.tell(node, Explain(number, bucket.needs, name))
         self.refused += len(node.refused) - refused
 
     def _judged(

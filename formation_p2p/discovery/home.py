@@ -94,9 +94,10 @@ class Home:
         above, below = self.counts.get(low), self.counts.get(high)
         if low == high or now_s < self.moved_s + ttl_s or above is None or below is None:
             return None
-        # Whoever is moving is a member of both shards; a move that most do not make is given up.
-        few = below.members < MERGE or below.members <= above.settled
-        goes_up = few and above.members <= SPLIT
+        # Whoever is moving is a member of both shards. A move that most do not make is given up:
+        # readers stay where most are.
+        goes_up = below.members <= above.settled
+        goes_up = goes_up or (below.members < MERGE and above.members <= SPLIT)
         left_behind = below.settled if goes_up else above.settled
         if left_behind and now_s < self.moved_s + MAX_MOVE_TTLS * ttl_s:
             return None
