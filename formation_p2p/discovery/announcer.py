@@ -64,7 +64,10 @@ CAUSE: Final = "announce"
 # there are 400, and those of before the last change; past this the oldest expire unwithdrawn.
 MAX_HOLDERS: Final = 1_024
 
-Why = Literal["look", "store", "full", "sparse"]
+# In these rounds after its start a worker looks whether others have settled in the shard above.
+LOOK_ABOVE_ROUNDS: Final = (1, 2, 3, 5)
+
+Why = Literal["look", "store", "full", "sparse", "apart"]
 
 
 class _Holder(NamedTuple):
@@ -89,7 +92,7 @@ class _Shelf:
 
 class _Locating(NamedTuple):
     """A lookup of ours: to `look` where a home is, to `store` under a name, or to see whether a
-    shard is `full` or `sparse`, as one peer said."""
+    shard is `full` or `sparse`, as one peer said, or neighbours have settled `apart` from us."""
 
     why: Why
     name: bytes
@@ -210,7 +213,11 @@ class Announcer:
                 self._looked(home, agreed(ended.counts[:BETA]), now)
             else:
                 count = agreed(ended.counts)
-                span = home.is_full(count) if why == "full" else home.is_sparse(count)
+                span = {
+                    "full": home.is_full,
+                    "sparse": home.is_sparse,
+                    "apart": home.is_apart,
+                }[why](count)
                 if span is not None:
                     self._settle(home, span, now)
         self._gathered(now)
@@ -301,7 +308,7 @@ class Announcer:
     def _locate(self, why: Why, name: bytes, home: Home | None, now: Moment) -> None:
         if any(each[:2] == (why, name) for each in self._locating.values()):
             return
-        width = BETA if why == "sparse" else self._terms.replicas
+        width = BETA if why in ("sparse", "apart") else self._terms.replicas
         query = ProviderQuery(self._key, b"", 0)
         operation = self._dht.find_providers(name, query, now, CAUSE, width=width)
         self._locating[operation] = _Locating(why, name, home)
@@ -353,6 +360,12 @@ class Announcer:
             nearest = self._dht.nearest(shelf.name, (*shelf.holders, *known), room)
             if nearest != shelf.holders:
                 self._locate("store", shelf.name, shelf.home, now)
+        if self._round in LOOK_ABOVE_ROUNDS:
+            for home in self._homes.values():
+                low, high = home.span
+                if home.walk is None and low == high > 0:
+                    name = shard_key(self._network_id, home.bucket, self._key, high - 1)
+                    self._locate("apart", name, home, now)
         self._flush(now)
 
     def _flush(self, now: Moment) -> None:

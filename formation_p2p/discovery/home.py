@@ -88,6 +88,12 @@ class Home:
         room = SPLIT - MERGE - above.members
         return Span(high - 1, high) if own.members <= room else None
 
+    def is_apart(self, above: ShardCount) -> Span | None:
+        """Where to move, if neighbours have settled in the shard above ours: we came at the same
+        time, and did not see each other. `arrived` will tell who follows whom."""
+        low, high = self.span
+        return Span(high - 1, high) if low == high > 0 and above.settled else None
+
     def arrived(self, ttl_s: float, now_s: float) -> Span | None:
         """Where to stay, if a move is over."""
         low, high = self.span

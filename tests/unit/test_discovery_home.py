@@ -232,3 +232,15 @@ def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
         if span is not None:
             assert 0 <= span.low <= span.high <= MAX_DEPTH
             assert set(span) & set(home.span)
+
+
+def test_who_finds_neighbours_settled_above_is_in_both_until_it_is_told_who_follows_whom() -> None:
+    """They came at the same time and did not see each other."""
+    home = Home("any")
+    home.settle(Span(2, 2), 0.0)
+    assert home.is_apart(ShardCount(members=9, settled=4)) == Span(1, 2)
+    assert home.is_apart(ShardCount(members=9, shallower=4)) is None  # they are moving already
+    home.settle(Span(1, 2), 1.0)
+    assert home.is_apart(ShardCount(members=9, settled=4)) is None
+    home.settle(Span(0, 0), 2.0)
+    assert home.is_apart(ShardCount(members=9, settled=4)) is None
