@@ -20,8 +20,9 @@ K: Final = 20
 # Candidates kept for a full bucket. As many as the bucket: one for each that might die.
 MAX_REPLACEMENTS: Final = K
 # Who answered this recently is not doubted. A lookup among 10,000 meets some twenty peers for
-# whom there is no room; a ping for each of them would double its cost.
-DOUBT_AFTER_S: Final = 300.0
+# whom there is no room; a ping for each of them would double its cost. Less than the time after
+# which everybody is met again (refresh.py) and there are a hundred times as many pings.
+DOUBT_AFTER_S: Final = 600.0
 # Sooner where somebody else answers at its host and port: a machine that was set up anew.
 CONTESTED_AFTER_S: Final = 10.0
 # In all buckets. A network of a million has 16 that are full, 320 peers; more than this are

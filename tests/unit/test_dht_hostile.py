@@ -22,6 +22,7 @@ from formation_p2p.dht.messages import (
     Stored,
 )
 from formation_p2p.dht.subnets import crowding
+from formation_p2p.discovery.announcer import LOOK_ABOVE_ROUNDS
 from formation_p2p.discovery.home import MAX_MOVES
 from formation_p2p.effects import Contact
 from formation_p2p.errors import ProtocolViolation
@@ -146,8 +147,9 @@ def test_counts_without_measure_end_the_walk_at_the_deepest_shard_at_last(lie: S
     town.carried.clear()
     alice.start()
     town.elapse(300)
-    # At most every depth of its thirteen buckets once, of the eleven peers each time.
-    assert asked_by(town, "alice") < 13 * (MAX_DEPTH + 2) * 11
+    # At most every depth of its thirteen buckets once, and then the one above its home in some
+    # rounds, of the eleven peers each time.
+    assert asked_by(town, "alice") < 13 * (MAX_DEPTH + 2 + len(LOOK_ABOVE_ROUNDS)) * 11
     for each in alice.issued:
         assert open_profile(each.raw, each.profile.issued_unix_s).profile == each.profile
         assert all(low <= high <= MAX_DEPTH for low, high in each.profile.spans)
