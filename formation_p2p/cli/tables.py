@@ -69,7 +69,7 @@ def ranked(found: Sequence[Ranked]) -> Table:
 
 
 def trace(made: Trace) -> Table:
-    table = _table("lookup", "shard", "peers asked", "workers there", "deeper", "that suit")
+    table = _table("lookup", "shard", "peers asked", "workers there", "in deeper shards", "found")
     for number, step in enumerate(made.steps, start=1):
         table.add_row(
             str(number),

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Step:
     """One lookup: the shard of `bucket` for the keys that begin with `prefix` (its bits as text).
 
-    `asked` peers were asked; those nearest to the shard's name hold `members`, of which `found`
-    were told to us because they suit; `deeper` are said to be in deeper shards. Nobody was asked
-    where the answer was remembered from a search just before.
+    `asked` peers were asked; those nearest to the shard's name hold `members`. `found` were told to
+    us: of those that suit, or where nobody does and the last steps look at everyone, of all.
+    `deeper` are said to be in deeper shards. Nobody was asked where the answer was remembered from
+    a search just before.
     """
 
     bucket: str
