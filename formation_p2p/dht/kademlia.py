@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, assert_never
 
-from formation_p2p.dht.lookup import Lookup
+from formation_p2p.dht.lookup import ALPHA, Lookup
 from formation_p2p.dht.messages import (
     AddProvider,
     FindNode,
@@ -59,7 +59,7 @@ from formation_p2p.dht.rpc import (
     Met,
 )
 from formation_p2p.dht.serving import Server
-from formation_p2p.dht.subnets import crowding
+from formation_p2p.dht.subnets import crowding, subnets
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.keyspace import distance, key_of
@@ -193,7 +193,7 @@ class Kademlia(Generic[R]):
         if self._reachability.reach is not Reach.CLIENT:
             by_id[self._own] = Contact(self._own)
         ranked = sorted(by_id.values(), key=lambda c: distance(key_of_peer(c.peer_id), target))
-        crowded = crowding(contact.addresses for contact in ranked)
+        crowded = crowding(subnets(contact.addresses) for contact in ranked)
         first = sorted(range(len(ranked)), key=crowded.__getitem__)[:count]  # stable
         return tuple(ranked[place] for place in sorted(first))
 
@@ -340,11 +340,8 @@ class Kademlia(Generic[R]):
         target = key_of(name)
         # The gates are asked only by a node that knows nobody else, so that they stay cool.
         seeds = self.table.closest(target, self._k) or self._gates
-        if width == BETA:
-            return Lookup(
-                target, seeds, own=self._own, width=width, alpha=SEARCH_ALPHA, spare=SEARCH_SPARE
-            )
-        return Lookup(target, seeds, own=self._own, width=width)
+        alpha, spare = (SEARCH_ALPHA, SEARCH_SPARE) if width == BETA else (ALPHA, 0)
+        return Lookup(target, seeds, own=self._own, width=width, alpha=alpha, spare=spare)
 
     def _new_operation(self) -> OperationId:
         if len(self._operations) >= MAX_OPERATIONS:

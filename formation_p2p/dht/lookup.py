@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Final
 
 from formation_p2p.dht.routing import K
-from formation_p2p.dht.subnets import Subnet, subnets
+from formation_p2p.dht.subnets import Subnet, crowding, subnets
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
@@ -225,15 +225,12 @@ class Lookup:
     def _apart(self) -> list[tuple[int, PeerId]]:
         """Those asked and not failed, less those of crowded subnets."""
         if self._apart_now is None:
-            self._apart_now = []
-            nearer: dict[Subnet, int] = {}
-            for place in self._nearest:
-                crowded = False
-                for subnet in self._known[place[1]].subnets:
-                    nearer[subnet] = nearer.get(subnet, 0) + 1
-                    crowded = crowded or nearer[subnet] > subnet.width.in_bucket
-                if not crowded:
-                    self._apart_now.append(place)
+            crowded = crowding(self._known[peer_id].subnets for _, peer_id in self._nearest)
+            self._apart_now = [
+                place
+                for place, is_crowded in zip(self._nearest, crowded, strict=True)
+                if not is_crowded
+            ]
         return self._apart_now
 
     def _is_crowded(self, place: tuple[int, PeerId]) -> bool:

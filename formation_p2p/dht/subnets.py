@@ -53,13 +53,12 @@ def subnets(addresses: tuple[str, ...]) -> frozenset[Subnet]:
     return frozenset(subnet for address in addresses for subnet in _subnets(address))
 
 
-def crowding(places: Iterable[tuple[str, ...]]) -> list[bool]:
-    """Of peers at these addresses, the most wanted first: whether so many of one of its subnets
-    come before it as a bucket would take."""
+def crowding(places: Iterable[frozenset[Subnet]]) -> list[bool]:
+    """Of peers that lie in these subnets, the most wanted first: whether so many of one of its
+    subnets come before it as a bucket would take."""
     before: Counter[Subnet] = Counter()
     crowded = []
-    for addresses in places:
-        where = subnets(addresses)
+    for where in places:
         crowded.append(any(before[subnet] >= subnet.width.in_bucket for subnet in where))
         before.update(where)
     return crowded

@@ -21,7 +21,7 @@ from formation_p2p.dht.messages import (
     ShardCount,
     Stored,
 )
-from formation_p2p.dht.subnets import crowding
+from formation_p2p.dht.subnets import crowding, subnets
 from formation_p2p.discovery.announcer import LOOK_ABOVE_ROUNDS
 from formation_p2p.discovery.home import MAX_MOVES
 from formation_p2p.effects import Contact
@@ -103,7 +103,7 @@ def test_siblings_that_a_holder_names_on_its_own_machine_hold_no_more_than_a_few
 def test_where_too_few_others_are_known_those_of_a_crowded_subnet_do() -> None:
     campus = [world.contact(f"student {number}") for number in range(3)]
     campus = [Contact(each.peer_id, ("/ip4/129.132.1.1/tcp/4001",)) for each in campus]
-    assert crowding(each.addresses for each in campus) == [False, False, True]
+    assert crowding(subnets(each.addresses) for each in campus) == [False, False, True]
     alone = world.Alone()
     assert set(alone.dht.nearest(b"a name", campus, 4)) == {Contact(alone.own.peer_id), *campus}
 
