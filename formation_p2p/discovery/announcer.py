@@ -152,7 +152,7 @@ class Announcer:
         self._flush_s = now.mono_s + START_S
         self._locate("store", own_name, None, now)
         for home in self._homes.values():
-            self._look(home, 0, now)
+            self._ask_shard("look", home, 0, now)
 
     def changed(self, capacity: Capacity, now: Moment) -> None:
         """Publish soon where the change is worth it, and lasts."""
@@ -266,14 +266,15 @@ class Announcer:
         if home.is_restless(self._terms.ttl_s, now.mono_s):
             return
         depth = home.span.high if doubt == "full" else home.span.high - 1
-        name = shard_key(self._network_id, home.bucket, self._key, depth)
-        self._locate(doubt, name, home, now)
+        self._ask_shard(doubt, home, depth, now)
 
     # -- where ----------------------------------------------------------------------------------
 
-    def _look(self, home: Home, depth: int, now: Moment) -> None:
-        name = shard_key(self._network_id, home.bucket, self._key, depth)
-        self._locate("look", name, home, now)
+    def _shard(self, home: Home, depth: int) -> bytes:
+        return shard_key(self._network_id, home.bucket, self._key, depth)
+
+    def _ask_shard(self, why: Why, home: Home, depth: int, now: Moment) -> None:
+        self._locate(why, self._shard(home, depth), home, now)
 
     def _looked(self, home: Home, count: ShardCount, now: Moment) -> None:
         assert home.walk is not None, "it looks until it has settled"
@@ -281,7 +282,7 @@ class Announcer:
         if step is None:
             self._settle(home, home.walk.home(), now)
         else:
-            self._look(home, step, now)
+            self._ask_shard("look", home, step, now)
 
     def _settle(self, home: Home, span: Span, now: Moment) -> None:
         """Have shelves where a worker with this span is announced, and no others."""
@@ -292,7 +293,7 @@ class Announcer:
             self._asks = True
             self._flush_s = max(now.mono_s + GATHER_S, self._last_s + MIN_INTERVAL_S)
         depths = {
-            shard_key(self._network_id, home.bucket, self._key, depth): depth
+            self._shard(home, depth): depth
             for depth in depths_of(home.bucket, self._own.peer_id, span)
         }
         for name in [n for n, s in self._shelves.items() if s.home is home and n not in depths]:
@@ -346,7 +347,7 @@ class Announcer:
 
     def _publish(self, now: Moment) -> None:
         """Everything anew: to all holders, and where some are missing they are looked up."""
-        self._round = self._round + 1
+        self._round += 1
         self._signed = None
         self._stored = False
         self._failed.clear()
@@ -364,8 +365,7 @@ class Announcer:
             for home in self._homes.values():
                 low, high = home.span
                 if home.walk is None and low == high > 0:
-                    name = shard_key(self._network_id, home.bucket, self._key, high - 1)
-                    self._locate("apart", name, home, now)
+                    self._ask_shard("apart", home, high - 1, now)
         self._flush(now)
 
     def _flush(self, now: Moment) -> None:
