@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -135,11 +136,8 @@ class Network:
         self._nursery.start_soon(_logged, task)
 
     def _undelivered(self, to: PeerId, reason: str) -> None:
-        try:
+        with _guarded("undelivered frames"):
             self._handlers.undelivered(to, reason)
-        except Exception:
-            # The shell's fault, and nobody above us to tell: the network goes on.
-            log.exception("the handler of undelivered frames failed")
 
     def _told(self, connection: Connection) -> None:
         self._handlers.told(connection.as_server(self._kad_protocol))
@@ -148,16 +146,21 @@ class Network:
         host = connection.remote_host
         if host is None:
             return  # gone already
-        try:
+        with _guarded("new connections"):
             self._handlers.dialled_by(connection.peer, LOOPBACK if is_this_machine(host) else host)
-        except Exception:
-            log.exception("the handler of new connections failed")  # as above
 
     def _disconnected(self, peer: PeerId) -> None:
-        try:
+        with _guarded("closed connections"):
             self._handlers.disconnected(peer)
-        except Exception:
-            log.exception("the handler of closed connections failed")  # as above
+
+
+@contextmanager
+def _guarded(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        # The shell's fault, and nobody above us to tell: the network goes on.
+        log.exception("the handler of %s failed", what)
 
 
 async def _logged(task: Callable[[], Awaitable[None]]) -> None:
