@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, TypeVar
 
 from formation_p2p.capability.buckets import ANY, widening
 from formation_p2p.capability.shards import shard_key
@@ -31,6 +31,9 @@ from formation_p2p.resources.fits import fits
 from formation_p2p.resources.requirements import Requirements
 
 FindId = NewType("FindId", int)
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 # Searches under way at once; each costs a lookup or two. Who has as many waits for its turn.
 MAX_FINDS: Final = 64
@@ -138,11 +141,9 @@ class Finder:
             return False
         answer = _Answer(ended.found, agreed(ended.counts[:BETA]), ended.asked)
         if ended.found and len(ended.found) < MAX_PROVIDERS:
-            name = self._shard(find)
-            self._answers.pop((name, find.requirements), None)
-            self._answers[name, find.requirements] = answer._replace(until_s=now.mono_s + ANSWER_S)
-            if len(self._answers) > MAX_ANSWERS:
-                del self._answers[next(iter(self._answers))]
+            shard = (self._shard(find), find.requirements)
+            known = answer._replace(until_s=now.mono_s + ANSWER_S)
+            _remember(self._answers, shard, known, MAX_ANSWERS)
         self._proceed(find, answer, now)
         return True
 
@@ -264,10 +265,15 @@ class Finder:
         return known.depth if known is not None and known.until_s > now.mono_s else None
 
     def _learn(self, bucket: str, depth: int, now: Moment) -> None:
-        self._depths.pop(bucket, None)
-        self._depths[bucket] = _Depth(depth, now.mono_s + DEPTH_S)
-        if len(self._depths) > MAX_DEPTHS:
-            del self._depths[next(iter(self._depths))]
+        _remember(self._depths, bucket, _Depth(depth, now.mono_s + DEPTH_S), MAX_DEPTHS)
+
+
+def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
+    """What was learnt longest ago makes room."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > most:
+        del table[next(iter(table))]
 
 
 def suits(requirements: bytes) -> Callable[[Profile], bool]:
