@@ -1,4 +1,8 @@
-"""Why a peer said no. Refusals are nouns that travel and print; `str()` is for people."""
+"""Why a peer said no, or why this one will not have it. Nouns that print; `str()` is for people.
+
+A `PeerRefusal` travels. The others are this node's own view of a worker, which it keeps to itself:
+nobody is told that his price was too high, let alone by how much.
+"""
 
 from __future__ import annotations
 
@@ -61,4 +65,57 @@ class Leaving:
         return "takes no work: it is leaving, or was not started as a worker"
 
 
-Refusal = Infeasible | Denied | Gone | Busy | Leaving
+@dataclass(frozen=True, slots=True)
+class GivingWay:
+    """It is taken, by work that ends or gives way to this; ask again in `retry_ms`."""
+
+    resource: str
+    retry_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.resource}: taken, but expected back in {self.retry_ms / 1000:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The lease ends for work of this priority, which is higher than its own."""
+
+    priority: int
+
+    def __str__(self) -> str:
+        return f"it gave way to work of priority {self.priority}"
+
+
+@dataclass(frozen=True, slots=True)
+class TooDear:
+    """The worker asks more than the job may cost, both in millionths for a core-hour."""
+
+    price_micro: int
+    max_price_micro: int
+
+    def __str__(self) -> str:
+        return f"too dear: asks {self.price_micro}, of at most {self.max_price_micro} millionths"
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The worker could not be reached, or did not answer in time."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the worker is gone: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """The worker takes tasks and then cannot run them, through no fault of theirs."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the machine could not run a task: {self.why}"
+
+
+PeerRefusal = Infeasible | Denied | Gone | Busy | Leaving | GivingWay | Preempted
+Refusal = PeerRefusal | TooDear | Silent | Faulty

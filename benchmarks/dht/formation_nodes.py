@@ -23,7 +23,10 @@ from formation_p2p.dht.messages import AddProvider, GetProviders, Provider, Prov
 from formation_p2p.dht.operations import OperationId, Published, Searched
 from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.host.shell import Shell, moment
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.clock import moment
+from formation_p2p.host.exchange import Exchange
+from formation_p2p.host.shell import Shell
 from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity, PeerId, peer_id_of
 from formation_p2p.keyspace import key_of
@@ -72,7 +75,9 @@ class FormationNode:
         rights = Rights(int(time.time()) + 3600)
         self.network = Network(root.public_key, gates, issue(root, rights, self.identity.peer_id))
         self.stack = Stack(self.identity, [LISTEN])
-        self.shell = Shell(self.identity, self.network, self.stack, scratch, self._tell)
+        peer_id = self.identity.peer_id
+        exchange = Exchange(BlobStore(scratch), self.stack, peer_id, self.network)
+        self.shell = Shell(self.identity, self.network, self.stack, exchange, scratch, self._tell)
         self.peer = MeasuredPeer(self.identity, self.network, random.Random(os.urandom(16)))
         self.shell._peer = self.peer
         self.rpcs = 0

@@ -7,26 +7,29 @@ should this free worker take, whom to ask for another lease, and is anybody left
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from formation_p2p.discovery.finder import FindId
+from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import KEY_BITS, Key, distance
-from formation_p2p.negotiation.lessee import HeldLease, RoundId
+from formation_p2p.negotiation.back_off import BackOff
+from formation_p2p.negotiation.lessee import AskedTerms
+from formation_p2p.negotiation.round import RoundId
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Leaving, Refusal
+from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
 
-# Attempts under way on one lease: one runs, one waits, so that the round trip is hidden.
+# Attempts under way on one lease while nobody knows how long they take: one runs, one waits, so
+# that the round trip is hidden.
 PIPELINE: Final = 2
-# A worker that refused, failed or fell silent is asked again after this long, doubled each time.
-FIRST_BACK_OFF_S: Final = 1.0
-LAST_BACK_OFF_S: Final = 30.0
+# As much work as is under way on one lease once that is known. It hides the round trip to the
+# other side of the earth, and is little enough for what waits behind a slow task not to matter.
+HORIZON_S: Final = 0.1
 # How far into another worker's queue to look for a task that this one has not failed at.
 MAX_STEAL_SCAN: Final = 32
 # Workers that a group keeps in mind. Each look brings at most 32, every 5 s while tasks wait; so
@@ -36,29 +39,13 @@ MAX_WORKERS: Final = 1024
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A lease in force and what runs under it, by attempt id, the oldest first."""
-
-    lease: HeldLease
-    attempts: dict[str, TaskRun] = field(default_factory=dict)
-
-    @property
-    def worker(self) -> PeerId:
-        return self.lease.lessor.peer_id
-
-
-@dataclass(slots=True)
-class _BackOff:
-    until_s: float
-    wait_s: float
-    refusal: Refusal
-
-
 class Group:
-    def __init__(self, needs: Requirements, priority: int) -> None:
+    def __init__(
+        self, needs: Requirements, priority: int, max_price_micro: int | None = None
+    ) -> None:
         self.needs = needs
         self.priority = priority
+        self.max_price_micro = max_price_micro
         self.slots: dict[tuple[PeerId, str], Slot] = {}
         self.round: RoundId | None = None
         self.committing: set[PeerId] = set()
@@ -66,12 +53,17 @@ class Group:
         self.looked_s = float("-inf")
         self.looks = 0
         self.wake_s = float("inf")
+        self._mean_s: float | None = None
         self._pool: dict[PeerId, Profile] = {}
         self._near = Peers(())  # those of the pool
         self._looked_around = 0
         self._rejected: dict[PeerId, Refusal] = {}
-        self._back_offs: dict[PeerId, _BackOff] = {}
+        self._back_off = BackOff()
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
+
+    @property
+    def terms(self) -> AskedTerms:
+        return AskedTerms(self.needs, self.priority, self.max_price_micro)
 
     # -- who could ------------------------------------------------------------------------------
 
@@ -85,7 +77,9 @@ class Group:
         before = set(self._pool)
         for each in ranked:
             peer_id = each.profile.peer_id
-            if not isinstance(self._rejected.get(peer_id), Denied):
+            self._back_off.found(peer_id, each.profile.sequence)
+            denied = isinstance(self._rejected.get(peer_id), Denied)
+            if not denied and not self._back_off.excludes(peer_id):
                 _note(self._pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
         for peer_id, refusal in rejected:
@@ -103,27 +97,34 @@ class Group:
             self._route_all()
 
     def back_off(self, worker: PeerId, refusal: Refusal, now: Moment) -> None:
-        """Ask this worker again only after a while; never, where its refusal is a denial, and
-        only if it is found again, where it is leaving."""
-        if isinstance(refusal, Denied | Leaving):
+        """What a worker refused, failed or left unanswered: it is left alone for a while."""
+        known = self._pool.get(worker)
+        self._back_off.note(worker, refusal, 0 if known is None else known.sequence, now)
+        if self._back_off.excludes(worker):
             self._pool.pop(worker, None)
             _note(self._rejected, worker, refusal)
             self._route_all()
-            return
-        known = self._back_offs.get(worker)
-        wait_s = FIRST_BACK_OFF_S if known is None else min(known.wait_s * 2, LAST_BACK_OFF_S)
-        _note(self._back_offs, worker, _BackOff(now.mono_s + wait_s, wait_s, refusal))
 
     def welcome(self, worker: PeerId) -> None:
         """The worker leased: what it refused before counts no longer."""
-        self._back_offs.pop(worker, None)
+        self._back_off.leased(worker)
+
+    def succeeded(self, worker: PeerId) -> None:
+        """The worker ran a task: what it failed before counts no longer."""
+        self._back_off.succeeded(worker)
+
+    def heard(self, worker: PeerId) -> None:
+        """The worker lives."""
+        if self._back_off.heard(worker):
+            self.wake_s = min(self.wake_s, self._back_off.until_s(worker))
 
     def ask_order(self, head: TaskRun, now: Moment) -> list[Contact]:
         """Whom to ask for a lease, best first: who is nearest to most of the waiting tasks, and
-        among equals, nearest to `head`, the first of them."""
+        among equals, nearest to `head`, the first of them. Who was silent or failed comes last."""
         asked = [p for p in self._pool.values() if self._is_askable(p.peer_id, now)]
         asked.sort(
             key=lambda p: (
+                self._back_off.is_last(p.peer_id),
                 -len(self._queues.get(p.peer_id, ())),
                 distance(key_of_peer(p.peer_id), head.key),
             )
@@ -132,8 +133,8 @@ class Group:
 
     def next_askable_s(self) -> float:
         """When the next worker's back-off ends."""
-        ends = (b.until_s for p, b in self._back_offs.items() if p in self._pool)
-        return min(ends, default=float("inf"))
+        ends = map(self._back_off.until_s, self._pool)
+        return min((end for end in ends if end > float("-inf")), default=float("inf"))
 
     @property
     def is_idle(self) -> bool:
@@ -146,12 +147,29 @@ class Group:
 
     def reasons(self) -> tuple[tuple[PeerId, Refusal], ...]:
         """Why each worker that was considered does not run these tasks."""
-        refused = {peer_id: back_off.refusal for peer_id, back_off in self._back_offs.items()}
-        return tuple((self._rejected | refused).items())
+        return tuple((self._rejected | self._back_off.reasons()).items())
 
     def _is_askable(self, worker: PeerId, now: Moment) -> bool:
-        back_off = self._back_offs.get(worker)
-        return back_off is None or back_off.until_s <= now.mono_s
+        return self._back_off.until_s(worker) <= now.mono_s
+
+    # -- how long they take ---------------------------------------------------------------------
+
+    def took(self, mean_s: float) -> None:
+        """Some tasks took so long each. Longer than thought counts at once, shorter bit by bit."""
+        known = self._mean_s
+        self._mean_s = mean_s if known is None else max(mean_s, 0.8 * known + 0.2 * mean_s)
+
+    @property
+    def mean_s(self) -> float:
+        """How long a task takes, as far as is known; infinite where none has ended."""
+        return float("inf") if self._mean_s is None else self._mean_s
+
+    def depth(self, slot: Slot) -> int:
+        """How many attempts to have under way on a lease."""
+        if self._mean_s is None:
+            return min(PIPELINE, slot.lease.window)
+        wanted = int(HORIZON_S / max(self._mean_s, 1e-6))
+        return max(1, min(max(wanted, PIPELINE), slot.lease.window))
 
     # -- who waits for whom ---------------------------------------------------------------------
 
@@ -176,20 +194,56 @@ class Group:
                 self.wait(run)
         return drained
 
-    def next_for(self, worker: PeerId, now: Moment) -> TaskRun | None:
-        """The waiting task that a free worker should take: of its own queue, or of the longest
-        other one. A task is not taken back by a worker that failed it while another is left."""
-        queue = self._queues.get(worker)
-        if queue:
-            return queue.popleft()
+    def take(
+        self, worker: PeerId, count: int, room_bytes: int, now: Moment
+    ) -> list[tuple[TaskRun, bool]]:
+        """Up to `count` waiting tasks that a free worker should take: of its own queue, then of
+        the longest other ones, of at most so many bytes. With each, whether the worker is the
+        nearest to it. A task is not taken back by a worker that failed it while another is left."""
+        taken: list[tuple[TaskRun, bool]] = []
+        own = self._queues.get(worker)
+        while own and len(taken) < count and len(own[0].task.payload) <= room_bytes:
+            run = own.popleft()
+            room_bytes -= len(run.task.payload)
+            taken.append((run, True))
+        if own or len(taken) >= count:
+            return taken
         for other in sorted(self._queues.values(), key=len, reverse=True):
-            for index, run in enumerate(other):
-                if index >= MAX_STEAL_SCAN:
-                    break
-                if not run.avoids(worker) or not self._could_elsewhere(run, now):
-                    del other[index]
-                    return run
-        return None
+            room_bytes = self._steal(worker, other, count, room_bytes, taken, now)
+        return taken
+
+    def _steal(
+        self,
+        worker: PeerId,
+        other: deque[TaskRun],
+        count: int,
+        room_bytes: int,
+        taken: list[tuple[TaskRun, bool]],
+        now: Moment,
+    ) -> int:
+        passed: list[TaskRun] = []
+        while other and len(taken) < count and len(passed) < MAX_STEAL_SCAN:
+            if len(other[0].task.payload) > room_bytes:
+                break
+            run = other.popleft()
+            if run.avoids(worker) and self._could_elsewhere(run, now):
+                passed.append(run)
+            else:
+                taken.append((run, False))
+                room_bytes -= len(run.task.payload)
+        other.extendleft(reversed(passed))
+        return room_bytes
+
+    def is_failing(self, worker: PeerId, now: Moment) -> bool:
+        """Whether a worker could not run what it took, and somebody else might: tasks that fail
+        at once would all flow to it."""
+        if not self._back_off.has_failed(worker) or self._is_askable(worker, now):
+            return False
+        leased = {slot.worker for slot in self.slots.values()}
+        return any(
+            not self._back_off.has_failed(p) and (p in leased or self._is_askable(p, now))
+            for p in self._pool
+        )
 
     def _could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
         """Whether a worker that has not failed the task has a lease of ours, or may be asked."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.effects import Effect
+from formation_p2p.effects import Contact, Effect
 from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Refusal
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.outcome import FailureKind
 
 
@@ -14,6 +15,7 @@ from formation_p2p.workload.outcome import FailureKind
 class Attempt:
     """One try of one task that brought no result. `lost` where the worker vanished with it."""
 
+    attempt_id: str
     worker: PeerId
     why: str
     lost: bool
@@ -27,11 +29,14 @@ class TaskPlaced:
     task_id: str
     attempt_id: str
     worker: PeerId
+    lease_id: str
     nearest: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBegan:
+    """Told of tasks that run for longer than a moment; those that end at once have just ended."""
+
     task_id: str
     worker: PeerId
 
@@ -55,16 +60,27 @@ class TaskSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
-    """An attempt failed or was lost; the task is placed again, elsewhere if it can be."""
+    """An attempt failed or was lost; the task is placed again, elsewhere if it can be, unless a
+    second attempt of it goes on."""
 
     task_id: str
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRecalled:
+    """An attempt was taken back before it began, since a worker waits that can run it sooner.
+    The task is placed again."""
+
+    task_id: str
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskGaveUp:
-    """The task will bring no result. `attempts` tell why, the last one last; `kind` and
-    `result` are of the last attempt that ran to its end, if any did."""
+    """The task will bring no result. `attempts` tell why, the last one last: none where its
+    job's deadline passed first. `kind` and `result` are of the last attempt that ran to its end,
+    if any did."""
 
     task_id: str
     attempts: tuple[Attempt, ...]
@@ -107,6 +123,7 @@ JobEvent = (
     | TaskPrinted
     | TaskSucceeded
     | TaskRetried
+    | TaskRecalled
     | TaskGaveUp
     | TaskUnplaceable
     | TaskCancelled
@@ -121,3 +138,23 @@ class Tell(Effect):
 
     job_id: str
     event: JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Effect):
+    """Note a lease, for a next life of this scheduler to find it again."""
+
+    lease_id: str
+    lessor: Contact
+    needs: Requirements
+    priority: int
+    fence: int
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo(Effect):
+    """A lease that was noted is no more: given back, or lost."""
+
+    worker: PeerId
+    lease_id: str

@@ -10,13 +10,14 @@ from formation_p2p.dispatch.job_events import (
     JobEvent,
     TaskCancelled,
     TaskGaveUp,
+    TaskRecalled,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
     Tell,
 )
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.effects import Effect
+from formation_p2p.effects import Effect, Moment
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Refusal
@@ -36,14 +37,27 @@ class Jobs:
         self._jobs: dict[str, JobRun] = {}
         self._told: list[Effect] = []
 
-    def begin(self, job: Job) -> JobRun:
+    def begin(self, job: Job, now: Moment) -> JobRun:
         """Raises InvalidInput where too many jobs are under way, or this one already is."""
         if job.job_id in self._jobs:
             raise InvalidInput("job", f"{job.job_id} is under way already")
         if len(self._jobs) >= MAX_JOBS:
             raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
         run = self._jobs[job.job_id] = JobRun(job)
+        if job.deadline_s is not None:
+            run.due_s = now.mono_s + job.deadline_s
         return run
+
+    def overdue(self, now: Moment) -> list[JobRun]:
+        """Those whose deadline has passed, each once."""
+        late = [run for run in self._jobs.values() if run.due_s <= now.mono_s]
+        for run in late:
+            run.due_s = float("inf")
+            run.overdue = True
+        return late
+
+    def next_deadline_s(self) -> float:
+        return min((run.due_s for run in self._jobs.values()), default=float("inf"))
 
     def named(self, job_id: str) -> JobRun | None:
         return self._jobs.get(job_id)
@@ -68,56 +82,77 @@ class Jobs:
 
     # -- how an attempt ends without a result -----------------------------------------------------
 
-    def failed(self, run: TaskRun, worker: PeerId, failed: Failed) -> bool:
+    def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
         """It ran, and failed. Returns whether the task is to be placed again."""
         run.last_failure = failed
-        attempt = Attempt(worker, f"{failed.kind}: {failed.message}", lost=False)
-        run.attempts.append(attempt)
+        attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
+        run.attempts += (attempt,)
         final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
         return self._goes_on(run, attempt, final)
 
-    def lost(self, run: TaskRun, worker: PeerId, why: str) -> bool:
+    def lost(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
         """Its worker was lost while it ran. Returns whether the task is to be placed again."""
-        attempt = Attempt(worker, why, lost=True)
-        run.attempts.append(attempt)
+        attempt = Attempt(attempt_id, worker, why, lost=True)
+        run.attempts += (attempt,)
         return self._goes_on(run, attempt, run.losses >= MAX_LOST)
 
-    def returned(self, run: TaskRun, worker: PeerId, why: str) -> bool:
-        """Its worker was lost while it waited there behind another: it had no part in that, and
-        it does not count. Returns whether the task is to be placed again."""
-        return self._goes_on(run, Attempt(worker, why, lost=True), final=False)
+    def returned(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
+        """Its worker was lost while it waited there behind another, or had to make room for more
+        urgent work: that does not count. Returns whether the task is to be placed again."""
+        return self._goes_on(run, Attempt(attempt_id, worker, why, lost=True), final=False)
+
+    def recalled(self, run: TaskRun, attempt_id: str) -> bool:
+        """It was taken back before it began. Returns whether the task is to be placed again."""
+        if run.job.cancelled or run.job.overdue:
+            self.stopped(run)
+            return False
+        run.move("retry")
+        self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+        return True
+
+    def stopped(self, run: TaskRun) -> None:
+        """Nothing of it is under way, and its job does not want it any more."""
+        if run.job.cancelled:
+            self.cancelled(run)
+        else:
+            self._give_up(run, FailureKind.DEADLINE, b"")
 
     # -- the insides ------------------------------------------------------------------------------
 
     def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool) -> bool:
-        if run.job.cancelled:
-            self.cancelled(run)
+        if run.copies:  # another attempt of it is under way, and may yet bring its result
+            self.tell(run.job, TaskRetried(run.task.task_id, attempt))
+            return False
+        if run.job.cancelled or run.job.overdue:
+            self.stopped(run)
             return False
         if final:
             last = run.last_failure
-            gave_up = TaskGaveUp(
-                run.task.task_id,
-                tuple(run.attempts),
-                None if last is None else last.kind,
-                b"" if last is None else last.result,
-            )
-            self._end(run, "give up", gave_up)
+            kind, result = (None, b"") if last is None else (last.kind, last.result)
+            self._give_up(run, kind, result)
             return False
         run.move("retry")
         self.tell(run.job, TaskRetried(run.task.task_id, attempt))
         return True
 
+    def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:
+        gave_up = TaskGaveUp(run.task.task_id, run.attempts, kind, result)
+        self._end(run, "give up", gave_up)
+
     def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
         if not run.move(how):
             return
         self.tell(run.job, event)
-        if run.job.is_over:
-            ended = run.job.ended
+        self.close(run.job)
+
+    def close(self, job: JobRun) -> None:
+        """Tell the end of a job of which every task has ended."""
+        if job.is_over:
             over = JobEnded(
-                ended[TaskState.SUCCEEDED],
-                ended[TaskState.FAILED],
-                ended[TaskState.UNPLACEABLE],
-                ended[TaskState.CANCELLED],
+                job.ended[TaskState.SUCCEEDED],
+                job.ended[TaskState.FAILED],
+                job.ended[TaskState.UNPLACEABLE],
+                job.ended[TaskState.CANCELLED],
             )
-            self.tell(run.job, over)
-            del self._jobs[run.job.job.job_id]
+            self.tell(job, over)
+            del self._jobs[job.job.job_id]

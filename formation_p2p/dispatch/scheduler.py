@@ -1,24 +1,35 @@
 """The scheduler: jobs come in, tasks find workers, results go out, each counted once.
 
-Tasks with the same needs and priority form a group, which shares what discovery found and the
-leases held, so that one lease runs any number of tasks. Each task waits in the queue of the
-worker nearest to it by XOR; a worker that is free while its own queue is empty takes over from
-the longest other one.
+Tasks with the same needs, priority and price limit form a group, which shares what discovery
+found and the leases held, so that one lease runs any number of tasks. Each task waits in the queue
+of the worker nearest to it by XOR; a worker that is free while its own queue is empty takes over
+from the longest other one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
-from formation_p2p.dispatch.group import PIPELINE, Group, Slot
-from formation_p2p.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
+from formation_p2p.dispatch.group import Group
+from formation_p2p.dispatch.job_events import (
+    Hold,
+    LetGo,
+    TaskBegan,
+    TaskPlaced,
+    TaskPrinted,
+    WorkerLost,
+)
 from formation_p2p.dispatch.jobs import Jobs
-from formation_p2p.dispatch.task_run import TaskRun
+from formation_p2p.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.dispatch.slot import MAX_UNDER_WAY_BYTES, Slot
+from formation_p2p.dispatch.stragglers import idle_of, to_overtake, to_recall
+from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.negotiation.lessee import (
+    AskedTerms,
     HeldLease,
     LeaseHeld,
     LeaseLost,
@@ -29,10 +40,9 @@ from formation_p2p.negotiation.lessee import (
 )
 from formation_p2p.negotiation.messages import (
     Cancel,
-    Dispatch,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
     WorkMessage,
 )
@@ -40,11 +50,11 @@ from formation_p2p.negotiation.session import Send
 from formation_p2p.placement.decision import decide
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
-from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.refusals import Denied, Faulty, Preempted, Refusal
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Succeeded
-from formation_p2p.workload.task import Job
+from formation_p2p.workload.outcome import Ended, FailureKind, Succeeded
+from formation_p2p.workload.task import Job, Task
 
 # With nobody capable, discovery is tried again once after this long: a worker that has just
 # been started is still announcing itself.
@@ -54,6 +64,9 @@ LOOK_AGAIN_S: Final = 5.0
 # Of one attempt; what comes after is dropped, since whoever keeps it would fill a disk. Our own
 # workers pass on 16 MiB (host/drivers/output.py), and say so where there is more.
 MAX_PRINTED_BYTES: Final = 64 * MIB
+# A lease under which nothing runs is given back after this long, at once where another kind of
+# task of ours looks for room: the next call of a loop finds it warm.
+LINGER_S: Final = 0.25
 # Workers asked in one round: the nearest few.
 ASK_AT_ONCE: Final = 3
 # ...and at most this many when that many tasks wait.
@@ -75,7 +88,7 @@ class Scheduler:
         self._lessee = lessee
         self._authorised = authorised
         self._jobs = Jobs()
-        self._groups: dict[tuple[Requirements, int], Group] = {}
+        self._groups: dict[AskedTerms, Group] = {}
         self._effects: list[Effect] = []
 
     # -- the person -----------------------------------------------------------------------------
@@ -85,16 +98,70 @@ class Scheduler:
         could be asked for what it needs."""
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
-        run = self._jobs.begin(job)
+        run = self._jobs.begin(job, now)
         touched: dict[Requirements, Group] = {}
         for task in job.tasks:
             group = touched.get(task.needs)
             if group is None:
-                group = touched[task.needs] = self._group(task.needs, job.priority)
+                group = touched[task.needs] = self._group(_terms_of(job, task))
             group.wait(TaskRun(task, run, task.key))
         for group in touched.values():
             self._pump(group, now, f"submit of {job.job_id}")
         return self._take()
+
+    def resume(
+        self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], now: Moment
+    ) -> list[Effect]:
+        """Go on where an earlier life stopped. What was under way waits for its worker's answer:
+        that it is still there, with the results so far, or that it is not."""
+        runs: dict[str, TaskRun] = {}
+        touched: dict[AskedTerms, Group] = {}
+        waiting: list[tuple[Group, TaskRun]] = []
+        for saved in jobs:
+            job = self._jobs.begin(saved.job, now)
+            begun = {each.task_id: each for each in saved.begun}
+            for task in saved.job.tasks:
+                known = begun.get(task.task_id)
+                if known is not None and known.ended is not None:
+                    job.ended[known.ended] += 1
+                    continue
+                run = runs[task.task_id] = TaskRun(task, job, task.key)
+                if known is not None:
+                    run.tried, run.attempts = known.tried, known.attempts
+                terms = _terms_of(saved.job, task)
+                group = touched[terms] = self._group(terms)
+                waiting.append((group, run))
+            self._jobs.close(job)
+        for lease in leases:
+            self._adopt(lease, runs, now)
+        for group, run in waiting:
+            if run.state is TaskState.WAITING:
+                group.wait(run)
+        for group in touched.values():
+            self._pump(group, now, "resume")
+        return self._take()
+
+    def _adopt(self, saved: SavedLease, runs: Mapping[str, TaskRun], now: Moment) -> None:
+        # One lease runs tasks of equal terms.
+        known = (runs[task_id] for _, task_id in saved.attempts if task_id in runs)
+        max_price_micro = next((run.job.job.max_price_micro for run in known), None)
+        held = self._lessee.adopt(
+            saved.lessor,
+            saved.lease_id,
+            saved.needs,
+            saved.priority,
+            saved.fence,
+            saved.device_ids,
+            now,
+            max_price_micro,
+        )
+        slot = Slot(held, idle_s=now.mono_s, adopted=True)
+        self._group(held.terms).slots[held.key] = slot
+        for attempt_id, task_id in saved.attempts:
+            run = runs.get(task_id)
+            if run is not None:
+                run.move("dispatch")
+                slot.add(attempt_id, run)
 
     def cancel(self, job_id: str, now: Moment) -> list[Effect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
@@ -103,16 +170,16 @@ class Scheduler:
         if run is None:
             return []
         run.cancelled = True
-        cause = f"cancel of {job_id}"
-        for group in list(self._groups.values()):
-            for waiting in group.drain(run):
-                self._jobs.cancelled(waiting)
-            for slot in group.slots.values():
-                for attempt_id, attempt in slot.attempts.items():
-                    if attempt.job is run:
-                        self._cancel(slot, attempt_id, cause)
-            self._pump(group, now, cause)
+        self._stop(run, now, f"cancel of {job_id}")
         return self._take()
+
+    def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
+        for group in list(self._groups.values()):
+            for waiting in group.drain(job):
+                self._jobs.stopped(waiting)
+            for slot in group.slots.values():
+                self._cancel(slot, [a for a, run in slot.attempts.items() if run.job is job], cause)
+            self._pump(group, now, cause)
 
     def leave(self) -> list[Effect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
@@ -120,6 +187,8 @@ class Scheduler:
             running = [run for slot in group.slots.values() for run in slot.attempts.values()]
             for run in (*group.drain(), *running):
                 self._jobs.cancelled(run)
+            for slot in group.slots.values():
+                self._let_go_of(slot)
         self._groups.clear()
         return self._take()
 
@@ -136,6 +205,7 @@ class Scheduler:
             found.profiles,
             authorised=lambda profile: self._authorised(profile, now),
             now_unix_s=now.unix_s,
+            max_price_micro=group.max_price_micro,
         )
         if group.learn(decision.ranked, decision.rejected):
             group.looked_s = float("-inf")  # where there were more, there may be more yet
@@ -169,84 +239,138 @@ class Scheduler:
         self._pump(group, now, "a round closed")
 
     def _lease_held(self, lease: HeldLease, now: Moment) -> None:
-        group = self._groups[lease.needs, lease.priority]
+        group = self._groups[lease.terms]
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.welcome(worker)
-        group.slots[lease.key] = Slot(lease)
+        group.slots[lease.key] = Slot(lease, idle_s=now.mono_s)
+        self._effects.append(
+            Hold(
+                lease.lease_id,
+                lease.lessor,
+                lease.needs,
+                lease.priority,
+                lease.fence,
+                lease.device_ids,
+                cause="a lease was granted",
+            )
+        )
         self._pump(group, now, f"lease {lease.lease_id}")
 
     def _lease_recovered(self, lease: HeldLease, now: Moment) -> None:
-        group = self._groups[lease.needs, lease.priority]
+        group = self._groups[lease.terms]
         slot = group.slots[lease.key]
         cause = "the worker answers again"
-        for attempt_id, run in slot.attempts.items():
-            self._dispatch(slot, attempt_id, run, cause)
-            if run.job.cancelled:
-                self._cancel(slot, attempt_id, cause)
+        slot.adopted = False
+        slot.parts.forget()
+        self._dispatch(slot, list(slot.attempts.items()), cause)
+        unwanted = [a for a, run in slot.attempts.items() if run.job.cancelled or run.job.overdue]
+        self._cancel(slot, unwanted, cause)
+        self._take_back(slot, slot.recalled, False, cause)
         self._pump(group, now, cause)
 
     def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
-        group = self._groups[lease.needs, lease.priority]
+        group = self._groups[lease.terms]
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.back_off(worker, refusal, now)
         slot = group.slots.pop(lease.key, None)
         if slot is not None:
-            self._slot_lost(group, slot, str(refusal))
+            self._slot_lost(group, slot, refusal, now)
         self._pump(group, now, f"lease {lease.lease_id} is lost")
 
-    def _slot_lost(self, group: Group, slot: Slot, why: str) -> None:
-        runs = list(slot.attempts.values())
-        for job in dict.fromkeys(run.job for run in runs):
-            self._jobs.tell(job, WorkerLost(slot.worker, why))
+    def _slot_lost(self, group: Group, slot: Slot, refusal: Refusal, now: Moment) -> None:
+        self._let_go_of(slot)
+        runs = list(slot.attempts.items())
+        why = str(refusal)
+        # A worker runs one at a time, in order: only the oldest was running. It had no part in
+        # the loss where it had to make room, or where this scheduler was away meanwhile.
+        blamed = None if isinstance(refusal, Preempted) or slot.adopted else next(iter(runs), None)
+        if blamed is not None:
+            for job in dict.fromkeys(run.job for _, run in runs):
+                self._jobs.tell(job, WorkerLost(slot.worker, why))
         again = []
-        for place, run in enumerate(runs):
-            # A worker runs one at a time, in order: only the oldest was running.
-            report = self._jobs.lost if place == 0 else self._jobs.returned
-            if report(run, slot.worker, why):
+        for attempt_id, run in runs:
+            slot.remove(attempt_id, now)
+            is_over = run.state is not TaskState.DISPATCHED
+            report = self._jobs.lost if (attempt_id, run) == blamed else self._jobs.returned
+            if not is_over and report(run, attempt_id, slot.worker, why):
                 again.append(run)
         for run in reversed(again):
             group.wait(run, first=True)
 
     # -- what workers tell ------------------------------------------------------------------------
 
-    def started(self, sender: Contact, message: TaskStarted) -> list[Effect]:
-        run = self._running(sender, message.lease_id, message.attempt_id)
-        if run is not None:
+    def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[Effect]:
+        slot = self._slot((sender.peer_id, message.lease_id))
+        run = None if slot is None else slot.attempts.get(message.attempt_id)
+        if slot is not None and run is not None:
+            slot.began, slot.began_s = message.attempt_id, now.mono_s
             self._jobs.tell(run.job, TaskBegan(run.task.task_id, sender.peer_id))
+            self._pump(self._group_of(slot), now, f"{message.attempt_id} runs")
         return self._take()
 
     def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
-        run = self._running(sender, message.lease_id, message.attempt_id)
+        slot = self._slot((sender.peer_id, message.lease_id))
+        run = None if slot is None else slot.attempts.get(message.attempt_id)
         if run is not None and run.printed_bytes < MAX_PRINTED_BYTES:
             run.printed_bytes += len(message.data)
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
             self._jobs.tell(run.job, printed)
         return self._take()
 
-    def ended(self, sender: Contact, message: TaskEnded, now: Moment) -> list[Effect]:
-        """A result. It counts only under the lease in force and its fencing token, and once."""
-        ack = ResultAck(message.lease_id, message.attempt_id)
-        self._send(sender, ack, f"{message.attempt_id} ended")
+    def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[Effect]:
+        """Results. Each counts only under the lease in force and its fencing token, and once."""
+        cause = f"attempts under {message.lease_id} ended"
         slot = self._slot((sender.peer_id, message.lease_id))
-        if slot is None or slot.lease.fence != message.fence:
-            return self._take()
-        run = slot.attempts.pop(message.attempt_id, None)
-        if run is None:
-            return self._take()
-        group = self._groups[(slot.lease.needs, slot.lease.priority)]
-        outcome = message.outcome
-        if isinstance(outcome, Succeeded):
-            self._jobs.succeeded(run, sender.peer_id, outcome.result, message.ran_ms)
-        elif self._jobs.failed(run, sender.peer_id, outcome):
-            group.wait(run, first=True)
-        self._pump(group, now, f"{message.attempt_id} ended")
+        if slot is not None and slot.lease.fence == message.fence:
+            group = self._group_of(slot)
+            ran = [x.ran_us for x in message.ended if isinstance(x.outcome, Succeeded)]
+            if ran:
+                group.took(sum(ran) / len(ran) / 1e6)
+            for ended in message.ended:
+                self._attempt_ended(group, slot, ended, now)
+            self._pump(group, now, cause)
+        # After what they mean has been told: whoever writes that down acknowledges it then.
+        ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
+        self._send(sender, ack, cause)
         return self._take()
+
+    def _attempt_ended(self, group: Group, slot: Slot, ended: Ended, now: Moment) -> None:
+        attempt_id, outcome = ended.attempt_id, ended.outcome
+        recalled = attempt_id in slot.recalled
+        run = slot.remove(attempt_id, now)
+        if run is None or run.state is not TaskState.DISPATCHED:
+            return  # told before, or another attempt of the task was faster
+        if isinstance(outcome, Succeeded):
+            group.succeeded(slot.worker)
+            self._jobs.succeeded(run, slot.worker, outcome.result, ended.ran_us // 1000)
+            if run.copies:
+                self._cancel_copies(group, run, f"{attempt_id} was faster")
+            return
+        if recalled and outcome.kind is FailureKind.CANCELLED:
+            again = self._jobs.recalled(run, attempt_id)
+        else:
+            if outcome.kind is FailureKind.DRIVER:
+                group.back_off(slot.worker, Faulty(outcome.message), now)
+            again = self._jobs.failed(run, attempt_id, slot.worker, outcome)
+        if again:
+            group.wait(run, first=True)
+
+    def _cancel_copies(self, group: Group, run: TaskRun, cause: str) -> None:
+        for slot in group.slots.values():
+            self._cancel(slot, [a for a, other in slot.attempts.items() if other is run], cause)
+
+    def heard(self, worker: PeerId) -> None:
+        """A message outside the work protocol came from a peer: it lives."""
+        for group in self._groups.values():
+            group.heard(worker)
 
     # -- time -------------------------------------------------------------------------------------
 
     def tick(self, now: Moment) -> list[Effect]:
+        for job in self._jobs.overdue(now):
+            self._stop(job, now, f"the deadline of {job.job.job_id} passed")
         for group in list(self._groups.values()):
             if group.wake_s <= now.mono_s:
                 self._pump(group, now, "time to look again")
@@ -255,7 +379,8 @@ class Scheduler:
     def next_timeout(self) -> float:
         if not self._groups:
             return float("inf")  # as a rule; it is asked for after every message
-        return min(group.wake_s for group in self._groups.values())
+        wake_s = min(group.wake_s for group in self._groups.values())
+        return min(wake_s, self._jobs.next_deadline_s())
 
     # -- the insides ------------------------------------------------------------------------------
 
@@ -263,53 +388,78 @@ class Scheduler:
         """Do all that can be done for a group now. Called after everything that touches it."""
         group.wake_s = float("inf")
         group.forget_expired(now)
-        self._fill(group, 1, now, cause)
+        self._fill(group, 1, 0, now, cause)
         head = group.first_waiting()
-        if head is not None and not self._seek(group, head, now, cause):
-            self._fill(group, PIPELINE, now, cause)
+        if head is not None:
+            # Tasks are left over for the leases that may yet come.
+            self._fill(group, 0, self._seek(group, head, now, cause), now, cause)
         if not group.waiting:
-            self._let_go(group, cause)
+            self._rebalance(group, now, cause)
+            self._let_go(group, now, cause)
 
-    def _fill(self, group: Group, depth: int, now: Moment, cause: str) -> None:
-        for slot in group.slots.values():
-            while len(slot.attempts) < depth and not slot.lease.doubtful:
-                run = group.next_for(slot.worker, now)
-                if run is None:
-                    break
-                self._place(group, slot, run, cause)
+    def _fill(self, group: Group, depth: int, coming: int, now: Moment, cause: str) -> None:
+        """Give leases more to do, up to `depth` each, or as deep as pays for 0."""
+        slots = [
+            slot
+            for slot in group.slots.values()
+            if not slot.lease.doubtful and not group.is_failing(slot.worker, now)
+        ]
+        for left, slot in zip(range(len(slots), 0, -1), slots, strict=True):
+            deep = depth or group.depth(slot)
+            under_way = len(slot.attempts)
+            if under_way * 2 > deep or slot.payload_bytes > MAX_UNDER_WAY_BYTES // 2:
+                continue  # half of it is still to be done: more at once costs less
+            share = -(-group.waiting // (left + coming))
+            count = min(deep - under_way, share)
+            taken = group.take(slot.worker, count, slot.room_bytes, now)
+            if taken:
+                self._place(slot, taken, cause)
 
-    def _place(self, group: Group, slot: Slot, run: TaskRun, cause: str) -> None:
-        run.move("dispatch")
-        run.tried += 1
-        run.printed_bytes = 0
-        attempt_id = f"{run.task.task_id}#{run.tried}"
-        nearest = group.nearest(run) == slot.worker
-        slot.attempts[attempt_id] = run
-        self._dispatch(slot, attempt_id, run, cause)
-        placed = TaskPlaced(run.task.task_id, attempt_id, slot.worker, nearest)
-        self._jobs.tell(run.job, placed)
+    def _place(self, slot: Slot, taken: list[tuple[TaskRun, bool]], cause: str) -> None:
+        attempts: list[tuple[str, TaskRun]] = []
+        for run, nearest in taken:
+            run.move("dispatch")
+            run.tried += 1
+            run.printed_bytes = 0
+            task_id = run.task.task_id
+            attempt_id = f"{task_id}#{run.tried}"
+            slot.add(attempt_id, run)
+            attempts.append((attempt_id, run))
+            lease_id = slot.lease.lease_id
+            placed = TaskPlaced(task_id, attempt_id, slot.worker, lease_id, nearest)
+            self._jobs.tell(run.job, placed)
+        self._dispatch(slot, attempts, cause)
 
-    def _dispatch(self, slot: Slot, attempt_id: str, run: TaskRun, cause: str) -> None:
-        task = run.task
-        timeout_ms = 0 if task.timeout_s is None else max(1, round(task.timeout_s * 1000))
-        message = Dispatch(
-            slot.lease.lease_id,
-            slot.lease.fence,
-            attempt_id,
-            task.needs.driver,
-            task.payload,
-            timeout_ms,
-        )
-        self._send(slot.lease.lessor, message, cause)
+    def _dispatch(self, slot: Slot, attempts: list[tuple[str, TaskRun]], cause: str) -> None:
+        for message in slot.messages(attempts):
+            self._send(slot.lease.lessor, message, cause)
 
-    def _cancel(self, slot: Slot, attempt_id: str, cause: str) -> None:
-        self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, attempt_id), cause)
+    def _cancel(self, slot: Slot, attempt_ids: Iterable[str], cause: str) -> None:
+        self._take_back(slot, attempt_ids, True, cause)
 
-    def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> bool:
-        """Go for more leases, or for more workers. Returns whether leases may yet come of what
+    def _take_back(self, slot: Slot, attempt_ids: Iterable[str], begun: bool, cause: str) -> None:
+        if ids := tuple(attempt_ids):
+            self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, ids, begun), cause)
+
+    def _rebalance(self, group: Group, now: Moment, cause: str) -> None:
+        """Nothing waits here: see to what waits on a lease, and to what is slow."""
+        idle = idle_of(group.slots.values())
+        for slot in list(group.slots.values()):
+            behind, again_s = to_recall(slot, group.mean_s, bool(idle), now)
+            self._take_back(slot, behind, False, cause)
+            overtake, due_s = to_overtake(slot, group.mean_s, now)
+            other = next((s for s in idle if s.worker != slot.worker), None)
+            if overtake and other is not None:
+                idle.remove(other)
+                self._place(other, [(slot.attempts[slot.began], False)], "it takes long elsewhere")
+            group.wake_s = min(group.wake_s, again_s, due_s)
+
+    def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
+        """Go for more leases, or for more workers. Returns how many leases may yet come of what
         is under way."""
         if group.round is not None or group.committing:
-            return True
+            return max(1, len(group.committing))
+        self._make_room(group, cause)
         order = group.ask_order(head, now)
         if order:
             at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
@@ -320,12 +470,19 @@ class Scheduler:
                 priority=group.priority,
                 now=now,
                 cause=cause,
+                max_price_micro=group.max_price_micro,
             )
-            return True
+            return min(len(order), at_once)
         if group.find is None:
             self._look(group, head, now, cause)
         group.wake_s = min(group.wake_s, group.next_askable_s())
-        return False
+        return 0
+
+    def _make_room(self, group: Group, cause: str) -> None:
+        """Leases that are kept warm for other kinds of tasks may be in the way."""
+        for other in list(self._groups.values()):
+            if other is not group:
+                self._release_idle(other, float("inf"), cause)
 
     def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time; give up where it has nobody to name, twice."""
@@ -354,30 +511,42 @@ class Scheduler:
         for run in group.drain():
             self._jobs.unplaceable(run, reasons)
 
-    def _let_go(self, group: Group, cause: str) -> None:
-        """Nothing waits: give back the leases under which nothing runs."""
-        for slot in [s for s in group.slots.values() if not s.attempts]:
+    def _let_go(self, group: Group, now: Moment, cause: str) -> None:
+        """Nothing waits: give back the leases under which nothing has run for a while."""
+        self._release_idle(group, now.mono_s, cause)
+        ends = [slot.idle_s + LINGER_S for slot in group.slots.values()]
+        group.wake_s = min([group.wake_s, *ends])
+
+    def _release_idle(self, group: Group, now_s: float, cause: str) -> None:
+        for slot in [s for s in group.slots.values() if s.idle_s + LINGER_S <= now_s]:
             del group.slots[slot.lease.key]
+            self._let_go_of(slot)
             self._lessee.release(slot.lease, cause)
         if group.is_idle:
-            self._groups.pop((group.needs, group.priority), None)
+            self._groups.pop(group.terms, None)
 
-    def _group(self, needs: Requirements, priority: int) -> Group:
-        group = self._groups.get((needs, priority))
+    def _let_go_of(self, slot: Slot) -> None:
+        self._effects.append(LetGo(slot.worker, slot.lease.lease_id, cause="the lease ended"))
+
+    def _group(self, terms: AskedTerms) -> Group:
+        group = self._groups.get(terms)
         if group is None:
-            group = self._groups[needs, priority] = Group(needs, priority)
+            group = self._groups[terms] = Group(*terms)
         return group
 
     def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
 
-    def _running(self, sender: Contact, lease_id: str, attempt_id: str) -> TaskRun | None:
-        slot = self._slot((sender.peer_id, lease_id))
-        return None if slot is None else slot.attempts.get(attempt_id)
+    def _group_of(self, slot: Slot) -> Group:
+        return self._groups[slot.lease.terms]
 
     def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
         self._effects.append(Send(to, message, cause=cause))
 
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
-        return effects + self._jobs.take()
+        return self._jobs.take() + effects
+
+
+def _terms_of(job: Job, task: Task) -> AskedTerms:
+    return AskedTerms(task.needs, job.priority, job.max_price_micro)

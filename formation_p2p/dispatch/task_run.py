@@ -26,6 +26,7 @@ TRANSITIONS: Final = {
     TaskState.WAITING: {
         "dispatch": TaskState.DISPATCHED,
         "nobody": TaskState.UNPLACEABLE,
+        "give up": TaskState.FAILED,
         "cancel": TaskState.CANCELLED,
     },
     TaskState.DISPATCHED: {
@@ -41,15 +42,17 @@ TRANSITIONS: Final = {
 class TaskRun:
     """`attempts` are those that brought no result; `tried` counts all, and names the next.
 
-    `printed_bytes` are those of the attempt under way.
+    `copies` are under way: more than one where a second attempt is to overtake the first.
+    `printed_bytes` are those of the attempts under way.
     """
 
     task: Task
     job: JobRun
     key: Key
     state: TaskState = TaskState.WAITING
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: tuple[Attempt, ...] = ()  # a hundred thousand of these wait without any
     tried: int = 0
+    copies: int = 0
     last_failure: Failed | None = None
     printed_bytes: int = 0
 
@@ -78,8 +81,12 @@ class TaskRun:
 
 @dataclass(slots=True, eq=False)
 class JobRun:
+    """`due_s` is its deadline, on this machine's monotonic clock."""
+
     job: Job
+    due_s: float = float("inf")
     cancelled: bool = False
+    overdue: bool = False
     ended: dict[TaskState, int] = field(
         default_factory=lambda: {
             TaskState.SUCCEEDED: 0,

@@ -1,78 +1,78 @@
-"""What runs under a worker's leases: a queue for each lease, one execution at a time.
+"""What runs under a worker's leases, and the results that wait to be acknowledged.
 
-A result stays in the outbox until the scheduler has acknowledged it, and is sent again whenever
-the scheduler renews. When the lease ends, all of it goes.
+Attempts go to the shell as they come, which runs those of one lease in order. A result stays in
+the outbox until the scheduler has acknowledged it; where the stream may have lost it, it is sent
+again as soon as the scheduler is heard of. When the lease ends, all of it goes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.effects import Effect
 from formation_p2p.execution.effects import (
+    Continue,
     Execute,
-    ExecutionEnded,
     ExecutionOutput,
+    ExecutionsEnded,
     ExecutionStarted,
     Kill,
+    Pause,
+    Work,
 )
 from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.lessor import Lease
+from formation_p2p.negotiation.lessor import WINDOW, Lease
 from formation_p2p.negotiation.messages import (
     MAX_OUTPUT_BYTES,
+    Assignment,
     Cancel,
     Dispatch,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
 )
+from formation_p2p.negotiation.parts import Parts
 from formation_p2p.negotiation.session import Send
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.units import KIB
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
-# Attempts waiting under one lease. A scheduler keeps two under way to hide the round trip; more
-# would only hold tasks back from workers that are idle.
-MAX_QUEUED: Final = 16
-# Results not yet acknowledged under one lease. The next task waits while there are as many.
-MAX_OUTBOX: Final = 16
-# Either holds this much at the most: two of the largest. A lease takes 64 MiB of the machine's
-# memory at the least, so that what the node keeps for its leases stays below what they reserve.
-MAX_QUEUED_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
+# Payloads under way, and results not yet acknowledged, of one lease: two of the largest each. A
+# lease takes 64 MiB of the machine's memory at the least, so that what the node keeps for its
+# leases stays below what they reserve.
+MAX_UNDER_WAY_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
+# Results in one message: whatever else waits for the stream waits no longer than for this much.
+BATCH_BYTES: Final = 256 * KIB
 
 
 @dataclass(slots=True)
 class _Run:
-    """What goes on under one lease. `current` is the attempt that the shell is running."""
+    """What goes on under one lease. `under_way` has the sizes of the payloads; `unsent` are the
+    results of the outbox that the owner may not have seen."""
 
     lease: Lease
-    queue: deque[Dispatch] = field(default_factory=deque)
-    current: str | None = None
-    outbox: dict[str, TaskEnded] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
+    under_way: dict[str, int] = field(default_factory=dict)
+    under_way_bytes: int = 0
+    outbox: dict[str, Ended] = field(default_factory=dict)
+    outbox_bytes: int = 0
+    unsent: set[str] = field(default_factory=set)
+    paused: bool = False
 
-    def knows(self, attempt_id: str) -> bool:
+    def has_room_for(self, assignment: Assignment) -> bool:
         return (
-            attempt_id == self.current
-            or attempt_id in self.outbox
-            or any(each.attempt_id == attempt_id for each in self.queue)
+            len(self.under_way) < WINDOW
+            and self.under_way_bytes + len(assignment.payload) <= MAX_UNDER_WAY_BYTES
         )
 
-    def has_room_for(self, payload: bytes) -> bool:
-        queued_bytes = sum(len(each.payload) for each in self.queue)
-        return len(self.queue) < MAX_QUEUED and queued_bytes + len(payload) <= MAX_QUEUED_BYTES
-
-    def may_start(self) -> bool:
-        unacknowledged_bytes = sum(len(each.outcome.result) for each in self.outbox.values())
-        return (
-            self.current is None
-            and len(self.queue) > 0
-            and len(self.outbox) < MAX_OUTBOX
-            and unacknowledged_bytes < MAX_OUTBOX_BYTES
-        )
+    @property
+    def outbox_is_full(self) -> bool:
+        return len(self.outbox) >= WINDOW or self.outbox_bytes >= MAX_OUTBOX_BYTES
 
 
 class Executions:
@@ -82,48 +82,82 @@ class Executions:
         self._runs: dict[str, _Run] = {}
 
     def dispatched(self, lease: Lease, message: Dispatch) -> list[Effect]:
-        """Queue an attempt. One that is known already is not run again: the scheduler repeats
-        a dispatch when it cannot know whether the first arrived."""
+        """Hand over what is new. An attempt that is known already is not run again: the scheduler
+        repeats a dispatch when it cannot know whether the first arrived."""
         run = self._runs.setdefault(lease.lease_id, _Run(lease))
-        cause = f"dispatch of {message.attempt_id}"
-        if run.knows(message.attempt_id):
-            ended = run.outbox.get(message.attempt_id)
-            return [] if ended is None else [Send(lease.owner, ended, cause=cause)]
-        if message.driver != lease.needs.driver:
-            # The grant was checked for the driver that the lease names.
-            problem = f"the lease is for the driver {lease.needs.driver}, not {message.driver}"
-            return [_refuse(lease, message, FailureKind.INVALID, problem)]
-        if not run.has_room_for(message.payload):
-            problem = f"{len(run.queue)} attempts wait under this lease; wait for one to end"
-            return [_refuse(lease, message, FailureKind.DRIVER, problem)]
-        run.queue.append(message)
-        return self._start_next(run, cause)
+        for number, data in message.parts:
+            run.parts.keep(number, data)
+        work: list[Work] = []
+        refused: list[Ended] = []
+        for assignment in message.assignments:
+            attempt_id = assignment.attempt_id
+            if attempt_id in run.under_way or attempt_id in run.outbox:
+                continue
+            shared = run.parts.get(assignment.part) if assignment.part else b""
+            if shared is None:
+                problem = f"part {assignment.part} is not here; dispatch it again"
+                refused.append(_not_run(attempt_id, problem))
+            elif not run.has_room_for(assignment):
+                problem = f"{len(run.under_way)} attempts wait under this lease; wait for one"
+                refused.append(_not_run(attempt_id, problem))
+            else:
+                run.under_way[attempt_id] = len(assignment.payload)
+                run.under_way_bytes += len(assignment.payload)
+                timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
+                work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
+        effects: list[Effect] = []
+        cause = f"dispatch under {lease.lease_id}"
+        if work:
+            needs = lease.needs
+            effects.append(
+                Execute(
+                    lease.lease_id,
+                    needs.driver,
+                    needs.cpu_milli,
+                    needs.memory_bytes,
+                    needs.storage_bytes,
+                    needs.network_mbps > 0,
+                    lease.device_ids,
+                    tuple(work),
+                    cause=cause,
+                )
+            )
+        return effects + self._tell(run, refused, cause) + self._send_unsent(run, cause)
 
     def cancelled(self, sender: PeerId, message: Cancel) -> list[Effect]:
         run = self._run_of(sender, message.lease_id)
         if run is None:
             return []
-        lease = run.lease
-        if run.current == message.attempt_id:
-            return [Kill(lease.lease_id, message.attempt_id, cause="the owner cancels it")]
-        for queued in run.queue:
-            if queued.attempt_id == message.attempt_id:
-                run.queue.remove(queued)
-                return [_refuse(lease, queued, FailureKind.CANCELLED, "it had not started")]
-        return []
+        return [
+            Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
+            for attempt_id in message.attempt_ids
+            if attempt_id in run.under_way
+        ]
 
     def acknowledged(self, sender: PeerId, message: ResultAck) -> list[Effect]:
         run = self._run_of(sender, message.lease_id)
-        if run is None or run.outbox.pop(message.attempt_id, None) is None:
-            return []
-        return self._start_next(run, f"{message.attempt_id} is acknowledged")
-
-    def renewed(self, lease: Lease) -> list[Effect]:
-        """The scheduler is there: send again what it has not acknowledged."""
-        run = self._runs.get(lease.lease_id)
         if run is None:
             return []
-        return [Send(lease.owner, each, cause="renewal") for each in run.outbox.values()]
+        for attempt_id in message.attempt_ids:
+            ended = run.outbox.pop(attempt_id, None)
+            if ended is not None:
+                run.outbox_bytes -= len(ended.outcome.result)
+                run.unsent.discard(attempt_id)
+        if not run.paused or run.outbox_is_full:
+            return []
+        run.paused = False
+        return [Continue(message.lease_id, cause="results are acknowledged")]
+
+    def renewed(self, lease: Lease) -> list[Effect]:
+        """The scheduler is there: send again what it may have missed."""
+        run = self._runs.get(lease.lease_id)
+        return [] if run is None else self._send_unsent(run, "renewal")
+
+    def interrupted(self, owner: PeerId) -> None:
+        """The stream to a scheduler broke: it may have missed whatever it has not acknowledged."""
+        for run in self._runs.values():
+            if run.lease.owner.peer_id == owner:
+                run.unsent = set(run.outbox)
 
     def started(self, event: ExecutionStarted) -> list[Effect]:
         run = self._runs.get(event.lease_id)
@@ -149,17 +183,26 @@ class Executions:
             for piece in pieces
         ]
 
-    def ended(self, event: ExecutionEnded) -> list[Effect]:
+    def ended(self, event: ExecutionsEnded) -> list[Effect]:
         run = self._runs.get(event.lease_id)
-        if run is None or run.current != event.attempt_id:
+        if run is None:
             return []  # its lease ended first: nobody may have the result
-        run.current = None
-        lease = run.lease
-        outcome = _bounded(event.outcome)
-        ended = TaskEnded(lease.lease_id, lease.fence, event.attempt_id, outcome, event.ran_ms)
-        run.outbox[event.attempt_id] = ended
-        cause = f"{event.attempt_id} ended"
-        return [Send(lease.owner, ended, cause=cause), *self._start_next(run, cause)]
+        results: list[Ended] = []
+        for ended in event.ended:
+            payload_bytes = run.under_way.pop(ended.attempt_id, None)
+            if payload_bytes is None:
+                continue
+            run.under_way_bytes -= payload_bytes
+            kept = _bounded(ended)
+            run.outbox[kept.attempt_id] = kept
+            run.outbox_bytes += len(kept.outcome.result)
+            results.append(kept)
+        cause = "attempts ended"
+        effects = self._tell(run, results, cause)
+        if run.outbox_is_full and not run.paused:
+            run.paused = True
+            effects.append(Pause(event.lease_id, cause=cause))
+        return effects
 
     def drop(self, lease_id: str) -> None:
         """The lease ended. What still runs under it, the shell is killing."""
@@ -169,37 +212,44 @@ class Executions:
         run = self._runs.get(lease_id)
         return run if run is not None and run.lease.owner.peer_id == owner else None
 
-    def _start_next(self, run: _Run, cause: str) -> list[Effect]:
-        if not run.may_start():
+    def _send_unsent(self, run: _Run, cause: str) -> list[Effect]:
+        if not run.unsent:
             return []
-        message = run.queue.popleft()
-        run.current = message.attempt_id
+        again = [ended for ended in run.outbox.values() if ended.attempt_id in run.unsent]
+        run.unsent = set()
+        return self._tell(run, again, cause)
+
+    def _tell(self, run: _Run, ended: Iterable[Ended], cause: str) -> list[Effect]:
         lease = run.lease
         return [
-            Execute(
-                lease.lease_id,
-                message.attempt_id,
-                message.driver,
-                message.payload,
-                lease.needs.cpu_milli,
-                lease.needs.memory_bytes,
-                lease.device_ids,
-                message.timeout_ms / 1000 if message.timeout_ms else None,
-                cause=cause,
-            )
+            Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)
+            for batch in _batches(ended)
         ]
 
 
-def _bounded(outcome: Outcome) -> Outcome:
+def _batches(ended: Iterable[Ended]) -> Iterable[tuple[Ended, ...]]:
+    batch: list[Ended] = []
+    batch_bytes = 0
+    for each in ended:
+        if batch and batch_bytes + len(each.outcome.result) > BATCH_BYTES:
+            yield tuple(batch)
+            batch, batch_bytes = [], 0
+        batch.append(each)
+        batch_bytes += len(each.outcome.result)
+    if batch:
+        yield tuple(batch)
+
+
+def _bounded(ended: Ended) -> Ended:
     """What travels. A driver may be anybody's, and a result too large would cost the stream."""
-    if len(outcome.result) <= MAX_RESULT_BYTES:
-        return outcome
-    problem = f"the result has {len(outcome.result)} bytes, of at most {MAX_RESULT_BYTES}"
-    return Failed(FailureKind.OUTPUT, problem)
+    result_bytes = len(ended.outcome.result)
+    if result_bytes <= MAX_RESULT_BYTES:
+        return ended
+    problem = f"the result has {result_bytes} bytes, of at most {MAX_RESULT_BYTES}"
+    outcome: Outcome = Failed(FailureKind.OUTPUT, problem)
+    return Ended(ended.attempt_id, outcome, ended.ran_us)
 
 
-def _refuse(lease: Lease, message: Dispatch, kind: FailureKind, problem: str) -> Send:
+def _not_run(attempt_id: str, problem: str) -> Ended:
     """An attempt that never ran. It needs no outbox: a scheduler that misses it asks again."""
-    failed = Failed(kind, problem)
-    ended = TaskEnded(lease.lease_id, lease.fence, message.attempt_id, failed, 0)
-    return Send(lease.owner, ended, cause=f"{message.attempt_id} did not start")
+    return Ended(attempt_id, Failed(FailureKind.DRIVER, problem), 0)

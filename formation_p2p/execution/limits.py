@@ -30,10 +30,16 @@ _CPU_PERIOD_US: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """The share of one task, or of one warm environment: thousandths of a core, and bytes."""
+    """The share of one task, or of one warm environment: thousandths of a core, and bytes.
+
+    `storage_bytes` is what it may leave in its own folder, without limit where it is 0. `network`
+    is whether it asked for one; a sandbox gives it to no other.
+    """
 
     cpu_milli: int
     memory_bytes: int
+    storage_bytes: int = 0
+    network: bool = False
 
     @property
     def cores(self) -> int:
@@ -50,7 +56,7 @@ class TaskLimits:
         return {
             "RLIMIT_CORE": 0,
             "RLIMIT_DATA": 2 * self.enforced_memory_bytes + _DATA_SLACK_BYTES,
-            "RLIMIT_FSIZE": MAX_FILE_BYTES,
+            "RLIMIT_FSIZE": min(MAX_FILE_BYTES, self.storage_bytes or MAX_FILE_BYTES),
             "RLIMIT_NOFILE": MAX_OPEN_FILES,
         }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,17 +28,16 @@ from formation_p2p.dht.rpc import (
     DialledBy,
     Met,
 )
-from formation_p2p.effects import Contact, Effect, Moment
+from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.effects import Contact, Effect
 from formation_p2p.errors import FormationError, ProtocolViolation
-from formation_p2p.execution.effects import (
-    Execute,
-    ExecutionEnded,
-    ExecutionOutput,
-    ExecutionStarted,
-    Kill,
-)
-from formation_p2p.host.drivers.driver import Driver, Execution, Stream
-from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
+from formation_p2p.execution.effects import Continue, Execute, Kill, Pause
+from formation_p2p.host.clock import moment
+from formation_p2p.host.drivers.blobs import UsesBlobs
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.scratch import clear_scratch
+from formation_p2p.host.journal import Journal
+from formation_p2p.host.lease_run import LeaseRun
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.fencing import Fence, Fenced
@@ -47,12 +45,12 @@ from formation_p2p.negotiation.session import Disconnected, Received, Send, Unde
 from formation_p2p.peer.events import Event, Joined, Leave, Left, Serve, Tick
 from formation_p2p.peer.peer import Peer
 from formation_p2p.trust.network import Network
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
     from trio_typing import TaskStatus
 
+    from formation_p2p.host.exchange import Exchange
     from formation_p2p.host.stack import Stack
 
 log = logging.getLogger(__name__)
@@ -67,34 +65,31 @@ AFTER_FAULT_S: Final = 1.0
 LEAVE_S: Final = 2.0
 
 
-def moment() -> Moment:
-    """Both clocks. The first goes on while the machine sleeps, so that a lease which ran out
-    meanwhile has run out (CLOCK_BOOTTIME, where the system has it)."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return Moment(time.clock_gettime(clock), time.time())
-
-
 class Shell:
-    """`tell` gets every effect that is for the person. Call `feed` on the trio thread only."""
+    """`tell` gets every effect that is for the person; what is of record passes through `journal`
+    first, where there is one. Call `feed` on the trio thread only."""
 
     def __init__(
         self,
         identity: Identity,
         network: Network,
         stack: Stack,
+        exchange: Exchange,
         scratch_root: Path,
         tell: Callable[[Effect], None],
+        journal: Journal | None = None,
     ) -> None:
         self._peer = Peer(identity, network, random.Random(random.SystemRandom().getrandbits(128)))
         self._network = network
         self._stack = stack
+        self.exchange = exchange
         self._scratch_root = scratch_root
         self._tell = tell
-        self._drivers: Mapping[str, Driver] = {}
+        self._journal = journal
+        self._drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._ask_ids = itertools.count(1)
         self._answers: dict[int, Callable[[bytes | None], None]] = {}
-        self._executions: dict[tuple[str, str], trio.CancelScope] = {}
-        self._idle = trio.Condition()
+        self._runs: dict[str, LeaseRun] = {}  # by lease
         self._left = trio.Event()
         self._reach = Reach.UNKNOWN
         self._serving = False
@@ -116,12 +111,19 @@ class Shell:
             await self._stack.close()
             nursery.cancel_scope.cancel()
 
-    def serve(self, serve: Serve, drivers: Mapping[str, Driver]) -> None:
+    def serve(self, serve: Serve, drivers: Mapping[str, Driver | LeaseDriver]) -> None:
         """Become a worker with these drivers."""
         self._drivers = drivers
+        for driver in drivers.values():
+            if isinstance(driver, UsesBlobs):
+                driver.blobs = self.exchange
         self._serving = True
         self._warn()
         self.feed(serve)
+
+    def do(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run something of the node's own beside the peer. What it raises ends the node."""
+        self._start(task)
 
     async def leave(self) -> None:
         """Withdraw, end what runs, and let `run` return."""
@@ -135,7 +137,10 @@ class Shell:
         try:
             now = moment()
             for effect in self._peer.handle(event, now):
-                self._perform(effect)
+                if self._journal is not None and _is_of_record(effect):
+                    self._journal.put(effect, self.perform)
+                else:
+                    self.perform(effect)
             wait_s = self._peer.next_timeout() - now.mono_s
         except Exception:
             # A fault of ours must not take the node down with it, least of all one that a peer
@@ -189,7 +194,8 @@ class Shell:
 
     # -- what the peer wants done -----------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect) -> None:
+        """Do what the peer wants done, or what the journal has written down."""
         match effect:
             case Ask():
                 self._start(self._ask, effect)
@@ -207,16 +213,27 @@ class Shell:
                     # Grants were checked: from here on tasks and results come, which are large.
                     self._stack.trust(to.peer_id)
                 self._stack.send(to, work.pack(message))
-            case Execute():
-                # In force at once: a Kill or Fence may follow before its task has started.
-                self._executions[effect.lease_id, effect.attempt_id] = trio.CancelScope()
-                self._start(self._execute, effect)
-            case Kill(lease_id, attempt_id):
-                scope = self._executions.get((lease_id, attempt_id))
-                if scope is not None:
-                    scope.cancel()
+            case Execute(lease_id):
+                run = self._runs.get(lease_id)
+                if run is None:
+                    driver = self._drivers.get(effect.driver)
+                    run = LeaseRun(effect, driver, self._scratch_root, self.feed)
+                    self._runs[lease_id] = run
+                    self._start(run.run)
+                run.add(effect)
+            case Kill(lease_id, attempt_id, begun):
+                if (running := self._runs.get(lease_id)) is not None:
+                    running.kill(attempt_id, begun=begun)
+            case Pause(lease_id):
+                if (running := self._runs.get(lease_id)) is not None:
+                    running.pause()
+            case Continue(lease_id):
+                if (running := self._runs.get(lease_id)) is not None:
+                    running.go_on()
             case Fence(lease_id):
                 self._start(self._fence, lease_id)
+            case Hold() | LetGo():
+                pass  # for a journal alone
             case Left():
                 self._left.set()
             case _:
@@ -261,54 +278,18 @@ class Shell:
                 ", ".join(self._stack.announced) or "any address",
             )
 
-    async def _execute(self, execute: Execute) -> None:
-        key = (execute.lease_id, execute.attempt_id)
-        scope = self._executions[key]
-        outcome: Outcome = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
-        started_s = moment().mono_s
-        with scope:
-            self.feed(ExecutionStarted(*key))
-            outcome = await self._drive(execute)
-        del self._executions[key]
-        ran_ms = round((moment().mono_s - started_s) * 1000)
-        self.feed(ExecutionEnded(*key, outcome, ran_ms))
-        async with self._idle:
-            self._idle.notify_all()
-
-    async def _drive(self, execute: Execute) -> Outcome:
-        driver = self._drivers.get(execute.driver)
-        if driver is None:
-            return Failed(FailureKind.DRIVER, f"this worker has no driver {execute.driver}")
-        try:
-            async with scratch_folder(self._scratch_root) as scratch:
-                execution = Execution(
-                    execute.attempt_id,
-                    execute.lease_id,
-                    execute.payload,
-                    execute.cpu_milli,
-                    execute.memory_bytes,
-                    execute.device_ids,
-                    execute.timeout_s,
-                    scratch,
-                )
-                return await driver.run(execution, _Report(self, execute))
-        except Exception as error:
-            # Drivers may be anybody's. What one of them raises ends its task, not the node.
-            log.exception("the driver %s failed", execute.driver)
-            return Failed(FailureKind.DRIVER, f"the driver {execute.driver} failed: {error!r}")
-
     async def _fence(self, lease_id: str) -> None:
-        for (under, _), scope in self._executions.items():
-            if under == lease_id:
-                scope.cancel()
-        async with self._idle:
-            while any(under == lease_id for under, _ in self._executions):
-                await self._idle.wait()
+        run = self._runs.get(lease_id)
+        if run is not None:
+            await run.stop()
+            del self._runs[lease_id]
         for name, driver in self._drivers.items():
+            if isinstance(driver, LeaseDriver):
+                continue  # its `serve` has ended
             try:
                 await driver.end_lease(lease_id)
             except Exception:
-                # As above: a driver that cannot tidy up must not keep the capacity for ever.
+                # A driver that cannot tidy up must not keep the capacity for ever.
                 log.exception("the driver %s failed to end lease %s", name, lease_id)
         self.feed(Fenced(lease_id))
 
@@ -321,13 +302,8 @@ class Shell:
             self.feed(Tick())
 
 
-class _Report:
-    """Where a driver's output goes: to the peer, which sends it on."""
-
-    def __init__(self, shell: Shell, execute: Execute) -> None:
-        self._shell = shell
-        self._execute = execute
-
-    def output(self, stream: Stream, data: bytes) -> None:
-        lease_id, attempt_id = self._execute.lease_id, self._execute.attempt_id
-        self._shell.feed(ExecutionOutput(lease_id, attempt_id, stream == "stderr", data))
+def _is_of_record(effect: Effect) -> bool:
+    """Whether it tells or acknowledges something, which is done once it is on the disk."""
+    return isinstance(effect, Tell | Hold | LetGo) or (
+        isinstance(effect, Send) and isinstance(effect.message, work.ResultAck)
+    )

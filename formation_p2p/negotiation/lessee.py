@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NewType
+from typing import Final, NamedTuple
 
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.lessor import RENEW_AT
 from formation_p2p.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -28,18 +29,12 @@ from formation_p2p.negotiation.messages import (
     Renewed,
     WorkMessage,
 )
+from formation_p2p.negotiation.round import ANSWER_S, Round, RoundId
 from formation_p2p.negotiation.session import Send, Undelivered
-from formation_p2p.refusals import Gone, Infeasible, Refusal
+from formation_p2p.refusals import Gone, Refusal, Silent
 from formation_p2p.resources.requirements import Requirements
 
-RoundId = NewType("RoundId", int)
-
-# How long to wait for a better offer once there is one.
-DELIBERATION_S: Final = 0.5
-# How long to wait for any answer at all: a dial of two slow round trips, and a retry.
-ANSWER_S: Final = 3.0
-# Renew at this part of a lease's life, then every second until it is answered.
-RENEW_AT: Final = 2 / 3
+# A renewal is sent every second until it is answered.
 RENEW_AGAIN_S: Final = 1.0
 # A worker that grants longer is heard from at least this often all the same, or is lost.
 MAX_LEASE_S: Final = 30.0
@@ -69,10 +64,19 @@ TRANSITIONS: Final = {
 }
 
 
+class AskedTerms(NamedTuple):
+    """What a lease was asked for with. Tasks share leases where all of it is equal."""
+
+    needs: Requirements
+    priority: int
+    max_price_micro: int | None
+
+
 @dataclass(slots=True)
 class HeldLease:
     """A lease on a worker's capacity. Times are on this machine's monotonic clock.
 
+    `window` is how many attempts may be under way under it at once.
     `asked_s` is when the commit, or the first unanswered renewal, was sent. `doubtful` is set
     while the stream to the worker has broken and no renewal was answered since: what was sent
     may be lost.
@@ -84,7 +88,9 @@ class HeldLease:
     priority: int
     state: HeldState
     expires_s: float
+    max_price_micro: int | None = None
     fence: int = 0
+    window: int = 1
     device_ids: tuple[str, ...] = ()
     renew_s: float = float("inf")
     asked_s: float = 0.0
@@ -95,6 +101,10 @@ class HeldLease:
     def key(self) -> tuple[PeerId, str]:
         """Lease ids are each worker's own: only with its peer id do they name one lease."""
         return (self.lessor.peer_id, self.lease_id)
+
+    @property
+    def terms(self) -> AskedTerms:
+        return AskedTerms(self.needs, self.priority, self.max_price_micro)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,44 +140,6 @@ class LeaseLost:
 NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
 
 
-@dataclass(slots=True)
-class _Round:
-    """`order` is best first. A worker is outstanding while it has neither offered nor refused.
-
-    `offered_s` is when the first offer came.
-    """
-
-    round: RoundId
-    needs: Requirements
-    priority: int
-    order: tuple[Contact, ...]
-    wanted: int
-    started_s: float
-    cause: str
-    requests: dict[int, PeerId] = field(default_factory=dict)
-    offers: dict[PeerId, Offer] = field(default_factory=dict)
-    offered_s: float = float("inf")
-    refusals: dict[PeerId, Refusal] = field(default_factory=dict)
-
-    def outstanding(self, peer_id: PeerId) -> bool:
-        return peer_id not in self.offers and peer_id not in self.refusals
-
-    def decided(self) -> bool:
-        """Whether no answer still to come could change the choice: the best `wanted` offers
-        stand before the first worker that has not answered."""
-        offers = 0
-        for contact in self.order:
-            if offers >= self.wanted:
-                return True
-            if self.outstanding(contact.peer_id):
-                return False
-            offers += contact.peer_id in self.offers
-        return True
-
-    def closes_s(self) -> float:
-        return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
-
-
 class Lessee:
     """Hand it every message of the lessor's kind and every Undelivered, `tick` when due; then
     `take` what came of it. `held` are the leases in force."""
@@ -175,7 +147,7 @@ class Lessee:
     def __init__(self, grant: bytes, rng: random.Random) -> None:
         self.held: dict[tuple[PeerId, str], HeldLease] = {}
         self._grant = grant
-        self._rounds: dict[RoundId, _Round] = {}
+        self._rounds: dict[RoundId, Round] = {}
         self._round_count = 0
         # Random, so that answers to an earlier life of this node match nothing.
         self._request_count = rng.getrandbits(48)
@@ -198,12 +170,23 @@ class Lessee:
         priority: int,
         now: Moment,
         cause: str,
+        max_price_micro: int | None = None,
     ) -> RoundId:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
-        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost."""
+        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost.
+
+        `max_price_micro` is kept from the workers; None takes any price.
+        """
         self._round_count += 1
-        asked = _Round(
-            RoundId(self._round_count), needs, priority, tuple(order), wanted, now.mono_s, cause
+        asked = Round(
+            RoundId(self._round_count),
+            needs,
+            priority,
+            tuple(order),
+            wanted,
+            max_price_micro,
+            now.mono_s,
+            cause,
         )
         self._rounds[asked.round] = asked
         for contact in asked.order:
@@ -215,17 +198,12 @@ class Lessee:
 
     def offered(self, sender: Contact, offer: Offer, now: Moment) -> None:
         asked = self._round_of(sender, offer.request_id)
-        if asked is None:  # too late, or never asked for: give it back at once
+        if asked is not None:
+            asked.offered(sender, offer, now)
+            self._close_if_decided(asked, now)
+        elif not self._knows(sender, offer.lease_id):
+            # Too late, or never asked for. (Where it is known, the message came twice.)
             self._send(sender, Release(offer.lease_id), "an offer that nobody waits for")
-            return
-        short = _shortfall(offer, asked.needs)
-        if short is None:
-            asked.offers[sender.peer_id] = offer
-            asked.offered_s = min(asked.offered_s, now.mono_s)
-        else:
-            asked.refusals[sender.peer_id] = short
-            self._send(sender, Release(offer.lease_id), "the offer holds less than was asked")
-        self._close_if_decided(asked, now)
 
     def refused(self, sender: Contact, message: Refused, now: Moment) -> None:
         asked = self._round_of(sender, message.request_id)
@@ -241,6 +219,7 @@ class Lessee:
             self._send(sender, Release(message.lease_id), "a lease that nobody waits for")
         elif self._move(lease, "leased"):
             lease.fence = message.fence
+            lease.window = message.window
             self._extend(lease, message.ttl_ms)
             self._events.append(LeaseHeld(lease))
 
@@ -252,6 +231,7 @@ class Lessee:
     def renewed(self, sender: Contact, message: Renewed) -> None:
         lease = self._held_by(sender, message.lease_id)
         if lease is not None and self._move(lease, "renewed"):
+            lease.window = message.window
             self._extend(lease, message.ttl_ms)
             if lease.doubtful:
                 lease.doubtful = False
@@ -261,6 +241,34 @@ class Lessee:
         lease = self._held_by(sender, message.lease_id)
         if lease is not None:
             self._lose(lease, "ended", message.refusal)
+
+    def adopt(
+        self,
+        lessor: Contact,
+        lease_id: str,
+        needs: Requirements,
+        priority: int,
+        fence: int,
+        device_ids: tuple[str, ...],
+        now: Moment,
+        max_price_micro: int | None = None,
+    ) -> HeldLease:
+        """Take up a lease that an earlier life of this node held, in doubt: its worker is asked
+        at once, and it follows as LeaseRecovered, or within ANSWER_S as LeaseLost."""
+        lease = HeldLease(
+            lease_id,
+            lessor,
+            needs,
+            priority,
+            HeldState.LEASED,
+            expires_s=now.mono_s + ANSWER_S,
+            max_price_micro=max_price_micro,
+            fence=fence,
+            device_ids=device_ids,
+        )
+        self.held[lease.key] = lease
+        self._doubt(lease, now)
+        return lease
 
     def release(self, lease: HeldLease, cause: str) -> None:
         """Give a lease back: nothing is to run under it any more."""
@@ -275,7 +283,10 @@ class Lessee:
         for asked in self._rounds.values():
             for contact in asked.order:
                 if contact.peer_id in asked.offers:
-                    self._send(contact, Release(asked.offers[contact.peer_id].lease_id), cause)
+                    lease_id = asked.offers[contact.peer_id].offer.lease_id
+                    self._give_back(contact, lease_id, cause)
+            for contact, lease_id in asked.turned_down:
+                self._give_back(contact, lease_id, cause)
         self._rounds.clear()
 
     def undelivered(self, event: Undelivered, now: Moment) -> None:
@@ -283,11 +294,11 @@ class Lessee:
         whether it is still there; when that cannot be delivered either, it is lost."""
         for asked in list(self._rounds.values()):
             if any(c.peer_id == event.to for c in asked.order) and asked.outstanding(event.to):
-                asked.refusals[event.to] = Gone("the worker", event.reason)
+                asked.refusals[event.to] = Silent(event.reason)
                 self._close_if_decided(asked, now)
         for lease in [x for x in self.held.values() if x.lessor.peer_id == event.to]:
             if lease.doubtful or lease.state is HeldState.COMMITTED:
-                self._lose(lease, "lost", Gone("the worker", event.reason))
+                self._lose(lease, "lost", Silent(event.reason))
             else:
                 self._doubt(lease, now)
 
@@ -306,7 +317,7 @@ class Lessee:
         for lease in list(self.held.values()):
             if now.mono_s >= lease.expires_s:
                 event = "expired" if lease.state is HeldState.LEASED else "silent"
-                self._lose(lease, event, Gone("the worker", "it did not answer in time"))
+                self._lose(lease, event, Silent("it did not answer in time"))
             elif now.mono_s >= lease.renew_s:
                 self._renew(lease, now)
 
@@ -319,35 +330,38 @@ class Lessee:
 
     # -- the insides ----------------------------------------------------------------------------
 
-    def _close_if_decided(self, asked: _Round, now: Moment) -> None:
+    def _close_if_decided(self, asked: Round, now: Moment) -> None:
         if asked.decided():
             self._close(asked, now)
 
-    def _close(self, asked: _Round, now: Moment) -> None:
+    def _close(self, asked: Round, now: Moment) -> None:
         """Commit to the best offers, and give back the rest."""
         del self._rounds[asked.round]
         committed: list[PeerId] = []
         refusals: list[tuple[PeerId, Refusal]] = []
         for contact in asked.order:
-            offer = asked.offers.get(contact.peer_id)
+            standing = asked.offers.get(contact.peer_id)
             refusal = asked.refusals.get(contact.peer_id)
             if refusal is not None:
                 refusals.append((contact.peer_id, refusal))
-            elif offer is None:
+            elif standing is None:
                 if now.mono_s >= asked.closes_s():
                     waited = f"it did not answer within {now.mono_s - asked.started_s:.1f} s"
-                    refusals.append((contact.peer_id, Gone("the worker", waited)))
-            elif (contact.peer_id, offer.lease_id) in self.held:
-                twice = Gone(f"lease {offer.lease_id}", "the worker offered it twice")
+                    refusals.append((contact.peer_id, Silent(waited)))
+            elif (contact.peer_id, standing.offer.lease_id) in self.held:
+                twice = Gone(f"lease {standing.offer.lease_id}", "the worker offered it twice")
                 refusals.append((contact.peer_id, twice))
-            elif len(committed) < asked.wanted:
-                committed.append(contact.peer_id)
-                self._commit(contact, offer, asked, now)
+            elif len(committed) >= asked.wanted or standing.until_s <= now.mono_s:
+                # One that has run out is no fault of the worker: this machine slept.
+                self._give_back(contact, standing.offer.lease_id, "a better offer was taken")
             else:
-                self._send(contact, Release(offer.lease_id), "a better offer was taken")
+                committed.append(contact.peer_id)
+                self._commit(contact, standing.offer, asked, now)
+        for contact, lease_id in asked.turned_down:
+            self._give_back(contact, lease_id, "a better offer was taken")
         self._events.append(RoundClosed(asked.round, tuple(committed), tuple(refusals)))
 
-    def _commit(self, contact: Contact, offer: Offer, asked: _Round, now: Moment) -> None:
+    def _commit(self, contact: Contact, offer: Offer, asked: Round, now: Moment) -> None:
         lease = HeldLease(
             offer.lease_id,
             contact,
@@ -355,7 +369,8 @@ class Lessee:
             asked.priority,
             HeldState.COMMITTED,
             expires_s=now.mono_s + ANSWER_S,
-            device_ids=offer.device_ids,
+            max_price_micro=asked.max_price_micro,
+            device_ids=offer.holds.device_ids,
             asked_s=now.mono_s,
         )
         self.held[lease.key] = lease
@@ -380,11 +395,19 @@ class Lessee:
         lease.expires_s = lease.asked_s + life_s
         lease.renew_s = lease.asked_s + life_s * RENEW_AT
 
-    def _round_of(self, sender: Contact, request_id: int) -> _Round | None:
-        for asked in self._rounds.values():
-            if asked.requests.get(request_id) == sender.peer_id:
-                return asked if asked.outstanding(sender.peer_id) else None
-        return None
+    def _round_of(self, sender: Contact, request_id: int) -> Round | None:
+        waiting = (x for x in self._rounds.values() if x.waits_for(sender.peer_id, request_id))
+        return next(waiting, None)
+
+    def _knows(self, sender: Contact, lease_id: str) -> bool:
+        return (sender.peer_id, lease_id) in self.held or any(
+            asked.knows(sender.peer_id, lease_id) for asked in self._rounds.values()
+        )
+
+    def _give_back(self, to: Contact, lease_id: str, cause: str) -> None:
+        """Turn an offer down, unless its name is that of a lease held."""
+        if (to.peer_id, lease_id) not in self.held:
+            self._send(to, Release(lease_id), cause)
 
     def _held_by(self, sender: Contact, lease_id: str) -> HeldLease | None:
         return self.held.get((sender.peer_id, lease_id))
@@ -403,9 +426,3 @@ class Lessee:
 
     def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
         self._effects.append(Send(to, message, cause=cause))
-
-
-def _shortfall(offer: Offer, needs: Requirements) -> Infeasible | None:
-    """Whether an offer names fewer devices than were asked for, or one of them twice."""
-    devices = len(set(offer.device_ids))
-    return None if devices == needs.gpu_count else Infeasible("gpu", needs.gpu_count, devices)

@@ -2,7 +2,8 @@
 
 The worker is the only judge of its capacity. An offer holds capacity softly for a moment, a
 commit makes the hold hard, and the capacity returns once the shell has said that nothing runs
-under the lease any more.
+under the lease any more. Work of higher priority takes the place of lower at a commit or a
+renewal, never in between.
 
 Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
 2006, section 2.4 (sequencers).
@@ -19,6 +20,7 @@ from typing import Final
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.fencing import Fence
+from formation_p2p.negotiation.held import held_by
 from formation_p2p.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -32,8 +34,18 @@ from formation_p2p.negotiation.messages import (
     Renewed,
     WorkMessage,
 )
+from formation_p2p.negotiation.preemption import Wants, to_displace
 from formation_p2p.negotiation.session import Send
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+)
 from formation_p2p.resources.capability import Capability
 from formation_p2p.resources.fits import fits
 from formation_p2p.resources.ledger import Ledger, Reservation
@@ -43,8 +55,17 @@ from formation_p2p.workload.task import MIN_MEMORY_BYTES
 # A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
 # that a scheduler which vanishes takes nothing out of use.
 HOLD_S: Final = 1.5
-# A lease lives this long after a commit or a renewal. The owner renews at two thirds.
+# A lease lives this long after a commit or a renewal.
 LEASE_S: Final = 10.0
+_LEASE_MS: Final = round(LEASE_S * 1000)
+# The owner renews at this part of a lease's life.
+RENEW_AT: Final = 2 / 3
+# What ran under a lease is usually gone after this long; asking again sooner is for nothing.
+FENCING_S: Final = 0.5
+# Attempts that one lease may have under way. A warm interpreter does some 10,000 calls of
+# nothing a second, so that these last for 50 ms: longer than a round trip between continents
+# takes to come half way, and than a scheduler takes to answer a batch of results.
+WINDOW: Final = 512
 # A machine of 256 cores under leases of a quarter core each.
 MAX_LEASES: Final = 1024
 # Offers that one owner may hold open; past it a flood of requests would take the machine.
@@ -62,6 +83,7 @@ TRANSITIONS: Final = {
     LeaseState.OFFERED: {
         "commit": LeaseState.LEASED,
         "release": LeaseState.ENDED,
+        "preempt": LeaseState.ENDED,
         "expire": LeaseState.ENDED,
         "leave": LeaseState.ENDED,
     },
@@ -69,6 +91,7 @@ TRANSITIONS: Final = {
         "commit": LeaseState.LEASED,  # the answer to the first was lost
         "renew": LeaseState.LEASED,
         "release": LeaseState.ENDING,
+        "preempt": LeaseState.ENDING,
         "expire": LeaseState.ENDING,
         "leave": LeaseState.ENDING,
     },
@@ -107,6 +130,7 @@ class Lessor:
         drivers: Collection[str],
         admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
         rng: random.Random,
+        price_micro: int = 0,
     ) -> None:
         self.ledger = Ledger(capability)
         self._capability = capability
@@ -114,7 +138,9 @@ class Lessor:
         self._drivers = drivers
         self._admits = admits
         self._rng = rng
+        self._price_micro = price_micro
         self._leases: dict[str, Lease] = {}
+        self._wants = Wants()
         self._fence = 0
         self._leaving = False
 
@@ -125,9 +151,8 @@ class Lessor:
         answer: WorkMessage
         lease = self._offer(sender, request, now)
         if isinstance(lease, Lease):
-            hold_ms = round(HOLD_S * 1000)
-            devices = lease.device_ids
-            answer = Offer(request.request_id, lease.lease_id, devices, hold_ms)
+            holds, hold_ms = held_by(lease.reservation), round(HOLD_S * 1000)
+            answer = Offer(request.request_id, lease.lease_id, holds, self._price_micro, hold_ms)
         else:
             answer = Refused(request.request_id, lease)
         return [Send(sender, answer, cause=cause)]
@@ -136,7 +161,11 @@ class Lessor:
         cause = f"{sender.peer_id} commits {message.lease_id}"
         lease = self._owned(sender, message.lease_id)
         answer: WorkMessage
-        if isinstance(lease, Gone) or not self._move(lease, "commit"):
+        priority = self._wants.displacing(message.lease_id, now)
+        if isinstance(lease, Lease) and lease.state is LeaseState.OFFERED and priority is not None:
+            self._end(lease, "preempt", cause)
+            answer = CommitRefused(message.lease_id, Preempted(priority))
+        elif isinstance(lease, Gone) or not self._move(lease, "commit"):
             gone = lease if isinstance(lease, Gone) else _ended(message.lease_id)
             answer = CommitRefused(message.lease_id, gone)
         else:
@@ -145,7 +174,7 @@ class Lessor:
                 lease.fence = self._fence
                 lease.expires_s = now.mono_s + LEASE_S
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
-            answer = Leased(lease.lease_id, lease.fence, left_ms)
+            answer = Leased(lease.lease_id, lease.fence, left_ms, WINDOW)
         return [Send(sender, answer, cause=cause)]
 
     def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[Effect]:
@@ -157,9 +186,14 @@ class Lessor:
         if denied is not None:  # the grant has expired since
             ended = LeaseEnded(lease.lease_id, denied)
             return [Send(sender, ended, cause=cause), *self._end(lease, "expire", cause)]
+        priority = self._wants.displacing(lease.lease_id, now)
+        if priority is not None:
+            ended = LeaseEnded(lease.lease_id, Preempted(priority))
+            return [Send(sender, ended, cause=cause), *self._end(lease, "preempt", cause)]
         self._move(lease, "renew")
+        lease.owner = sender  # who may be at other addresses, in a later life
         lease.expires_s = now.mono_s + LEASE_S
-        return [Send(sender, Renewed(lease.lease_id, round(LEASE_S * 1000)), cause=cause)]
+        return [Send(sender, Renewed(lease.lease_id, _LEASE_MS, WINDOW), cause=cause)]
 
     def released(self, sender: Contact, message: Release) -> list[Effect]:
         lease = self._owned(sender, message.lease_id)
@@ -213,7 +247,9 @@ class Lessor:
 
     # -- the insides ----------------------------------------------------------------------------
 
-    def _offer(self, sender: Contact, request: PlacementRequest, now: Moment) -> Lease | Refusal:
+    def _offer(
+        self, sender: Contact, request: PlacementRequest, now: Moment
+    ) -> Lease | PeerRefusal:
         """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
         nothing else."""
         needs = request.needs
@@ -234,12 +270,57 @@ class Lessor:
         # than there is.
         least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
         reservation = self.ledger.reserve(lease_id, least)
-        if isinstance(reservation, Infeasible | Busy):
+        if isinstance(reservation, Infeasible):
+            return self._later(sender, least, request.priority, reservation, now)
+        if isinstance(reservation, Busy):
             return reservation
+        urgent = self._hindered(request.priority, now)
+        if urgent is not None:
+            self.ledger.release(lease_id)
+            return Infeasible("priority", urgent, request.priority)
+        self._wants.forget(sender.peer_id, least, request.priority)
         expires_s = now.mono_s + HOLD_S
         lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
         self._leases[lease_id] = lease
         return lease
+
+    def _later(
+        self,
+        sender: Contact,
+        needs: Requirements,
+        priority: int,
+        lacking: Infeasible,
+        now: Moment,
+    ) -> GivingWay | Infeasible:
+        """What is lacking may come free for these needs: then it is kept for them, for a while."""
+        lower = [x for x in self._leases.values() if x.request.priority < priority]
+        lower = [x for x in lower if x.state is not LeaseState.ENDING]
+        # Whoever has not even begun goes first, then whoever is up for renewal first.
+        lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
+        candidates = [lease.lease_id for lease in lower]
+        displaced = to_displace(needs, self.ledger, self._ending(), candidates)
+        noted = displaced is not None and self._wants.note(
+            sender.peer_id, needs, priority, displaced, now
+        )
+        if displaced is None or not noted:
+            self._wants.forget(sender.peer_id, needs, priority)
+            return lacking
+        ends = (_gives_way_s(self._leases[lease_id]) for lease_id in displaced)
+        wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + FENCING_S
+        return GivingWay(lacking.resource, round(wait_s * 1000))
+
+    def _hindered(self, priority: int, now: Moment) -> int | None:
+        """The priority of something more urgent that would not find room any more."""
+        for want in self._wants.above(priority, now):
+            free = self.ledger.free
+            for lease_id in (*self._ending(), *want.displaced):
+                free = self.ledger.with_back(free, lease_id)
+            if self.ledger.lacks(want.needs, free) is not None:
+                return want.priority
+        return None
+
+    def _ending(self) -> list[str]:
+        return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
 
     def _denied(self, sender: Contact, request: PlacementRequest, now: Moment) -> Denied | None:
         return self._admits(request.grant, sender.peer_id, request.needs, request.priority, now)
@@ -276,6 +357,12 @@ class Lessor:
     def _forget(self, lease: Lease) -> None:
         self.ledger.release(lease.lease_id)
         del self._leases[lease.lease_id]
+
+
+def _gives_way_s(lease: Lease) -> float:
+    """When it is committed or renewed, or runs out."""
+    leased = lease.state is LeaseState.LEASED
+    return lease.expires_s - (1 - RENEW_AT) * LEASE_S if leased else lease.expires_s
 
 
 def _ended(lease_id: str) -> Gone:

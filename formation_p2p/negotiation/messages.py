@@ -5,7 +5,7 @@ has been checked: types, lengths and ranges. Who may say what is for the state t
 
 Scheduler to worker: PlacementRequest, Commit, Renew, Release, Dispatch, Cancel, ResultAck.
 Worker to scheduler: Offer, Refused, Leased, CommitRefused, Renewed, LeaseEnded, TaskStarted,
-TaskOutput, TaskEnded.
+TaskOutput, TasksEnded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from formation_p2p.errors import ProtocolViolation
+from formation_p2p.negotiation.held import Held, pack_held, read_held
+from formation_p2p.negotiation.parts import MAX_PARTS
+from formation_p2p.negotiation.refusal_codec import pack_refusal, read_refusal
 from formation_p2p.records.codec import (
     Malformed,
     decode,
@@ -24,10 +27,9 @@ from formation_p2p.records.codec import (
     take_text,
 )
 from formation_p2p.records.resources import pack_requirements, unpack_requirements
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
-from formation_p2p.resources.bounds import MAX_GPUS
+from formation_p2p.refusals import PeerRefusal
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 
@@ -38,9 +40,14 @@ MAX_OUTPUT_BYTES: Final = 64 * 1024
 # Task ids are `<job>/<index>`, attempts `<task>#<n>`, leases 16 hex digits, devices NVML UUIDs.
 MAX_ID_CHARS: Final = 128
 MAX_GRANT_BYTES: Final = 2048
+# Attempts in one message: as many as may be under way under one lease.
+MAX_BATCH: Final = 1024
 # Of a reason, or of the end of a traceback.
 MAX_MESSAGE_CHARS: Final = 16_384
 MAX_INT: Final = 2**63 - 1
+# Attempts under way under one lease. A scheduler keeps a record of each; many more than hide
+# the longest round trip behind the shortest task would only be taken from other workers.
+MAX_WINDOW: Final = 4096
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -57,18 +64,22 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Yes: capacity is held softly under `lease_id` for `hold_ms`, until it is committed."""
+    """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
+
+    `price_micro` is what it costs, in the unit of the worker's profile.
+    """
 
     request_id: int
     lease_id: str
-    device_ids: tuple[str, ...]
+    holds: Held
+    price_micro: int
     hold_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     request_id: int
-    refusal: Refusal
+    refusal: PeerRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +91,19 @@ class Commit:
 class Leased:
     """The hold is hard for `ttl_ms` from now. `fence` grows with every lease of this worker,
     and goes with everything done under the lease (Gray and Cheriton's leases, with fencing
-    tokens)."""
+    tokens). `window` is how many attempts may be under way at once: dispatched, and their
+    results not yet acknowledged."""
 
     lease_id: str
     fence: int
     ttl_ms: int
+    window: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
     lease_id: str
-    refusal: Refusal
+    refusal: PeerRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +114,20 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """`ttl_ms` counts from the renewal, not from the old expiry."""
+    """`ttl_ms` counts from the renewal, not from the old expiry. `window` is as in Leased."""
 
     lease_id: str
     ttl_ms: int
+    window: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnded:
-    """The lease is no more, and nothing runs under it: expired, unknown, or the worker leaves."""
+    """The lease is no more, and nothing runs under it: expired, unknown, preempted, or the
+    worker leaves."""
 
     lease_id: str
-    refusal: Refusal
+    refusal: PeerRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +138,28 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt to run. `part` numbers what its task shares with others, 0 for nothing;
+    `timeout_ms` 0 is no limit."""
+
+    attempt_id: str
+    part: int
+    payload: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Run this under the lease, after what was dispatched before. The driver reads `payload`."""
+    """Run these under the lease, in order, after what was dispatched before.
+
+    `parts` are those that no Dispatch has brought under this lease yet, by number, and that the
+    worker is to keep (see `parts.py` for how long). A driver reads a part and a payload together.
+    """
 
     lease_id: str
     fence: int
-    attempt_id: str
-    driver: str
-    payload: bytes
-    timeout_ms: int
+    parts: tuple[tuple[int, bytes], ...]
+    assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,30 +177,29 @@ class TaskOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEnded:
-    """Sent again on each renewal until it is acknowledged. `ran_ms` is the driver's time."""
+class TasksEnded:
+    """Kept by the worker until each is acknowledged, and sent again where it may be lost."""
 
     lease_id: str
     fence: int
-    attempt_id: str
-    outcome: Outcome
-    ran_ms: int
+    ended: tuple[Ended, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop one attempt; it still ends with a TaskEnded."""
+    """Stop these, where `begun` also those that have begun; each still ends in TasksEnded."""
 
     lease_id: str
-    attempt_id: str
+    attempt_ids: tuple[str, ...]
+    begun: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ResultAck:
-    """The scheduler has the result; the worker may forget it."""
+    """The scheduler has these results; the worker may forget them."""
 
     lease_id: str
-    attempt_id: str
+    attempt_ids: tuple[str, ...]
 
 
 WorkMessage = (
@@ -189,7 +216,7 @@ WorkMessage = (
     | Dispatch
     | TaskStarted
     | TaskOutput
-    | TaskEnded
+    | TasksEnded
     | Cancel
     | ResultAck
 )
@@ -200,36 +227,38 @@ def pack(message: WorkMessage) -> bytes:
     match message:
         case PlacementRequest(request_id, needs, grant, priority):
             return encode([1, request_id, pack_requirements(needs), grant, priority])
-        case Offer(request_id, lease_id, device_ids, hold_ms):
-            return encode([2, request_id, lease_id, list(device_ids), hold_ms])
+        case Offer(request_id, lease_id, holds, price_micro, hold_ms):
+            return encode([2, request_id, lease_id, pack_held(holds), price_micro, hold_ms])
         case Refused(request_id, refusal):
-            return encode([3, request_id, _pack_refusal(refusal)])
+            return encode([3, request_id, pack_refusal(refusal)])
         case Commit(lease_id):
             return encode([4, lease_id])
-        case Leased(lease_id, fence, ttl_ms):
-            return encode([5, lease_id, fence, ttl_ms])
+        case Leased(lease_id, fence, ttl_ms, window):
+            return encode([5, lease_id, fence, ttl_ms, window])
         case CommitRefused(lease_id, refusal):
-            return encode([6, lease_id, _pack_refusal(refusal)])
+            return encode([6, lease_id, pack_refusal(refusal)])
         case Renew(lease_id, fence):
             return encode([7, lease_id, fence])
-        case Renewed(lease_id, ttl_ms):
-            return encode([8, lease_id, ttl_ms])
+        case Renewed(lease_id, ttl_ms, window):
+            return encode([8, lease_id, ttl_ms, window])
         case LeaseEnded(lease_id, refusal):
-            return encode([9, lease_id, _pack_refusal(refusal)])
+            return encode([9, lease_id, pack_refusal(refusal)])
         case Release(lease_id):
             return encode([10, lease_id])
-        case Dispatch(lease_id, fence, attempt_id, driver, payload, timeout_ms):
-            return encode([11, lease_id, fence, attempt_id, driver, payload, timeout_ms])
+        case Dispatch(lease_id, fence, parts, assignments):
+            given = [[x.attempt_id, x.part, x.payload, x.timeout_ms] for x in assignments]
+            return encode([11, lease_id, fence, [list(part) for part in parts], given])
         case TaskStarted(lease_id, attempt_id):
             return encode([12, lease_id, attempt_id])
         case TaskOutput(lease_id, attempt_id, is_stderr, data):
             return encode([13, lease_id, attempt_id, int(is_stderr), data])
-        case TaskEnded(lease_id, fence, attempt_id, outcome, ran_ms):
-            return encode([14, lease_id, fence, attempt_id, _pack_outcome(outcome), ran_ms])
-        case Cancel(lease_id, attempt_id):
-            return encode([15, lease_id, attempt_id])
-        case ResultAck(lease_id, attempt_id):
-            return encode([16, lease_id, attempt_id])
+        case TasksEnded(lease_id, fence, ended):
+            over = [[x.attempt_id, _pack_outcome(x.outcome), x.ran_us] for x in ended]
+            return encode([14, lease_id, fence, over])
+        case Cancel(lease_id, attempt_ids, begun):
+            return encode([15, lease_id, list(attempt_ids), int(begun)])
+        case ResultAck(lease_id, attempt_ids):
+            return encode([16, lease_id, list(attempt_ids)])
         case _:
             assert_never(message)
 
@@ -251,35 +280,36 @@ def _parse(fields: object) -> WorkMessage:
                 take_bytes(grant, "grant", MAX_GRANT_BYTES),
                 take_int(priority, "priority", 0, MAX_PRIORITY),
             )
-        case [2, request_id, lease_id, device_ids, hold_ms]:
-            devices = take_list(device_ids, "device_ids", MAX_GPUS)
+        case [2, request_id, lease_id, holds, price_micro, hold_ms]:
             return Offer(
-                _count(request_id), _id(lease_id), tuple(_id(d) for d in devices), _ms(hold_ms)
+                _count(request_id),
+                _id(lease_id),
+                read_held(holds),
+                take_int(price_micro, "price", 0, MAX_INT),
+                _ms(hold_ms),
             )
         case [3, request_id, refusal]:
-            return Refused(_count(request_id), _parse_refusal(refusal))
+            return Refused(_count(request_id), read_refusal(refusal))
         case [4, lease_id]:
             return Commit(_id(lease_id))
-        case [5, lease_id, fence, ttl_ms]:
-            return Leased(_id(lease_id), _count(fence), _ms(ttl_ms))
+        case [5, lease_id, fence, ttl_ms, window]:
+            return Leased(_id(lease_id), _count(fence), _ms(ttl_ms), _window(window))
         case [6, lease_id, refusal]:
-            return CommitRefused(_id(lease_id), _parse_refusal(refusal))
+            return CommitRefused(_id(lease_id), read_refusal(refusal))
         case [7, lease_id, fence]:
             return Renew(_id(lease_id), _count(fence))
-        case [8, lease_id, ttl_ms]:
-            return Renewed(_id(lease_id), _ms(ttl_ms))
+        case [8, lease_id, ttl_ms, window]:
+            return Renewed(_id(lease_id), _ms(ttl_ms), _window(window))
         case [9, lease_id, refusal]:
-            return LeaseEnded(_id(lease_id), _parse_refusal(refusal))
+            return LeaseEnded(_id(lease_id), read_refusal(refusal))
         case [10, lease_id]:
             return Release(_id(lease_id))
-        case [11, lease_id, fence, attempt_id, driver, payload, timeout_ms]:
+        case [11, lease_id, fence, parts, assignments]:
             return Dispatch(
                 _id(lease_id),
                 _count(fence),
-                _id(attempt_id),
-                take_text(driver, "driver", MAX_ID_CHARS),
-                take_bytes(payload, "payload", MAX_PAYLOAD_BYTES),
-                _ms(timeout_ms),
+                tuple(_part(each) for each in take_list(parts, "parts", MAX_PARTS)),
+                tuple(_assignment(x) for x in take_list(assignments, "assignments", MAX_BATCH)),
             )
         case [12, lease_id, attempt_id]:
             return TaskStarted(_id(lease_id), _id(attempt_id))
@@ -290,18 +320,17 @@ def _parse(fields: object) -> WorkMessage:
                 take_int(is_stderr, "is_stderr", 0, 1) == 1,
                 take_bytes(data, "data", MAX_OUTPUT_BYTES),
             )
-        case [14, lease_id, fence, attempt_id, outcome, ran_ms]:
-            return TaskEnded(
+        case [14, lease_id, fence, ended]:
+            return TasksEnded(
                 _id(lease_id),
                 _count(fence),
-                _id(attempt_id),
-                _parse_outcome(outcome),
-                take_int(ran_ms, "ran_ms", 0, MAX_INT),
+                tuple(_ended(each) for each in take_list(ended, "ended", MAX_BATCH)),
             )
-        case [15, lease_id, attempt_id]:
-            return Cancel(_id(lease_id), _id(attempt_id))
-        case [16, lease_id, attempt_id]:
-            return ResultAck(_id(lease_id), _id(attempt_id))
+        case [15, lease_id, attempt_ids, begun]:
+            too = take_int(begun, "begun", 0, 1) == 1
+            return Cancel(_id(lease_id), _attempt_ids(attempt_ids), too)
+        case [16, lease_id, attempt_ids]:
+            return ResultAck(_id(lease_id), _attempt_ids(attempt_ids))
         case _:
             raise Malformed("message", "its number or its count of fields is not known")
 
@@ -316,6 +345,44 @@ def _ms(value: object) -> int:
 
 def _id(value: object) -> str:
     return take_text(value, "id", MAX_ID_CHARS)
+
+
+def _window(value: object) -> int:
+    return take_int(value, "window", 1, MAX_WINDOW)
+
+
+def _part(value: object) -> tuple[int, bytes]:
+    match value:
+        case [number, data]:
+            return take_int(number, "part", 1, MAX_INT), take_bytes(data, "part", MAX_PAYLOAD_BYTES)
+        case _:
+            raise Malformed("part", "is no number with its bytes")
+
+
+def _assignment(value: object) -> Assignment:
+    match value:
+        case [attempt_id, part, payload, timeout_ms]:
+            return Assignment(
+                _id(attempt_id),
+                _count(part),
+                take_bytes(payload, "payload", MAX_PAYLOAD_BYTES),
+                _ms(timeout_ms),
+            )
+        case _:
+            raise Malformed("assignment", "is no attempt with its part, payload and time limit")
+
+
+def _ended(value: object) -> Ended:
+    match value:
+        case [attempt_id, outcome, ran_us]:
+            ran = take_int(ran_us, "ran_us", 0, MAX_INT)
+            return Ended(_id(attempt_id), _parse_outcome(outcome), ran)
+        case _:
+            raise Malformed("ended", "is no attempt with its outcome and its time")
+
+
+def _attempt_ids(value: object) -> tuple[str, ...]:
+    return tuple(_id(each) for each in take_list(value, "attempt_ids", MAX_BATCH))
 
 
 def _needs_of_a_task(value: object) -> Requirements:
@@ -357,43 +424,3 @@ def _parse_outcome(value: object) -> Outcome:
             )
         case _:
             raise Malformed("outcome", "neither a success nor a failure")
-
-
-def _pack_refusal(refusal: Refusal) -> list[object]:
-    match refusal:
-        case Infeasible(resource, needed, free):
-            return ["infeasible", resource, needed, free]
-        case Denied(right, why):
-            return ["denied", right, why]
-        case Gone(what, why):
-            return ["gone", what, why]
-        case Busy(what, limit):
-            return ["busy", what, limit]
-        case Leaving():
-            return ["leaving"]
-        case _:
-            assert_never(refusal)
-
-
-def _parse_refusal(value: object) -> Refusal:
-    match value:
-        case ["infeasible", resource, needed, free]:
-            return Infeasible(_reason(resource), _amount(needed), _amount(free))
-        case ["denied", right, why]:
-            return Denied(_reason(right), _reason(why))
-        case ["gone", what, why]:
-            return Gone(_reason(what), _reason(why))
-        case ["busy", what, limit]:
-            return Busy(_reason(what), _count(limit))
-        case ["leaving"]:
-            return Leaving()
-        case _:
-            raise Malformed("refusal", "its kind is not known")
-
-
-def _reason(value: object) -> str:
-    return take_text(value, "reason", MAX_MESSAGE_CHARS)
-
-
-def _amount(value: object) -> int | str:
-    return _reason(value) if isinstance(value, str) else take_int(value, "amount", 0, MAX_INT)

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 from formation_p2p.dht.rpc import Advertise, Answer, Ask, DhtEvent, DialBack
 from formation_p2p.discovery.trace import Trace
-from formation_p2p.dispatch.job_events import Tell
+from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.effects import Contact, Effect
 from formation_p2p.execution.effects import (
+    Continue,
     Execute,
-    ExecutionEnded,
     ExecutionOutput,
+    ExecutionsEnded,
     ExecutionStarted,
     Kill,
+    Pause,
 )
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
@@ -33,16 +36,28 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Become a worker: lease this machine to others."""
+    """Become a worker: lease this machine to others. `price_micro` is as in the profile."""
 
     capability: Capability
     drivers: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
+    price_micro: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with what an earlier life of this scheduler left: its jobs, and the leases it held.
+
+    The first event but for `Joined`; each job then tells what follows as if it had been submitted.
+    """
+
+    jobs: tuple[SavedJob, ...]
+    leases: tuple[SavedLease, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +91,7 @@ Event = (
     Joined
     | Serve
     | Submit
+    | Resume
     | CancelJob
     | Explain
     | Leave
@@ -86,7 +102,7 @@ Event = (
     | Disconnected
     | ExecutionStarted
     | ExecutionOutput
-    | ExecutionEnded
+    | ExecutionsEnded
     | Fenced
 )
 
@@ -122,8 +138,12 @@ PeerEffect = (
     | Send
     | Execute
     | Kill
+    | Pause
+    | Continue
     | Fence
     | Tell
+    | Hold
+    | LetGo
     | Explained
     | Left
     | Refuse

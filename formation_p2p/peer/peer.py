@@ -21,7 +21,7 @@ from formation_p2p.discovery.terms import Terms
 from formation_p2p.dispatch.scheduler import Scheduler
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import InvalidInput
-from formation_p2p.execution.effects import ExecutionEnded, ExecutionOutput, ExecutionStarted
+from formation_p2p.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.identity import Identity
 from formation_p2p.keyspace import key_of
 from formation_p2p.negotiation.fencing import Fenced
@@ -40,8 +40,8 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
     WorkMessage,
 )
@@ -55,6 +55,7 @@ from formation_p2p.peer.events import (
     Leave,
     Left,
     Refuse,
+    Resume,
     Serve,
     Submit,
     Tick,
@@ -134,15 +135,19 @@ class Peer:
         match event:
             case Asked() | Answered() | AskFailed() | DialledBack() | DialledBy() | Met():
                 self.dht.handle(event, now)
+                if isinstance(event, Answered | Asked):
+                    self._scheduler.heard(event.sender.peer_id)
             case Received(sender, message):
                 return self._received(sender, message, now)
-            case Undelivered():
+            case Undelivered(to):
                 self._lessee.undelivered(event, now)
+                if self._worker is not None:
+                    self._worker.interrupted(to)
             case Disconnected(sender):
                 self._lessee.disconnected(sender, now)
                 if self._worker is not None:
                     self._worker.disconnected(sender, now)
-            case ExecutionStarted() | ExecutionOutput() | ExecutionEnded() | Fenced():
+            case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
                 return [] if self._worker is None else self._worker.told(event, now)
             case Tick():
                 return self._tick(now)
@@ -155,6 +160,8 @@ class Peer:
                 return self._start_worker(now)
             case Submit(job):
                 return self._submit(job, now)
+            case Resume(jobs, leases):
+                return self._scheduler.resume(jobs, leases, now)
             case CancelJob(job_id):
                 return self._scheduler.cancel(job_id, now)
             case Explain():
@@ -180,10 +187,10 @@ class Peer:
             case LeaseEnded():
                 self._lessee.ended(sender, message)
             case TaskStarted():
-                return self._scheduler.started(sender, message)
+                return self._scheduler.started(sender, message, now)
             case TaskOutput():
                 return self._scheduler.printed(sender, message)
-            case TaskEnded():
+            case TasksEnded():
                 return self._scheduler.ended(sender, message, now)
             case _ if self._worker is None:
                 return self._without_worker(sender, message, now)

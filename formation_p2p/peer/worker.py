@@ -12,7 +12,7 @@ from formation_p2p.dht.operations import Published, Searched
 from formation_p2p.discovery.announcer import Announcer
 from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.execution.effects import ExecutionEnded, ExecutionOutput, ExecutionStarted
+from formation_p2p.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.execution.executions import Executions
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.keyspace import Span
@@ -35,7 +35,7 @@ from formation_p2p.refusals import Denied
 from formation_p2p.resources.requirements import Requirements
 
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
-FromShell = ExecutionStarted | ExecutionOutput | ExecutionEnded | Fenced
+FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
 
 
 class Worker:
@@ -59,7 +59,9 @@ class Worker:
         self._serve = serve
         self._sequence = 0
         self._executions = Executions()
-        self._lessor = Lessor(serve.capability, dict(serve.labels), serve.drivers, admits, rng)
+        self._lessor = Lessor(
+            serve.capability, dict(serve.labels), serve.drivers, admits, rng, serve.price_micro
+        )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
         self._ttl_s = terms.ttl_s
         self._announcer = Announcer(
@@ -90,7 +92,7 @@ class Worker:
                     effects = self._executions.dispatched(lease, message)
                 else:
                     ended = LeaseEnded(message.lease_id, lease)
-                    effects = [Send(sender, ended, cause=f"dispatch of {message.attempt_id}")]
+                    effects = [Send(sender, ended, cause=f"dispatch under {message.lease_id}")]
             case Cancel():
                 effects = self._executions.cancelled(sender.peer_id, message)
             case ResultAck():
@@ -105,7 +107,7 @@ class Worker:
                 effects = self._executions.started(event)
             case ExecutionOutput():
                 effects = self._executions.printed(event)
-            case ExecutionEnded():
+            case ExecutionsEnded():
                 effects = self._executions.ended(event)
             case Fenced(lease_id):
                 effects = []
@@ -114,7 +116,12 @@ class Worker:
                 assert_never(event)
         return self._after(effects, now)
 
+    def interrupted(self, peer_id: PeerId) -> None:
+        """The stream to a peer broke: it may not have got what was sent last."""
+        self._executions.interrupted(peer_id)
+
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        self._executions.interrupted(peer_id)
         self._announcer.disconnected(peer_id, now)
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
@@ -162,6 +169,7 @@ class Worker:
             capacity=self._lessor.ledger.free,
             labels=self._serve.labels,
             drivers=self._serve.drivers,
+            price_micro=self._serve.price_micro,
             addresses=self._own.addresses,
             grant=self._grant,
             withdrawn=withdrawn,

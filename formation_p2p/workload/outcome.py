@@ -15,7 +15,9 @@ class FailureKind(StrEnum):
     EXCEPTION = "exception"  # the callable raised
     TIMEOUT = "timeout"  # it ran past its own time limit
     MEMORY = "memory"  # it was stopped at its memory limit
+    STORAGE = "storage"  # it was stopped at its storage limit
     OUTPUT = "output"  # the result is larger than a result may be
+    DEADLINE = "deadline"  # its job's deadline passed
     DRIVER = "driver"  # the machine could not run it: no such program, no disk, …
 
 
@@ -36,3 +38,12 @@ class Failed:
 
 
 Outcome = Succeeded | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One attempt is over. `ran_us` is how long its driver had it, in microseconds."""
+
+    attempt_id: str
+    outcome: Outcome
+    ran_us: int

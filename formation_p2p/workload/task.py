@@ -18,6 +18,10 @@ MAX_TASKS: Final = 100_000
 MAX_ATTEMPTS: Final = 20
 MAX_TIMEOUT_S: Final = 24 * 3600
 MAX_PRIORITY: Final = 100
+# A year: longer than any scheduler's process lives.
+MAX_DEADLINE_S: Final = 365 * 24 * 3600
+# A signed 64-bit integer, as a profile holds.
+MAX_PRICE_MICRO: Final = 2**63 - 1
 # Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
 # (negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
 MAX_TASK_ID_CHARS: Final = 120
@@ -28,8 +32,9 @@ MIN_MEMORY_BYTES: Final = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`needs.driver` runs it and alone reads `payload`; `label` names it for people.
+    """`needs.driver` runs it and alone reads `shared` and `payload`; `label` names it for people.
 
+    `shared` is what it has in common with others, and travels to a worker once for all of them.
     `max_attempts` counts the attempts that ended in failure, not those whose worker died.
     """
 
@@ -39,6 +44,7 @@ class Task:
     label: str = ""
     timeout_s: float | None = None
     max_attempts: int = 3
+    shared: bytes = b""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():
@@ -47,11 +53,10 @@ class Task:
             )
         if self.needs.driver == "":
             raise InvalidInput("driver", "a task names the driver that runs it, such as process")
-        if len(self.payload) > MAX_PAYLOAD_BYTES:
+        size = len(self.payload) + len(self.shared)
+        if size > MAX_PAYLOAD_BYTES:
             limit = f"{MAX_PAYLOAD_BYTES >> 20} MiB travel in one message"
-            raise InvalidInput(
-                "payload", f"{len(self.payload)} bytes, where at most {limit}; split the input"
-            )
+            raise InvalidInput("payload", f"{size} bytes, where at most {limit}; split the input")
         if not 1 <= self.max_attempts <= MAX_ATTEMPTS:
             raise InvalidInput("attempts", f"{self.max_attempts} is not in 1 to {MAX_ATTEMPTS}")
         if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
@@ -65,10 +70,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
+    """`deadline_s` counts from the submission: what has not ended by then is given up.
+    `speculate` allows a second attempt of a task that takes much longer than others of its kind,
+    on another worker, while the first goes on; the first result counts. No worker is taken that
+    asks more than `max_price_micro`, in the unit of profiles; nobody but this node learns it.
+    """
+
     job_id: str
     tasks: tuple[Task, ...]
     name: str = ""
     priority: int = 0
+    deadline_s: float | None = None
+    speculate: bool = False
+    max_price_micro: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.tasks) <= MAX_TASKS:
@@ -77,6 +91,11 @@ class Job:
             raise InvalidInput("tasks", "two of them have the same id")
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidInput("priority", f"{self.priority} is not in 0 to {MAX_PRIORITY}")
+        if self.deadline_s is not None and not 0 < self.deadline_s <= MAX_DEADLINE_S:
+            raise InvalidInput("deadline", f"{self.deadline_s} s is not in 0 to {MAX_DEADLINE_S} s")
+        if self.max_price_micro is not None and not 0 <= self.max_price_micro <= MAX_PRICE_MICRO:
+            problem = f"{self.max_price_micro} is not in 0 to {MAX_PRICE_MICRO}"
+            raise InvalidInput("price", problem)
 
 
 def task_id(job_id: str, index: int) -> str:

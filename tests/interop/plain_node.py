@@ -34,7 +34,7 @@ from formation_p2p.dht.rpc import (
 )
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import FormationError, ProtocolViolation
-from formation_p2p.host.shell import moment
+from formation_p2p.host.clock import moment
 from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity, PeerId, parse_peer_id
 from tests.interop.lines import obey

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+import trio
 
 from formation_p2p.execution.limits import TaskLimits
 from formation_p2p.workload.outcome import Outcome
@@ -32,8 +34,8 @@ Stream = Literal["stdout", "stderr"]
 class Execution:
     """One attempt at one task, as the worker hands it to a driver.
 
-    `payload` is a stranger's: the driver alone reads it, in one place, and answers
-    `Failed(INVALID)` where it does not parse. Executions of one lease may share what a driver
+    `shared` and `payload` are a stranger's: the driver alone reads them, in one place, and answers
+    `Failed(INVALID)` where they do not parse. `shared` is what this task has in common with others. Executions of one lease may share what a driver
     keeps warm. `cpu_milli`, `memory_bytes` and `device_ids` are what the lease holds; a device
     id of a GPU is what CUDA_VISIBLE_DEVICES takes.
 
@@ -50,10 +52,13 @@ class Execution:
     device_ids: tuple[str, ...]
     timeout_s: float | None
     scratch: Path
+    shared: bytes = b""
+    storage_bytes: int = 0
+    network: bool = False
 
     @property
     def limits(self) -> TaskLimits:
-        return TaskLimits(self.cpu_milli, self.memory_bytes)
+        return TaskLimits(self.cpu_milli, self.memory_bytes, self.storage_bytes, self.network)
 
 
 class Report(Protocol):
@@ -61,6 +66,73 @@ class Report(Protocol):
 
     def output(self, stream: Stream, data: bytes) -> None:
         """Live, in pieces of at most 64 KiB (output.py). Must not block, nor raise."""
+        ...
+
+
+class Turns(Protocol):
+    """The executions of one lease, in order, for a driver that takes several at once.
+
+    Their `scratch` is the folder that they and others share: whatever the driver makes in there
+    for the lease, it removes before `serve` ends.
+    """
+
+    @property
+    def lease_id(self) -> str: ...
+
+    @property
+    def next_bytes(self) -> int | None:
+        """The size of the next payload; None while nothing is to begin."""
+        ...
+
+    def take(self) -> Execution:
+        """The next execution; there is one where `next_bytes` says so."""
+        ...
+
+    def put_back(self, execution: Execution) -> None:
+        """One that was taken has not begun, and is the next again."""
+        ...
+
+    def begin(self, execution_id: str) -> None:
+        """It runs from now on."""
+        ...
+
+    def is_unwanted(self, execution: Execution) -> bool:
+        """Whether one that was taken and has not begun is to be put back: its owner wants it
+        back. It is not the next again then."""
+        ...
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the one that runs is to be killed."""
+        ...
+
+    def watch(self, scope: trio.CancelScope | None) -> None:
+        """What to cancel when more is to begin, or the one that runs is to be killed."""
+        ...
+
+    async def wait(self) -> None:
+        """Until there is a next one."""
+        ...
+
+    def output(self, execution_id: str, stream: Stream, data: bytes) -> None: ...
+
+    def ended(self, execution_id: str, outcome: Outcome) -> None:
+        """One that has begun is over. Told to the owner with the next `flush`."""
+        ...
+
+    def flush(self) -> None: ...
+
+
+@runtime_checkable
+class LeaseDriver(Protocol):
+    """A driver that keeps something warm for a lease, and takes many executions at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def serve(self, turns: Turns) -> None:
+        """Runs what comes under one lease until cancelled, and is over only when all that it
+        started is dead. What it raises ends the executions that it has taken."""
         ...
 
 

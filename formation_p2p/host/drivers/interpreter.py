@@ -4,19 +4,31 @@ Run as a file, `python -I -u interpreter.py <calls fd> <max result bytes> <path>
 `supervisor.py`. It imports little, and nothing of this package. `python.py` is its other end.
 The paths are added to where modules are looked for.
 
-Once it is ready it writes READY. Then, for each call, it reads a header of CALL and the three
-parts that it gives the lengths of (the folder to run in, the function's pickle, the arguments'
-pickle), and writes a header of REPLY and its two parts (a message for people, a pickle).
+Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
+headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
+a CALL of a function by its number, with the pickle of the arguments. To each call it writes a
+header of REPLY and its two parts (a message for people, a pickle), before it begins the next one.
+
+Calls are counted from 1, and replies say to which call. After a call that has printed, or taken
+long, the reply says that it waits: for GO_ON, which lists the calls not to be run after all. So
+the node reads what was printed before anything else is, and can have back what waits behind a
+call that takes long.
+
+Each call runs in a folder that is its own and empty.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
+import shutil
 import struct
 import sys
+import termios
+import time
 import traceback
-from collections import OrderedDict
+from collections import deque
 from contextlib import suppress
 
 import cloudpickle
@@ -27,14 +39,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 READY = b"+"
-CALL = struct.Struct("!III")
-REPLY = struct.Struct("!cII")
+HEADER = struct.Struct("!cQI")  # a kind, the number of a function, and the size of what follows
+FUNCTION, CALL, GO_ON = b"F", b"C", b"G"
+REPLY = struct.Struct("!cQ?II")  # a kind, which call, whether it waits, the sizes of what follows
+WHICH = struct.Struct("!Q")  # a call that is not to be run
 RETURNED, RAISED, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"M", b"L"
 
-# A job has a few functions and many items. Kept by their pickles, of at most 8 MiB each.
-MAX_FUNCTIONS = 16
+# The node counts on the newest 16 (negotiation/parts.py), and calls of 16 more may wait.
+MAX_FUNCTIONS = 64
 # The end of a traceback, where it says what went wrong.
 MAX_MESSAGE_BYTES = 4096
+# The kernel takes more in one go only from a larger buffer.
+READ_BYTES = 256 * 1024
+# A call that takes longer has the next one wait. Less than what the node takes for long, since
+# its clock may have begun earlier.
+LONG_S = 0.01
+# Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
+PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 def main() -> None:
@@ -44,31 +65,61 @@ def main() -> None:
     # The calls are not for what the task starts, nor for what it forks.
     os.set_inheritable(calls, False)
     os.register_at_fork(after_in_child=lambda: forget(calls))
-    functions: OrderedDict[bytes, Callable[..., Any]] = OrderedDict()
+    # The task may point its output elsewhere; these stay what the node reads.
+    outputs = [os.dup(1), os.dup(2)]
+    functions: dict[int, Callable[..., Any] | bytes] = {}
+    folder = Folder()
+    reader = Reader(calls)
+    count = 0
+    waiting: deque[tuple[int, int, bytes]] = deque()
+    unwanted: set[int] = set()
+    waits = False
     write(calls, READY)
-    while header := read(calls, CALL.size):
-        folder, function, arguments = (read(calls, size) for size in CALL.unpack(header))
-        os.chdir(bytes(folder))
-        kind, message, value = answer(functions, bytes(function), arguments, max_result_bytes)
-        write(calls, REPLY.pack(kind, len(message), len(value)) + message + value)
+    while True:
+        while waits or not waiting:
+            header = reader.read(HEADER.size)
+            if not header:
+                return
+            kind, number, size = HEADER.unpack(header)
+            body = reader.read(size) if size else b""
+            if kind == FUNCTION:
+                functions[number] = body
+                if len(functions) > MAX_FUNCTIONS:
+                    del functions[min(functions)]
+            elif kind == CALL:
+                count += 1
+                waiting.append((count, number, body))
+            else:
+                unwanted.update(which for (which,) in WHICH.iter_unpack(body))
+                waits = False
+        which, number, arguments = waiting.popleft()
+        if which in unwanted:
+            unwanted.discard(which)
+            continue
+        folder.enter()
+        began_s = time.monotonic()
+        kind, message, value = answer(functions, number, arguments, max_result_bytes)
+        waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
+        reply = REPLY.pack(kind, which, waits, len(message), len(value))
+        write(calls, reply + message + value)
+        folder.leave()
 
 
 def answer(
-    functions: OrderedDict[bytes, Callable[..., Any]],
-    function: bytes,
-    arguments: bytearray,
+    functions: dict[int, Callable[..., Any] | bytes],
+    number: int,
+    arguments: bytes,
     max_result_bytes: int,
 ) -> tuple[bytes, bytes, bytes]:
     """What to reply to one call: its kind, a message for people, and a pickle."""
     try:
-        if function not in functions:
-            functions[function] = pickle.loads(function)
-        functions.move_to_end(function)
-        call = functions[function]
-        if len(functions) > MAX_FUNCTIONS:
-            functions.popitem(last=False)
+        function = functions[number]
+        if isinstance(function, bytes):
+            function = functions[number] = pickle.loads(function)
         args, kwargs = pickle.loads(arguments)
-        value = cloudpickle.dumps(call(*args, **kwargs), protocol=5)
+        result = function(*args, **kwargs)
+        plain = type(result) in PLAIN
+        value = pickle.dumps(result, 5) if plain else cloudpickle.dumps(result, protocol=5)
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b""
     except BaseException as error:  # noqa: BLE001 - whatever the task raises is its outcome
@@ -77,6 +128,71 @@ def answer(
         problem = f"the result's pickle has {len(value)} bytes, of at most {max_result_bytes}"
         return TOO_LARGE, problem.encode(), b""
     return RETURNED, b"", value
+
+
+class Folder:
+    """Where calls run. One that a call has left empty is the next one's too."""
+
+    def __init__(self) -> None:
+        self.home = os.getcwd()
+        self.count = 0
+        self.path = ""
+
+    def enter(self) -> None:
+        try:
+            os.chdir(self.path)
+        except OSError:  # the first one, or a call has removed it
+            self.count += 1
+            self.path = os.path.join(self.home, f"call-{self.count}")
+            os.mkdir(self.path, 0o700)
+            os.chdir(self.path)
+
+    def leave(self) -> None:
+        try:
+            if not os.listdir(self.path):
+                return
+        except OSError:
+            self.path = ""  # a call has locked it up: the next one gets another
+            return
+        os.chdir(self.home)
+        # What cannot be removed goes with the lease.
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path = ""
+
+
+def unread(fd: int) -> int:
+    """How many bytes wait in a pipe."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:  # a call has closed it
+        return 0
+
+
+class Reader:
+    """Reads as much as there is, and hands it out in pieces."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.data = b""
+        self.at = 0
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes. Empty at the end of the socket: the node is gone, or wants no more."""
+        end = self.at + size
+        if end > len(self.data):
+            pieces = [self.data[self.at :]]
+            missing = end - len(self.data)
+            while missing > 0:
+                piece = os.read(self.fd, max(READ_BYTES, missing))
+                if not piece:
+                    return b""
+                pieces.append(piece)
+                missing -= len(piece)
+            self.data = b"".join(pieces)
+            self.at, end = 0, size
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
 
 
 def explained(error: BaseException) -> bytes:
@@ -97,18 +213,6 @@ def pickled(error: BaseException, max_bytes: int) -> bytes:
 def forget(calls: int) -> None:
     with suppress(OSError):  # a fork of a fork
         os.close(calls)
-
-
-def read(fd: int, size: int) -> bytearray:
-    """`size` bytes. Empty at the end of the socket: the node is gone, or wants no more."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = os.readv(fd, [view])
-        if not got:
-            return bytearray()
-        view = view[got:]
-    return data
 
 
 def write(fd: int, data: bytes) -> None:

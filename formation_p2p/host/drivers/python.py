@@ -2,7 +2,8 @@
 
 The first execution of a lease starts an interpreter with the lease's limits; the next ones find
 it running, with what they imported and their functions read. Calls of one lease run one after
-the other, in the order they come. The node never reads a pickle: that is the interpreter's to do.
+the other, in the order they come; small ones are on their way to it while others run, so that it
+never waits for the node. The node never reads a pickle: that is the interpreter's to do.
 
 A call runs in its own scratch folder; HOME and TMPDIR are a folder of the lease. Modules are
 found where the node finds its own; what is defined in the caller's `__main__` travels inside the
@@ -15,16 +16,17 @@ import math
 import socket
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 import trio
 
-from formation_p2p.errors import InvalidInput
 from formation_p2p.host.drivers import interpreter
-from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.driver import Execution, Stream, Turns
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import failure
 from formation_p2p.host.drivers.scratch import remove_folder
@@ -36,10 +38,10 @@ from formation_p2p.host.drivers.supervised import (
     device_environment,
     interpreter_environment,
 )
+from formation_p2p.negotiation.parts import Parts
 from formation_p2p.units import KIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.python_call import PythonCall
 
 _INTERPRETER: Final = Path(interpreter.__file__)
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
@@ -47,6 +49,14 @@ _INTERPRETER: Final = Path(interpreter.__file__)
 _START_S: Final = 60.0
 # The kernel takes more in one go only from a larger buffer.
 _READ_BYTES: Final = 256 * KIB
+# Calls on their way, so that the interpreter never waits. They fit into the socket's buffer: a
+# larger one is sent once all others are answered, so that the two ends never both wait to write.
+_MAX_IN_FLIGHT: Final = 64
+_MAX_IN_FLIGHT_BYTES: Final = 64 * KIB
+# A result waits for others to be told of with it for so long.
+_TELL_S: Final = 0.002
+# What a call prints is read once it has run for so long, and then as it comes.
+_LONG_S: Final = 0.05
 
 _FAILURES: Final = {
     interpreter.RAISED: FailureKind.EXCEPTION,
@@ -54,8 +64,7 @@ _FAILURES: Final = {
     interpreter.TOO_LARGE: FailureKind.OUTPUT,
 }
 
-
-_LEASE_ENDED: Final = Failed(FailureKind.CANCELLED, "its lease ended")
+_CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 
 
 class _Interpreter:
@@ -63,14 +72,17 @@ class _Interpreter:
 
     def __init__(self, task: Supervised, calls: socket.socket) -> None:
         self.task = task
-        self._calls = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
+        self._calls = calls
+        self._functions = Parts()
+        self._received = bytearray()
         self._ready = False
-        self.idle = False
+        self.broken = False
 
     @classmethod
     async def start(cls, machine: Machine, execution: Execution, home: Path) -> Self:
         """Raises OSError where this machine cannot start a process."""
         calls, its_calls = socket.socketpair()
+        calls.setblocking(False)
         with its_calls:
             try:
                 task = await Supervised.start(
@@ -96,152 +108,344 @@ class _Interpreter:
                 raise
         return cls(task, calls)
 
-    async def ready(self) -> bool:
-        """Whether it takes calls, once it does or has failed to."""
-        if not self._ready:
-            with trio.move_on_after(_START_S):
-                self._ready = await self._read(len(interpreter.READY)) == interpreter.READY
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes calls; `receive` finds out."""
         return self._ready
 
-    async def call(self, call: PythonCall, folder: Path) -> Outcome | None:
-        """None where it ended without a reply. Leaves it idle where it can take another call."""
-        self.idle = False
-        where = str(folder).encode()
-        lengths = interpreter.CALL.pack(len(where), len(call.function), len(call.arguments))
-        try:
-            await self._calls.send_all(lengths + where + call.function + call.arguments)
-        except trio.BrokenResourceError:
-            return None
-        header = await self._read(interpreter.REPLY.size)
-        if header is None:
-            return None
-        # What it runs can find this socket too, so its word is checked like a stranger's.
-        kind, message_bytes, value_bytes = interpreter.REPLY.unpack(header)
-        known = kind == interpreter.RETURNED or kind in _FAILURES
-        if (
-            not known
-            or message_bytes > interpreter.MAX_MESSAGE_BYTES
-            or value_bytes > MAX_RESULT_BYTES
-        ):
-            return Failed(FailureKind.EXIT, "wrote to the socket that the driver calls it over")
-        body = await self._read(message_bytes + value_bytes)
-        if body is None:
-            return None
-        self.idle = True
-        message, value = body[:message_bytes], body[message_bytes:]
-        if kind == interpreter.RETURNED:
-            return Succeeded(value)
-        return Failed(_FAILURES[kind], message.decode(errors="replace"), value)
+    def weight(self, execution: Execution) -> int:
+        """How many bytes have it run a call."""
+        known = execution.shared in self._functions
+        return len(execution.payload) + (0 if known else len(execution.shared))
 
-    async def _read(self, size: int) -> bytes | None:
-        """None where it ended first."""
-        data = bytearray()
-        while len(data) < size:
-            try:
-                more = await self._calls.receive_some(min(size - len(data), _READ_BYTES))
-            except trio.BrokenResourceError:
-                return None
-            if not more:
-                return None
-            data += more
-        return bytes(data)
+    def written(self, execution: Execution) -> bytes:
+        """What has it run a call."""
+        number, new = self._functions.number(execution.shared)
+        pieces = [interpreter.HEADER.pack(interpreter.CALL, number, len(execution.payload))]
+        if new:
+            kind, size = interpreter.FUNCTION, len(execution.shared)
+            pieces[:0] = [interpreter.HEADER.pack(kind, number, size), execution.shared]
+        return b"".join([*pieces, execution.payload])
+
+    async def send(self, data: memoryview) -> memoryview:
+        """Waits until it takes some more. Returns the rest; all is taken where it is dead."""
+        await trio.lowlevel.wait_writable(self._calls.fileno())
+        try:
+            return data[self._calls.send(data) :]
+        except BlockingIOError:
+            return data
+        except (BrokenPipeError, ConnectionResetError):
+            return data[len(data) :]
+
+    async def wait(self) -> None:
+        """Until there is something to receive."""
+        await trio.lowlevel.wait_readable(self._calls.fileno())
+
+    def receive(self) -> bool:
+        """Take in what has come. False where it is dead."""
+        try:
+            data = self._calls.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._received += data
+        if not self._ready and self._received:
+            del self._received[: len(interpreter.READY)]
+            self._ready = True
+        return bool(data)
+
+    def go_on(self, unwanted: Iterable[int]) -> bytes:
+        """What has it run what waits behind a call, but for these."""
+        body = b"".join(map(interpreter.WHICH.pack, unwanted))
+        return interpreter.HEADER.pack(interpreter.GO_ON, 0, len(body)) + body
+
+    def replies(self) -> list[tuple[int, Outcome, bool]]:
+        """The replies received since, in order: to which call, and whether it waits to go on.
+
+        What it runs can find this socket too, so its word is checked like a stranger's: it is
+        `broken` after the first that is no reply.
+        """
+        replies: list[tuple[int, Outcome, bool]] = []
+        start, data = 0, self._received
+        while len(data) - start >= interpreter.REPLY.size and not self.broken:
+            kind, which, waits, message_bytes, value_bytes = interpreter.REPLY.unpack_from(
+                data, start
+            )
+            known = kind == interpreter.RETURNED or kind in _FAILURES
+            if (
+                not known
+                or message_bytes > interpreter.MAX_MESSAGE_BYTES
+                or value_bytes > MAX_RESULT_BYTES
+            ):
+                self.broken = True
+                problem = "wrote to the socket that the driver calls it over"
+                replies.append((0, Failed(FailureKind.EXIT, problem), False))
+                break
+            middle = start + interpreter.REPLY.size + message_bytes
+            end = middle + value_bytes
+            if len(data) < end:
+                break
+            message, value = bytes(data[middle - message_bytes : middle]), bytes(data[middle:end])
+            start = end
+            outcome: Outcome = Succeeded(value)
+            if kind != interpreter.RETURNED:
+                outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
+            replies.append((which, outcome, waits))
+        del data[:start]
+        return replies
 
     def hang_up(self) -> None:
         """Ends the wait for a reply, also where a fork of the node holds the other end."""
         with suppress(OSError):
-            self._calls.socket.shutdown(socket.SHUT_RDWR)
+            self._calls.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        self._calls.socket.close()
+        self._calls.close()
         await self.task.close()
 
 
-@dataclass(slots=True)
-class _Lease:
-    """What is warm for one lease. The lock is held by the call that runs."""
-
-    lock: trio.Lock = field(default_factory=trio.Lock)
-    interpreter: _Interpreter | None = None
-    home: Path | None = None
-    ended: trio.Event = field(default_factory=trio.Event)
-
-
 class PythonDriver:
-    """Keeps one interpreter for each lease that has used it, until `end_lease`."""
+    """Keeps one interpreter for each lease that has used it, for as long as the lease lasts."""
 
     name = "python"
 
     def __init__(self, machine: Machine | None = None) -> None:
         self._machine = machine or Machine.found()
-        # As many as the worker has leases.
-        self._leases: dict[str, _Lease] = {}
 
-    async def run(self, execution: Execution, report: Report) -> Outcome:
+    async def serve(self, turns: Turns) -> None:
+        home: Path | None = None
         try:
-            call = PythonCall.decode(execution.payload)
-        except InvalidInput as problem:
-            return Failed(FailureKind.INVALID, str(problem))
-        lease = self._leases.setdefault(execution.lease_id, _Lease())
-        async with lease.lock:
-            if lease.ended.is_set():
-                return _LEASE_ENDED
-            try:
-                warm = await self._warm(lease, execution)
-            except OSError as problem:
-                return Failed(FailureKind.DRIVER, f"cannot start an interpreter: {problem}")
-            try:
-                outcome = await _run(warm, call, execution, Output(report))
-            finally:
-                if not warm.idle:
-                    lease.interpreter = None
-                    await warm.close()
-            return _LEASE_ENDED if lease.ended.is_set() and not warm.idle else outcome
+            while True:
+                await turns.wait()
+                execution = turns.take()
+                turns.put_back(execution)
+                if home is None:
+                    home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch))
+                try:
+                    warm = await _Interpreter.start(self._machine, execution, home)
+                except OSError as problem:
+                    turns.take()
+                    turns.begin(execution.execution_id)
+                    cannot = f"cannot start an interpreter: {problem}"
+                    turns.ended(execution.execution_id, Failed(FailureKind.DRIVER, cannot))
+                    turns.flush()
+                    continue
+                try:
+                    await _Session(turns, warm).run()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await warm.close()
+        finally:
+            if home is not None:
+                await remove_folder(home)
 
-    async def end_lease(self, lease_id: str) -> None:
-        lease = self._leases.pop(lease_id, None)
-        if lease is None:
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One on its way: `which` is how many came before it, and itself."""
+
+    which: int
+    execution: Execution
+    weight: int
+
+
+class _Session:
+    """The calls of one interpreter, until it is no more."""
+
+    def __init__(self, turns: Turns, warm: _Interpreter) -> None:
+        self._turns = turns
+        self._warm = warm
+        self._calls: deque[_Call] = deque()  # on their way, the first of them runs
+        self._weight = 0
+        self._count = 0
+        self._unwanted: set[int] = set()  # on their way, not to be run after all
+        self._began_s = 0.0
+        self._untold_s = math.inf  # since when a result waits to be told
+        self._output: Output | None = None  # of the call that runs, once it has printed
+
+    async def run(self) -> None:
+        if not await self._start():
             return
-        lease.ended.set()
-        if lease.interpreter is not None:
-            lease.interpreter.task.kill()
-        # The call that runs ends at once, for its interpreter is dying; those behind it see that
-        # the lease has ended.
-        with trio.CancelScope(shield=True):
-            async with lease.lock:
-                if lease.interpreter is not None:
-                    await lease.interpreter.close()
-                if lease.home is not None:
-                    await remove_folder(lease.home)
+        while True:
+            await self._give()
+            if not self._calls:
+                self._tell()
+                await self._turns.wait()
+                if self._warm.task.over:
+                    return
+                continue
+            await self._wait()
+            alive = self._warm.receive()
+            for reply in self._warm.replies():
+                await self._reply(*reply)
+            if self._warm.broken:
+                self._give_up()
+                return
+            if not self._calls:
+                continue
+            if not alive:
+                ending = await self._warm.task.settled()
+                self._end(failure(ending, self._drained(), self._calls[0].execution))
+                return
+            if self._turns.is_killed:
+                self._end(_CANCELLED)
+                return
+            if trio.current_time() >= self._due_s:
+                await self._warm.task.stop()
+                self._drained()
+                problem = f"ran past its {self._calls[0].execution.timeout_s:g} s"
+                self._end(Failed(FailureKind.TIMEOUT, problem))
+                return
+            if trio.current_time() >= self._began_s + _LONG_S:
+                self._take_back()
 
-    async def _warm(self, lease: _Lease, execution: Execution) -> _Interpreter:
-        if lease.interpreter is not None and lease.interpreter.task.over:
-            await lease.interpreter.close()
-            lease.interpreter = None
-        if lease.interpreter is None:
-            if lease.home is None:
-                lease.home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch.parent))
-            lease.interpreter = await _Interpreter.start(self._machine, execution, lease.home)
-            if lease.ended.is_set():
-                lease.interpreter.task.kill()
-        return lease.interpreter
+    async def _start(self) -> bool:
+        """Its start is the first call's: whoever waits for that may kill it."""
+        first = self._turns.take()
+        self._calls.append(_Call(0, first, 0))
+        self._begin()
+        deadline = trio.current_time() + _START_S
+        alive = True
+        while alive and not self._warm.is_ready and trio.current_time() < deadline:
+            await self._listen(deadline)
+            if self._turns.is_killed:
+                self._end(_CANCELLED)
+                return False
+            alive = self._warm.receive()
+        if not self._warm.is_ready:
+            ending = await self._warm.task.settled()
+            failed = failure(ending, self._drained(), first)
+            if failed.kind is FailureKind.EXIT:
+                problem = f"the interpreter did not start: {failed.message}"
+                failed = Failed(FailureKind.DRIVER, problem)
+            self._end(failed)
+            return False
+        self._calls.clear()
+        self._turns.put_back(first)
+        return True
+
+    async def _give(self) -> None:
+        """Send as many calls as may be on their way."""
+        while self._turns.next_bytes is not None and len(self._calls) < _MAX_IN_FLIGHT:
+            execution = self._turns.take()
+            weight = self._warm.weight(execution)
+            if self._calls and self._weight + weight > _MAX_IN_FLIGHT_BYTES:
+                self._turns.put_back(execution)
+                return
+            self._count += 1
+            self._weight += weight
+            self._calls.append(_Call(self._count, execution, weight))
+            if len(self._calls) == 1:
+                self._begin()
+            await self._send(self._warm.written(execution))
+
+    async def _send(self, data: bytes) -> None:
+        """What is on its way fits into the socket's buffer; what is larger, the interpreter waits
+        for. Ends early where that is to be killed."""
+        rest = memoryview(data)
+        while rest and not self._turns.is_killed and trio.current_time() < self._due_s:
+            with trio.CancelScope(deadline=self._due_s) as scope:
+                self._turns.watch(scope)
+                rest = await self._warm.send(rest)
+            self._turns.watch(None)
+
+    def _take_back(self) -> None:
+        """What waits behind a call that takes long, where its owner wants it back."""
+        first, *behind = self._calls
+        kept = [call for call in behind if not self._turns.is_unwanted(call.execution)]
+        for call in behind:
+            if call not in kept:
+                self._unwanted.add(call.which)
+                self._weight -= call.weight
+                self._turns.put_back(call.execution)
+        self._calls = deque([first, *kept])
+        self._turns.flush()
+
+    def _begin(self) -> None:
+        self._output = None
+        self._began_s = trio.current_time()
+        self._turns.begin(self._calls[0].execution.execution_id)
+
+    @property
+    def _due_s(self) -> float:
+        timeout_s = self._calls[0].execution.timeout_s
+        return math.inf if timeout_s is None else self._began_s + timeout_s
+
+    async def _wait(self) -> None:
+        """Until there may be something to do."""
+        long_s = self._began_s + _LONG_S
+        if trio.current_time() >= long_s:
+            self._tell()
+            await self._listen(self._due_s)
+            return
+        deadline = min(self._due_s, long_s, self._untold_s + _TELL_S)
+        with trio.CancelScope(deadline=deadline) as scope:
+            self._turns.watch(scope)
+            await self._warm.wait()
+        self._turns.watch(None)
+        if trio.current_time() >= self._untold_s + _TELL_S:
+            self._tell()
+
+    async def _listen(self, deadline: float) -> None:
+        """As `_wait`, for a call that takes long: its output is passed on as it comes."""
+        async with self._warm.task.passing_on(self._its_output(), when_over=self._warm.hang_up):
+            with trio.CancelScope(deadline=deadline) as scope:
+                self._turns.watch(scope)
+                await self._warm.wait()
+            self._turns.watch(None)
+
+    async def _reply(self, which: int, outcome: Outcome, waits: bool) -> None:
+        if not self._calls or which in self._unwanted:
+            self._unwanted.discard(which)
+            return  # it ran all the same, and has been told of as one that did not
+        if waits:
+            self._drained()
+        call = self._calls.popleft()
+        self._weight -= call.weight
+        self._turns.ended(call.execution.execution_id, outcome)
+        self._untold_s = min(self._untold_s, trio.current_time())
+        if self._calls:
+            self._begin()
+        if waits:
+            unwanted, self._unwanted = self._unwanted, set()
+            data = self._warm.go_on(unwanted)
+            await self._send(data) if self._calls else await self._warm.send(memoryview(data))
+
+    def _end(self, outcome: Outcome) -> None:
+        """The call that runs is over, and its interpreter with it."""
+        call = self._calls.popleft()
+        self._turns.ended(call.execution.execution_id, outcome)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Those on their way have not begun."""
+        while self._calls:
+            self._turns.put_back(self._calls.pop().execution)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._untold_s = math.inf
+        self._turns.flush()
+
+    def _its_output(self) -> Output:
+        """That of the call that runs."""
+        if self._output is None:
+            execution_id = self._calls[0].execution.execution_id
+            self._output = Output(_Report(self._turns, execution_id))
+        return self._output
+
+    def _drained(self) -> Output:
+        """All that the call that runs has printed so far."""
+        output = self._its_output()
+        self._warm.task.drain(output)
+        return output
 
 
-async def _run(
-    warm: _Interpreter, call: PythonCall, execution: Execution, output: Output
-) -> Outcome:
-    timeout_s = math.inf if execution.timeout_s is None else execution.timeout_s
-    async with warm.task.passing_on(output, when_over=warm.hang_up):
-        started = await warm.ready()
-        if started:
-            with trio.move_on_after(timeout_s) as time:
-                outcome = await warm.call(call, execution.scratch)
-                if outcome is not None:
-                    return outcome
-            if time.cancelled_caught:
-                await warm.task.stop()
-                return Failed(FailureKind.TIMEOUT, f"ran past its {timeout_s:g} s")
-        ending = await warm.task.settled()
-    failed = failure(ending, output, execution)
-    if not started and failed.kind is FailureKind.EXIT:
-        return Failed(FailureKind.DRIVER, f"the interpreter did not start: {failed.message}")
-    return failed
+class _Report:
+    def __init__(self, turns: Turns, execution_id: str) -> None:
+        self._turns = turns
+        self._execution_id = execution_id
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        self._turns.output(self._execution_id, stream, data)

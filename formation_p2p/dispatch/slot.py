@@ -1,0 +1,99 @@
+"""A lease in force, and the tasks under way on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from formation_p2p.dispatch.task_run import TaskRun
+from formation_p2p.effects import Moment
+from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.lessee import HeldLease
+from formation_p2p.negotiation.messages import Assignment, Dispatch
+from formation_p2p.negotiation.parts import Parts
+from formation_p2p.units import KIB
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+
+# Payloads under way on one lease: what the worker takes at the most (execution/executions.py).
+MAX_UNDER_WAY_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
+# Payloads in one message: whatever else waits for the stream waits no longer than for this much.
+BATCH_BYTES: Final = 256 * KIB
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A lease in force and what runs under it, by attempt id, the oldest first.
+
+    `parts` is what the worker has of what tasks share, `payload_bytes` what is under way.
+    `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
+    one behind which nothing waits any more by its slowness. `recalled` are being taken back.
+    `idle_s` is since when nothing is under way. `adopted` is a lease of an earlier life, until
+    its worker has answered.
+    """
+
+    lease: HeldLease
+    attempts: dict[str, TaskRun] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
+    payload_bytes: int = 0
+    began: str = ""
+    began_s: float = float("inf")
+    cleared: str = ""
+    recalled: set[str] = field(default_factory=set)
+    idle_s: float = float("inf")
+    adopted: bool = False
+
+    @property
+    def worker(self) -> PeerId:
+        return self.lease.lessor.peer_id
+
+    def add(self, attempt_id: str, run: TaskRun) -> None:
+        self.attempts[attempt_id] = run
+        self.payload_bytes += len(run.task.payload)
+        run.copies += 1
+        self.idle_s = float("inf")
+
+    def remove(self, attempt_id: str, now: Moment) -> TaskRun | None:
+        run = self.attempts.pop(attempt_id, None)
+        if run is None:
+            return None
+        self.payload_bytes -= len(run.task.payload)
+        run.copies -= 1
+        self.recalled.discard(attempt_id)
+        if not self.attempts:
+            self.idle_s = now.mono_s
+        return run
+
+    @property
+    def slow(self) -> str | None:
+        """The attempt that runs, where it has been running for longer than a moment."""
+        first = next(iter(self.attempts), None)
+        return first if first == self.began else None
+
+    @property
+    def room_bytes(self) -> int:
+        return MAX_UNDER_WAY_BYTES - self.payload_bytes
+
+    def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
+        """What brings these to the worker, with what it does not have yet of what they share."""
+        parts: list[tuple[int, bytes]] = []
+        assignments: list[Assignment] = []
+        size = 0
+        for attempt_id, run in attempts:
+            task = run.task
+            number, new = self.parts.number(task.shared) if task.shared else (0, False)
+            more = len(task.payload) + (len(task.shared) if new else 0)
+            if assignments and size + more > BATCH_BYTES:
+                yield self._message(parts, assignments)
+                parts, assignments, size = [], [], 0
+            if new:
+                parts.append((number, task.shared))
+            timeout_ms = 0 if task.timeout_s is None else max(1, round(task.timeout_s * 1000))
+            assignments.append(Assignment(attempt_id, number, task.payload, timeout_ms))
+            size += more
+        if assignments:
+            yield self._message(parts, assignments)
+
+    def _message(self, parts: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
+        lease = self.lease
+        return Dispatch(lease.lease_id, lease.fence, tuple(parts), tuple(assignments))

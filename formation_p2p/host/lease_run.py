@@ -1,0 +1,266 @@
+"""The executions of one lease: run in order, one at a time, whatever drives them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.execution.effects import (
+    Execute,
+    ExecutionOutput,
+    ExecutionsEnded,
+    ExecutionStarted,
+    Work,
+)
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
+from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
+
+log = logging.getLogger(__name__)
+
+# An execution that takes longer is said to have started.
+SHORT_S: Final = 0.05
+
+_CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
+_NOT_BEGUN: Final = Failed(FailureKind.CANCELLED, "it was taken back before it began")
+
+LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionsEnded
+
+
+class LeaseRun:
+    """`tell` gets what happens. It is the `Turns` of a driver that takes many at once.
+
+    `add`, `kill`, `pause` and `go_on` return at once; `run` is over when `stop` was called and
+    all is dead.
+    """
+
+    def __init__(
+        self,
+        execute: Execute,
+        driver: Driver | LeaseDriver | None,
+        scratch_root: Path,
+        tell: Callable[[LeaseEvent], None],
+    ) -> None:
+        self._under = execute  # whose `work` is only the first of it
+        self._driver = driver
+        self._scratch_root = scratch_root
+        self._tell = tell
+        self._waiting: deque[Work] = deque()
+        self._taken: dict[str, Work] = {}
+        self._current = ""
+        self._began_s = 0.0
+        self._begun = 0
+        self._doomed: set[str] = set()  # to be killed even where they have begun
+        self._unwanted: set[str] = set()  # to be taken back where they have not
+        self._paused = False
+        self._ended: list[Ended] = []
+        self._news = trio.Event()
+        self._busy = trio.Event()
+        self._watching: trio.CancelScope | None = None
+        self._killing = trio.CancelScope()
+        self._scope = trio.CancelScope()
+        self._over = trio.Event()
+
+    # -- for the shell ----------------------------------------------------------------------------
+
+    def add(self, execute: Execute) -> None:
+        self._waiting += execute.work
+        self._changed()
+
+    def kill(self, attempt_id: str, *, begun: bool) -> None:
+        """Take it back, or end it where it has begun and `begun` says so."""
+        for work in self._waiting:
+            if work.attempt_id == attempt_id:
+                self._waiting.remove(work)
+                self._tell(ExecutionsEnded(self.lease_id, (Ended(attempt_id, _NOT_BEGUN, 0),)))
+                return
+        if attempt_id not in self._taken or (attempt_id == self._current and not begun):
+            return
+        # One that has been taken but has not begun is the driver's to take back, or is killed
+        # when its turn has come.
+        (self._doomed if begun else self._unwanted).add(attempt_id)
+        if attempt_id == self._current:
+            self._killing.cancel()
+        self._changed()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def go_on(self) -> None:
+        self._paused = False
+        self._changed()
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._announce)
+                    while True:
+                        await self._work()
+        finally:
+            self._over.set()
+
+    async def stop(self) -> None:
+        """Ends what runs, and waits for it to be dead."""
+        self._scope.cancel()
+        await self._over.wait()
+
+    # -- for a driver that takes many at once -----------------------------------------------------
+
+    @property
+    def lease_id(self) -> str:
+        return self._under.lease_id
+
+    @property
+    def next_bytes(self) -> int | None:
+        return None if self._paused or not self._waiting else len(self._waiting[0].payload)
+
+    def take(self) -> Execution:
+        work = self._waiting.popleft()
+        self._taken[work.attempt_id] = work
+        return self._execution(work, self._scratch_root)
+
+    def put_back(self, execution: Execution) -> None:
+        work = self._taken.pop(execution.execution_id)
+        if self.is_unwanted(execution):
+            self._forget(work.attempt_id)
+            self._ended.append(Ended(work.attempt_id, _NOT_BEGUN, 0))
+        else:
+            self._waiting.appendleft(work)
+
+    def is_unwanted(self, execution: Execution) -> bool:
+        return execution.execution_id in self._doomed or execution.execution_id in self._unwanted
+
+    def _forget(self, attempt_id: str) -> None:
+        self._doomed.discard(attempt_id)
+        self._unwanted.discard(attempt_id)
+
+    def begin(self, execution_id: str) -> None:
+        self._current = execution_id
+        self._unwanted.discard(execution_id)
+        self._began_s = trio.current_time()
+        self._begun += 1
+        self._busy.set()
+
+    @property
+    def is_killed(self) -> bool:
+        return self._current in self._doomed
+
+    def watch(self, scope: trio.CancelScope | None) -> None:
+        self._watching = scope
+
+    async def wait(self) -> None:
+        while self.next_bytes is None:
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def output(self, execution_id: str, stream: Stream, data: bytes) -> None:
+        self.flush()
+        self._tell(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
+
+    def ended(self, execution_id: str, outcome: Outcome) -> None:
+        ran_us = round((trio.current_time() - self._began_s) * 1e6)
+        del self._taken[execution_id]
+        self._forget(execution_id)
+        self._current = ""
+        self._ended.append(Ended(execution_id, outcome, ran_us))
+
+    def flush(self) -> None:
+        if self._ended:
+            ended, self._ended = tuple(self._ended), []
+            self._tell(ExecutionsEnded(self.lease_id, ended))
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._news.set()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _work(self) -> None:
+        """Until the driver fails."""
+        driver = self._driver
+        try:
+            if isinstance(driver, LeaseDriver):
+                await driver.serve(self)
+            else:
+                await self._one_by_one(driver)
+            log.error("the driver %s went home; it is called again", self._under.driver)
+            failed = Failed(FailureKind.DRIVER, f"the driver {self._under.driver} stopped")
+        except Exception as error:
+            # Drivers may be anybody's. What one of them raises ends its task, not the node.
+            log.exception("the driver %s failed", self._under.driver)
+            failed = Failed(
+                FailureKind.DRIVER, f"the driver {self._under.driver} failed: {error!r}"
+            )
+        self._watching = None
+        for attempt_id in list(self._taken):
+            self.ended(attempt_id, failed)
+        self.flush()
+        await self.wait()  # a driver that fails at once must not spin
+
+    async def _one_by_one(self, driver: Driver | None) -> None:
+        while True:
+            await self.wait()
+            work = self._waiting.popleft()
+            self._taken[work.attempt_id] = work
+            self.begin(work.attempt_id)
+            outcome: Outcome = _CANCELLED
+            with trio.CancelScope() as self._killing:
+                outcome = await self._drive(driver, work)
+            self.ended(work.attempt_id, outcome)
+            self.flush()
+
+    async def _drive(self, driver: Driver | None, work: Work) -> Outcome:
+        if driver is None:
+            problem = f"this worker has no driver {self._under.driver}"
+            return Failed(FailureKind.DRIVER, problem)
+        async with scratch_folder(self._scratch_root) as scratch:
+            report = _Report(self, work.attempt_id)
+            return await driver.run(self._execution(work, scratch), report)
+
+    def _execution(self, work: Work, scratch: Path) -> Execution:
+        under = self._under
+        return Execution(
+            work.attempt_id,
+            under.lease_id,
+            work.payload,
+            under.cpu_milli,
+            under.memory_bytes,
+            under.device_ids,
+            work.timeout_s,
+            scratch,
+            work.shared,
+            under.storage_bytes,
+            under.network,
+        )
+
+    async def _announce(self) -> None:
+        """Tell of executions that take longer than a moment that they have started."""
+        announced = 0
+        while True:
+            if not self._current or announced == self._begun:
+                self._busy = trio.Event()
+                await self._busy.wait()
+            begun = self._begun
+            await trio.sleep(SHORT_S)
+            if self._current and self._begun == begun:
+                announced = begun
+                self.flush()
+                self._tell(ExecutionStarted(self.lease_id, self._current))
+
+
+class _Report:
+    """Where a driver's output goes: to the peer, which sends it on."""
+
+    def __init__(self, run: LeaseRun, attempt_id: str) -> None:
+        self._run = run
+        self._attempt_id = attempt_id
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        self._run.output(self._attempt_id, stream, data)
