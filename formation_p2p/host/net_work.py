@@ -1,6 +1,7 @@
 """The work protocol: one long-lived stream with each peer, frames both ways.
 
 Either side opens it. If both do at once both streams are read, and each side sends on its own.
+A second one is opened for what is urgent, when that would wait behind large frames.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_frames import FrameReader
 from formation_p2p.host.net_shares import MAX_WORK_STREAMS, Shares
 from formation_p2p.identity import PeerId
-from formation_p2p.units import MIB
+from formation_p2p.units import KIB, MIB
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ log = logging.getLogger(__name__)
 # peer may stall.
 MAX_QUEUED_BYTES: Final = 64 * MIB
 MAX_QUEUED_FRAMES: Final = 4096
+# What is urgent does not wait behind more than this: on a stream of its own it is there at once,
+# where a slow uplink takes longer for it than a lease lasts.
+BACKLOG_BYTES: Final = 256 * KIB
+# Small frames are written together.
+JOINED_BYTES: Final = 64 * KIB
 # To reach a peer and agree on the protocol, before what is queued for it is given up.
 OPEN_S: Final = 20.0
 # Nobody acknowledges frames here: those written so shortly before a stream broke may be lost.
@@ -60,9 +66,12 @@ class WorkSessions:
         self.undelivered = undelivered
         self.sessions: dict[PeerId, _Session] = {}
 
-    def send(self, to: Contact, frame: bytes) -> None:
-        """Queue one frame. If it is lost, `undelivered` is called later, never from in here."""
-        self._session(to.peer_id).send(to, frame)
+    def send(self, to: Contact, frame: bytes, *, urgent: bool = False) -> None:
+        """Queue one frame. If it is lost, `undelivered` is called later, never from in here.
+
+        An urgent one overtakes others where they would keep it waiting.
+        """
+        self._session(to.peer_id).send(to, frame, urgent=urgent)
 
     async def serve(self, channel: Channel, connection: Connection) -> None:
         """Read a stream that the peer opened, until it ends."""
@@ -79,98 +88,27 @@ class WorkSessions:
 
 
 class _Session:
-    """All work streams with one peer, and what waits to be written to it.
-
-    There while a stream is open or a frame is queued. A task writes while there is something to
-    write; what ends it early is told once, for all that was queued.
-    """
+    """All work streams with one peer. There while a stream is open or a frame is queued."""
 
     def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
         self._all = sessions
         self._peer = peer
         self.channels: list[Channel] = []
-        self._sending: Channel | None = None
-        self._sent_at = -math.inf
-        self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
-        self._writer: trio.CancelScope | None = None
-        self._overflow: str | None = None
+        self._common = _Lane(self, sessions, peer)
+        self._urgent = _Lane(self, sessions, peer)
 
-    # -- writing --------------------------------------------------------------------------
+    def send(self, to: Contact, frame: bytes, *, urgent: bool) -> None:
+        overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
+        (self._urgent if overtakes else self._common).send(to, frame)
 
-    def send(self, to: Contact, frame: bytes) -> None:
-        if self._overflow is not None:
-            return  # lost with the others, which is about to be told
-        self._queue.append(frame)
-        self._queued_bytes += len(frame)
-        if len(self._queue) > MAX_QUEUED_FRAMES or self._queued_bytes > MAX_QUEUED_BYTES:
-            self._overflow = f"{len(self._queue)} frames, {self._queued_bytes} bytes are queued"
-        if self._writer is None:
-            self._writer = trio.CancelScope()
-            self._all.spawn(lambda: self._write(to))
-        if self._overflow is not None:
-            self._writer.cancel()
+    def free_channel(self) -> Channel | None:
+        """An open stream that nothing is sent on."""
+        taken = {self._common.sending, self._urgent.sending}
+        return next((c for c in self.channels if c.broken is None and c not in taken), None)
 
-    async def _write(self, to: Contact) -> None:
-        lost: str | None = None
-        assert self._writer is not None
-        with self._writer:
-            try:
-                channel = self._choose() or await self._open(to)
-                while self._queue:
-                    await channel.write(encode_frame(self._queue[0]))
-                    self._wrote()
-            except trio.TooSlowError:
-                lost = f"no session within {OPEN_S:.0f} s"
-            except (RemoteError, IOException) as error:
-                lost = str(error)
-                if isinstance(error, StreamStalled):
-                    channel.carrier.abort(lost)  # it would stall whatever is sent next as well
-            except Exception as error:
-                # Whatever it is, the frames are lost and someone must be told.
-                log.exception("writing to %s failed", self._peer)
-                lost = repr(error)
-        self._writer = None
-        lost = self._overflow or lost
-        if lost is None and self._sending is not None:
-            lost = self._sending.broken  # it broke under the last frame
-        if lost is not None:
-            self._lost(lost)
-        self._tidy()
-
-    def _wrote(self) -> None:
-        """The first frame of the queue."""
-        self._sent_at = trio.current_time()
-        self._queued_bytes -= len(self._queue.popleft())
-
-    def _choose(self) -> Channel | None:
-        """The stream sent on before, for as long as it is open, so that frames stay in order."""
-        if self._sending is None:
-            self._sending = next((c for c in self.channels if c.broken is None), None)
-        return self._sending
-
-    async def _open(self, to: Contact) -> Channel:
-        with trio.fail_after(OPEN_S):
-            connection = await self._all.dial(to)
-            channel = await connection.offer(self._all.protocol)
-            # A small frame goes out with the proposal, and stays queued until the peer has agreed.
-            written = channel.write_now(encode_frame(self._queue[0]))
-            await connection.confirm(channel, self._all.protocol)
-        if written:
-            self._wrote()
-        self._sending = channel
-        self.channels.append(channel)
-        self._all.spawn(lambda: self._read_own(channel, connection))
-        return channel
-
-    def _lost(self, reason: str) -> None:
-        self._overflow = None
-        self._queue.clear()
-        self._queued_bytes = 0
-        if self._sending is not None:
-            self._sending.abort(reason)
-            self._sending = None
-        self._all.undelivered(self._peer, reason)
+    def tidy(self) -> None:
+        if not (self.channels or self._common.is_busy or self._urgent.is_busy):
+            self._all.sessions.pop(self._peer, None)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -187,7 +125,7 @@ class _Session:
         finally:
             self._ended(channel)
 
-    async def _read_own(self, channel: Channel, connection: Connection) -> None:
+    async def read_own(self, channel: Channel, connection: Connection) -> None:
         try:
             await self.read(channel, connection)
         except RemoteError as error:
@@ -196,12 +134,123 @@ class _Session:
 
     def _ended(self, channel: Channel) -> None:
         self.channels.remove(channel)
-        if channel is self._sending and self._writer is None:
-            self._sending = None
+        self._common.ended(channel)
+        self._urgent.ended(channel)
+        self.tidy()
+
+
+class _Lane:
+    """What waits to be written to a peer, in order, and the stream it is written to.
+
+    A task writes while there is something to write; what ends it early is told once, for all
+    that was queued.
+    """
+
+    def __init__(self, session: _Session, sessions: WorkSessions, peer: PeerId) -> None:
+        self._session = session
+        self._all = sessions
+        self._peer = peer
+        self.sending: Channel | None = None
+        self.queued_bytes = 0
+        self._sent_at = -math.inf
+        self._queue: deque[bytes] = deque()
+        self._writer: trio.CancelScope | None = None
+        self._overflow: str | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._writer is not None
+
+    def send(self, to: Contact, frame: bytes) -> None:
+        if self._overflow is not None:
+            return  # lost with the others, which is about to be told
+        self._queue.append(frame)
+        self.queued_bytes += len(frame)
+        if len(self._queue) > MAX_QUEUED_FRAMES or self.queued_bytes > MAX_QUEUED_BYTES:
+            self._overflow = f"{len(self._queue)} frames, {self.queued_bytes} bytes are queued"
+        if self._writer is None:
+            self._writer = trio.CancelScope()
+            self._all.spawn(lambda: self._write(to))
+        if self._overflow is not None:
+            self._writer.cancel()
+
+    def ended(self, channel: Channel) -> None:
+        """A stream with the peer is over."""
+        if channel is self.sending and self._writer is None:
+            self.sending = None
             if trio.current_time() - self._sent_at < UNSURE_S:
                 self._lost(channel.broken or "the peer finished the session")
-        self._tidy()
 
-    def _tidy(self) -> None:
-        if not self.channels and self._writer is None:
-            del self._all.sessions[self._peer]
+    async def _write(self, to: Contact) -> None:
+        lost: str | None = None
+        assert self._writer is not None
+        with self._writer:
+            try:
+                channel = self._choose() or await self._open(to)
+                while self._queue:
+                    count, data = self._next()
+                    await channel.write(data)
+                    self._wrote(count)
+            except trio.TooSlowError:
+                lost = f"no session within {OPEN_S:.0f} s"
+            except (RemoteError, IOException) as error:
+                lost = str(error)
+                if isinstance(error, StreamStalled):
+                    channel.carrier.abort(lost)  # it would stall whatever is sent next as well
+            except Exception as error:
+                # Whatever it is, the frames are lost and someone must be told.
+                log.exception("writing to %s failed", self._peer)
+                lost = repr(error)
+        self._writer = None
+        lost = self._overflow or lost
+        if lost is None and self.sending is not None:
+            lost = self.sending.broken  # it broke under the last frame
+        if lost is not None:
+            self._lost(lost)
+        self._session.tidy()
+
+    def _next(self) -> tuple[int, bytes]:
+        """The first frame, with those after it that are small too."""
+        frames: list[bytes] = []
+        size = 0
+        for frame in self._queue:
+            size += len(frame)
+            if frames and size > JOINED_BYTES:
+                break
+            frames.append(encode_frame(frame))
+        return len(frames), frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _wrote(self, count: int) -> None:
+        """The first frames of the queue."""
+        self._sent_at = trio.current_time()
+        for _ in range(count):
+            self.queued_bytes -= len(self._queue.popleft())
+
+    def _choose(self) -> Channel | None:
+        """The stream sent on before, for as long as it is open, so that frames stay in order."""
+        if self.sending is None:
+            self.sending = self._session.free_channel()
+        return self.sending
+
+    async def _open(self, to: Contact) -> Channel:
+        with trio.fail_after(OPEN_S):
+            connection = await self._all.dial(to)
+            channel = await connection.offer(self._all.protocol)
+            # A small frame goes out with the proposal, and stays queued until the peer has agreed.
+            written = channel.write_now(encode_frame(self._queue[0]))
+            await connection.confirm(channel, self._all.protocol)
+        if written:
+            self._wrote(1)
+        self.sending = channel
+        self._session.channels.append(channel)
+        self._all.spawn(lambda: self._session.read_own(channel, connection))
+        return channel
+
+    def _lost(self, reason: str) -> None:
+        self._overflow = None
+        self._queue.clear()
+        self.queued_bytes = 0
+        if self.sending is not None:
+            self.sending.abort(reason)
+            self.sending = None
+        self._all.undelivered(self._peer, reason)

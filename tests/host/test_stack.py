@@ -260,6 +260,25 @@ def test_a_small_request_is_not_held_back_by_large_frames() -> None:
     run(story)
 
 
+def test_an_urgent_frame_overtakes_large_ones() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            large = [bytes([number]) * (MAX_WORK_FRAME_BYTES // 2) for number in range(4)]
+            for frame in large:
+                alice.stack.send(bob.contact, frame)
+            alice.stack.send(bob.contact, b"renew", urgent=True)
+            await until(lambda: len(bob.frames) == 5)
+            assert [frame for frame in bob.payloads if frame != b"renew"] == large
+            assert bob.payloads.index(b"renew") < 4
+            alice.stack.send(bob.contact, b"more", urgent=True)
+            await until(lambda: bob.payloads[5:] == [b"more"])
+            (session,) = bob.stack._running.work.sessions.values()
+            assert len(session.channels) == 2
+
+    run(story)
+
+
 def test_frames_to_an_unreachable_peer_are_undelivered_not_lost_silently() -> None:
     async def story() -> None:
         alice = Node()
