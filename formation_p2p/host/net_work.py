@@ -164,6 +164,8 @@ class _Lane:
     def send(self, to: Contact, frame: bytes) -> None:
         if self._overflow is not None:
             return  # lost with the others, which is about to be told
+        if self._sent_at_once(frame):
+            return
         self._queue.append(frame)
         self.queued_bytes += len(frame)
         if len(self._queue) > MAX_QUEUED_FRAMES or self.queued_bytes > MAX_QUEUED_BYTES:
@@ -173,6 +175,18 @@ class _Lane:
             self._all.spawn(lambda: self._write(to))
         if self._overflow is not None:
             self._writer.cancel()
+
+    def _sent_at_once(self, frame: bytes) -> bool:
+        """A small one, on a stream that waits for nothing: no task is needed for that."""
+        if self._writer is not None or self.sending is None or len(frame) > JOINED_BYTES:
+            return False
+        try:
+            written = self.sending.write_now(encode_frame(frame))
+        except IOException:
+            return False  # it has just broken, which is about to be told of all that was sent
+        if written:
+            self._sent_at = trio.current_time()
+        return written
 
     def ended(self, channel: Channel) -> None:
         """A stream with the peer is over."""
