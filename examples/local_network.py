@@ -21,9 +21,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from formation_p2p import Home, Limits, Node, Rights
+
+Sandbox = Literal["off", "auto", "required"]
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # A process imports for a second or two; on a cold disk, or a busy machine, for many.
@@ -53,10 +55,10 @@ class LocalNetwork:
     """`home` is for whoever submits. Entering raises RuntimeError where a process does not come
     up, and TimeoutError."""
 
-    def __init__(self, *, workers: int, cpu_milli: int = 1000) -> None:
+    def __init__(self, *, workers: int, cpu_milli: int = 1000, sandbox: Sandbox = "auto") -> None:
         self.workers: list[NodeProcess] = []
         self._worker_count = workers
-        self._cpu_milli = cpu_milli
+        self._offers = (str(cpu_milli), sandbox)
         self._processes: list[Process] = []
         self._exit = AsyncExitStack()
 
@@ -97,8 +99,7 @@ class LocalNetwork:
         gate_home.add_gate(self.gate.address)
         self.join_string = gate_home.invite(Rights(int(time.time()) + GRANT_S))
         homes = [root / f"worker-{number}" for number in range(1, self._worker_count + 1)]
-        cores = str(self._cpu_milli)
-        starting = [self._run(self.join_string, home, "worker", cores) for home in homes]
+        starting = [self._run(self.join_string, home, "worker", *self._offers) for home in homes]
         self.workers += await asyncio.gather(*starting)
 
     async def _run(self, join_string: str, home: Path, *role: str) -> NodeProcess:
@@ -135,14 +136,14 @@ async def _end(process: Process) -> None:
     await process.wait()
 
 
-async def _serve(home: str, role: str, cpu_milli: str = "") -> None:
+async def _serve(home: str, role: str, cpu_milli: str = "", sandbox: Sandbox = "auto") -> None:
     join_string = sys.stdin.readline().strip() or None
     async with Node.join(join_string, home=home, listen=[LOOPBACK]) as node:
         if role == "worker":
-            await node.worker(limits=Limits(cpu_milli=int(cpu_milli)))
+            await node.worker(limits=Limits(cpu_milli=int(cpu_milli)), sandbox=sandbox)
         print(node.addresses[0], flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(*sys.argv[1:]))
+    asyncio.run(_serve(*sys.argv[1:]))  # type: ignore[arg-type]

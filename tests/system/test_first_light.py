@@ -41,6 +41,7 @@ from formation_p2p.host.stack import Stack
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.messages import (
+    Assignment,
     Commit,
     Dispatch,
     Leased,
@@ -78,9 +79,9 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
     sent: list[Sent] = []
 
     class CountingStack(Stack):
-        def send(self, to: Contact, frame: bytes) -> None:
+        def send(self, to: Contact, frame: bytes, *, urgent: bool = False) -> None:
             sent.append(Sent(self._identity.peer_id, to.peer_id, work.parse(frame)))
-            super().send(to, frame)
+            super().send(to, frame, urgent=urgent)
 
         async def ask(
             self,
@@ -204,7 +205,7 @@ async def test_a_worker_killed_in_mid_task_loses_no_result_and_doubles_none(
 
     async with (
         asyncio.timeout(STORY_S),
-        LocalNetwork(workers=2) as network,
+        LocalNetwork(workers=2, sandbox="off") as network,  # they write where the test reads
         Node.join(network.join_string, home=network.home, listen=()) as alice,
     ):
         await network.seen_by(alice)
@@ -329,7 +330,10 @@ async def test_a_stranger_gets_a_reason_and_no_lease(tmp_path: Path, shows: str,
             trio.run,
             tell,
             Contact(PeerId(peer_id), (address,)),
-            [PlacementRequest(7, needs, grant), Dispatch("f" * 16, 1, "a/0#1", "python", b"", 0)],
+            [
+                PlacementRequest(7, needs, grant),
+                Dispatch("f" * 16, 1, (), (Assignment("a/0#1", 0, b"", 0),)),
+            ],
         )
     refused, ended = answers
     assert isinstance(refused, Refused)
