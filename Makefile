@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Python 3.11 or later and nothing else: the first run puts
 # what they use into .venv, and nothing anywhere else. `make interop` needs npm as well, and puts
-# the other implementations into .interop.
+# the other implementations into .interop; `make bench-dispatch` puts Ray and Dask into .bench.
 
 PYTHON ?= python3
 # For the demo: make demo ARGS=--json
@@ -12,13 +12,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_BENCH := $(VENV)/.installed-bench
+# What we are compared with, in an environment of its own.
+PEERS := .bench
+PEERS_TXT := benchmarks/dispatch/peers.txt
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop lint format proto bench-dht clean
+.PHONY: help demo test interop lint format proto bench-dht bench-dispatch chaos clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -27,6 +30,8 @@ help:
 	@echo "make test    everything that must hold: lint, then the tests with their coverage"
 	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
 	@echo "make bench-dht  four DHTs side by side on loopback (ARGS=--json, ARGS=--kill)"
+	@echo "make bench-dispatch  small tasks beside Ray, Dask and a pool of processes (ARGS=--json)"
+	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -58,8 +63,14 @@ proto: $(PROTO_VENV)/.installed
 bench-dht: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.dht $(ARGS)
 
+bench-dispatch: $(INSTALLED) $(PEERS)/.installed
+	@$(BIN)/python -m benchmarks.dispatch $(ARGS)
+
+chaos: $(INSTALLED)
+	@$(BIN)/python -m simulations.chaos --seeds 1..1000 $(ARGS)
+
 clean:
-	rm -rf $(VENV) .interop build dist *.egg-info .coverage .hypothesis
+	rm -rf $(VENV) $(PEERS) .interop build dist *.egg-info .coverage .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -77,6 +88,11 @@ $(INSTALLED_DEV): setup.cfg pyproject.toml $(INSTALLED)
 
 $(INSTALLED_BENCH): setup.cfg pyproject.toml $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+$(PEERS)/.installed: $(PEERS_TXT) | $(BIN)/python
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(PEERS_TXT)
 	@touch $@
 
 $(PROTO_VENV)/.installed: Makefile | $(BIN)/python

@@ -60,6 +60,7 @@ class Group:
         self._rejected: dict[PeerId, Refusal] = {}
         self._back_off = BackOff()
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
+        self._again: deque[TaskRun] = deque()  # for whoever is free next
 
     @property
     def terms(self) -> AskedTerms:
@@ -174,33 +175,39 @@ class Group:
     # -- who waits for whom ---------------------------------------------------------------------
 
     def wait(self, run: TaskRun, *, first: bool = False) -> None:
-        queue = self._queues.setdefault(self.nearest(run), deque())
+        """In the queue of the nearest worker; or, where it ran or was to run before, ahead of all of
+        them: the nearest worker may be the one that was lost."""
         if first:
-            queue.appendleft(run)
+            self._again.appendleft(run)
         else:
-            queue.append(run)
+            self._queues.setdefault(self.nearest(run), deque()).append(run)
 
     @property
     def waiting(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
+        return len(self._again) + sum(len(queue) for queue in self._queues.values())
 
     def drain(self, job: JobRun | None = None) -> list[TaskRun]:
         """Take out every task that waits, or those of one job."""
+        again, self._again = self._again, deque()
         runs = [run for queue in self._queues.values() for run in queue]
         self._queues.clear()
-        drained = [run for run in runs if job is None or run.job is job]
-        for run in runs:
-            if run.job is not job and job is not None:
-                self.wait(run)
+        drained = [run for run in (*again, *runs) if job is None or run.job is job]
+        if job is not None:
+            self._again.extend(run for run in again if run.job is not job)
+            for run in runs:
+                if run.job is not job:
+                    self.wait(run)
         return drained
 
     def take(
         self, worker: PeerId, count: int, room_bytes: int, now: Moment
     ) -> list[tuple[TaskRun, bool]]:
-        """Up to `count` waiting tasks that a free worker should take: of its own queue, then of
-        the longest other ones, of at most so many bytes. With each, whether the worker is the
-        nearest to it. A task is not taken back by a worker that failed it while another is left."""
+        """Up to `count` waiting tasks that a free worker should take: of those that were placed
+        before, then of its own queue, then of the longest other ones, of at most so many bytes.
+        With each, whether the worker is the nearest to it. A task is not taken back by a worker
+        that failed it while another is left."""
         taken: list[tuple[TaskRun, bool]] = []
+        room_bytes = self._steal(worker, self._again, count, room_bytes, taken, now)
         own = self._queues.get(worker)
         while own and len(taken) < count and len(own[0].task.payload) <= room_bytes:
             run = own.popleft()
@@ -229,7 +236,7 @@ class Group:
             if run.avoids(worker) and self._could_elsewhere(run, now):
                 passed.append(run)
             else:
-                taken.append((run, False))
+                taken.append((run, self.nearest(run) == worker))
                 room_bytes -= len(run.task.payload)
         other.extendleft(reversed(passed))
         return room_bytes
@@ -263,10 +270,7 @@ class Group:
 
     def first_waiting(self) -> TaskRun | None:
         """The task that has waited longest in its queue."""
-        for queue in self._queues.values():
-            if queue:
-                return queue[0]
-        return None
+        return next((queue[0] for queue in (self._again, *self._queues.values()) if queue), None)
 
     def look_around(self, head: TaskRun) -> Key:
         """Where to look for workers: around a task that waits, then half the key space away from
@@ -277,8 +281,10 @@ class Group:
 
     def _route_all(self) -> None:
         self._near = Peers(self._pool)
+        again, self._again = self._again, deque()
         for run in self.drain():
             self.wait(run)
+        self._again = again
 
 
 def _note(table: dict[PeerId, _T], worker: PeerId, value: _T) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from formation_p2p.dispatch.job_events import (
@@ -62,6 +63,9 @@ class Jobs:
     def named(self, job_id: str) -> JobRun | None:
         return self._jobs.get(job_id)
 
+    def __iter__(self) -> Iterator[JobRun]:
+        return iter(self._jobs.values())
+
     def take(self) -> list[Effect]:
         told, self._told = self._told, []
         return told
@@ -103,6 +107,9 @@ class Jobs:
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""
+        if run.copies:
+            self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+            return False
         if run.job.cancelled or run.job.overdue:
             self.stopped(run)
             return False

@@ -8,7 +8,7 @@ from the longest other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
@@ -24,7 +24,7 @@ from formation_p2p.dispatch.job_events import (
 from formation_p2p.dispatch.jobs import Jobs
 from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.dispatch.slot import MAX_UNDER_WAY_BYTES, Slot
-from formation_p2p.dispatch.stragglers import idle_of, to_overtake, to_recall
+from formation_p2p.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer
@@ -90,6 +90,7 @@ class Scheduler:
         self._jobs = Jobs()
         self._groups: dict[AskedTerms, Group] = {}
         self._effects: list[Effect] = []
+        self._acks: list[Effect] = []
 
     # -- the person -----------------------------------------------------------------------------
 
@@ -192,6 +193,14 @@ class Scheduler:
         self._groups.clear()
         return self._take()
 
+    # -- whoever looks on -------------------------------------------------------------------------
+
+    def jobs(self) -> Iterator[JobRun]:
+        return iter(self._jobs)
+
+    def slots(self) -> Iterator[Slot]:
+        return (slot for group in self._groups.values() for slot in group.slots.values())
+
     # -- discovery and negotiation ----------------------------------------------------------------
 
     def found(self, found: Found, now: Moment) -> list[Effect]:
@@ -264,7 +273,7 @@ class Scheduler:
         slot.adopted = False
         slot.parts.forget()
         self._dispatch(slot, list(slot.attempts.items()), cause)
-        unwanted = [a for a, run in slot.attempts.items() if run.job.cancelled or run.job.overdue]
+        unwanted = [a for a, run in slot.attempts.items() if not run.is_wanted]
         self._cancel(slot, unwanted, cause)
         self._take_back(slot, slot.recalled, False, cause)
         self._pump(group, now, cause)
@@ -331,9 +340,8 @@ class Scheduler:
             for ended in message.ended:
                 self._attempt_ended(group, slot, ended, now)
             self._pump(group, now, cause)
-        # After what they mean has been told: whoever writes that down acknowledges it then.
         ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
-        self._send(sender, ack, cause)
+        self._acks.append(Send(sender, ack, cause=cause))
         return self._take()
 
     def _attempt_ended(self, group: Group, slot: Slot, ended: Ended, now: Moment) -> None:
@@ -394,15 +402,16 @@ class Scheduler:
             # Tasks are left over for the leases that may yet come.
             self._fill(group, 0, self._seek(group, head, now, cause), now, cause)
         if not group.waiting:
-            self._rebalance(group, now, cause)
-            self._let_go(group, now, cause)
+            self._let_go(group, self._rebalance(group, now, cause), now, cause)
 
     def _fill(self, group: Group, depth: int, coming: int, now: Moment, cause: str) -> None:
         """Give leases more to do, up to `depth` each, or as deep as pays for 0."""
         slots = [
             slot
             for slot in group.slots.values()
-            if not slot.lease.doubtful and not group.is_failing(slot.worker, now)
+            if not slot.lease.doubtful
+            and not group.is_failing(slot.worker, now)
+            and not is_stuck(slot, group.mean_s, now)
         ]
         for left, slot in zip(range(len(slots), 0, -1), slots, strict=True):
             deep = depth or group.depth(slot)
@@ -441,18 +450,28 @@ class Scheduler:
         if ids := tuple(attempt_ids):
             self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, ids, begun), cause)
 
-    def _rebalance(self, group: Group, now: Moment, cause: str) -> None:
-        """Nothing waits here: see to what waits on a lease, and to what is slow."""
-        idle = idle_of(group.slots.values())
+    def _rebalance(self, group: Group, now: Moment, cause: str) -> set[Slot]:
+        """Nothing waits here: see to what waits on a lease, and to what is slow. Returns the idle
+        leases that are to be kept, since a slow task gets its second attempt there soon."""
+        idle = [s for s in idle_of(group.slots.values()) if not group.is_failing(s.worker, now)]
+        kept: set[Slot] = set()
         for slot in list(group.slots.values()):
             behind, again_s = to_recall(slot, group.mean_s, bool(idle), now)
             self._take_back(slot, behind, False, cause)
-            overtake, due_s = to_overtake(slot, group.mean_s, now)
-            other = next((s for s in idle if s.worker != slot.worker), None)
-            if overtake and other is not None:
+            group.wake_s = min(group.wake_s, again_s)
+            due_s = overtake_s(slot, group.mean_s)
+            if due_s == float("inf"):
+                continue
+            run = slot.attempts[slot.began]
+            elsewhere = [s for s in idle if s.worker != slot.worker and not run.avoids(s.worker)]
+            for other in elsewhere[:1]:
                 idle.remove(other)
-                self._place(other, [(slot.attempts[slot.began], False)], "it takes long elsewhere")
-            group.wake_s = min(group.wake_s, again_s, due_s)
+                if due_s <= now.mono_s:
+                    self._place(other, [(run, False)], "it takes long elsewhere")
+                else:
+                    kept.add(other)
+                    group.wake_s = min(group.wake_s, due_s)
+        return kept
 
     def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
         """Go for more leases, or for more workers. Returns how many leases may yet come of what
@@ -482,7 +501,7 @@ class Scheduler:
         """Leases that are kept warm for other kinds of tasks may be in the way."""
         for other in list(self._groups.values()):
             if other is not group:
-                self._release_idle(other, float("inf"), cause)
+                self._release_idle(other, set(), float("inf"), cause)
 
     def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time; give up where it has nobody to name, twice."""
@@ -511,14 +530,15 @@ class Scheduler:
         for run in group.drain():
             self._jobs.unplaceable(run, reasons)
 
-    def _let_go(self, group: Group, now: Moment, cause: str) -> None:
+    def _let_go(self, group: Group, kept: set[Slot], now: Moment, cause: str) -> None:
         """Nothing waits: give back the leases under which nothing has run for a while."""
-        self._release_idle(group, now.mono_s, cause)
-        ends = [slot.idle_s + LINGER_S for slot in group.slots.values()]
+        self._release_idle(group, kept, now.mono_s, cause)
+        ends = [slot.idle_s + LINGER_S for slot in group.slots.values() if slot not in kept]
         group.wake_s = min([group.wake_s, *ends])
 
-    def _release_idle(self, group: Group, now_s: float, cause: str) -> None:
-        for slot in [s for s in group.slots.values() if s.idle_s + LINGER_S <= now_s]:
+    def _release_idle(self, group: Group, kept: set[Slot], now_s: float, cause: str) -> None:
+        idle = [slot for slot in group.slots.values() if not slot.attempts and slot not in kept]
+        for slot in [each for each in idle if each.idle_s + LINGER_S <= now_s]:
             del group.slots[slot.lease.key]
             self._let_go_of(slot)
             self._lessee.release(slot.lease, cause)
@@ -545,7 +565,9 @@ class Scheduler:
 
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
-        return self._jobs.take() + effects
+        acks, self._acks = self._acks, []
+        # First what others wait for; and acknowledged is what has been told.
+        return effects + self._jobs.take() + acks
 
 
 def _terms_of(job: Job, task: Task) -> AskedTerms:

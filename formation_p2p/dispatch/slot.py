@@ -83,7 +83,9 @@ class Slot:
             task = run.task
             number, new = self.parts.number(task.shared) if task.shared else (0, False)
             more = len(task.payload) + (len(task.shared) if new else 0)
-            if assignments and size + more > BATCH_BYTES:
+            # The worker keeps all parts of a message before it looks at what names them.
+            gone = new and any(x.part and self.parts.get(x.part) is None for x in assignments)
+            if assignments and (gone or size + more > BATCH_BYTES):
                 yield self._message(parts, assignments)
                 parts, assignments, size = [], [], 0
             if new:

@@ -27,6 +27,12 @@ def idle_of(slots: Iterable[Slot]) -> list[Slot]:
     return [slot for slot in slots if not slot.attempts and not slot.lease.doubtful]
 
 
+def is_stuck(slot: Slot, mean_s: float, now: Moment) -> bool:
+    """Whether the lease runs a slow task, and nothing is to wait behind that any more."""
+    slow = slot.slow
+    return slow is not None and (slot.cleared == slow or now.mono_s >= _patient_s(slot, mean_s))
+
+
 def to_recall(slot: Slot, mean_s: float, any_idle: bool, now: Moment) -> tuple[list[str], float]:
     """The attempts to take back from a lease, and when to ask again. Marks them as recalled.
 
@@ -36,10 +42,9 @@ def to_recall(slot: Slot, mean_s: float, any_idle: bool, now: Moment) -> tuple[l
     if slow is None or slot.lease.doubtful:
         return [], float("inf")
     behind = [a for a in slot.attempts if a != slow and a not in slot.recalled]
-    if not behind or (slot.cleared == slow and not any_idle):
+    if not behind:
         return [], float("inf")
-    patience_s = min(max(LEAST_PATIENCE_S, PATIENCE * mean_s), MOST_PATIENCE_S)
-    due_s = slot.began_s + patience_s
+    due_s = _patient_s(slot, mean_s)
     if not any_idle and now.mono_s < due_s:
         return [], due_s
     slot.cleared = slow
@@ -47,13 +52,17 @@ def to_recall(slot: Slot, mean_s: float, any_idle: bool, now: Moment) -> tuple[l
     return behind, float("inf")
 
 
-def to_overtake(slot: Slot, mean_s: float, now: Moment) -> tuple[bool, float]:
-    """Whether the slow task of a lease should get a second attempt now, or when."""
+def overtake_s(slot: Slot, mean_s: float) -> float:
+    """When the slow task of a lease should get a second attempt; infinity for never."""
     slow = slot.slow
     if slow is None or mean_s == float("inf"):
-        return False, float("inf")
+        return float("inf")
     run = slot.attempts[slow]
-    if not run.job.job.speculate or run.copies > 1:
-        return False, float("inf")
-    due_s = slot.began_s + max(LEAST_STRAGGLER_S, STRAGGLER * mean_s)
-    return (True, float("inf")) if now.mono_s >= due_s else (False, due_s)
+    if not run.job.job.speculate or run.copies > 1 or not run.is_wanted:
+        return float("inf")
+    return slot.began_s + max(LEAST_STRAGGLER_S, STRAGGLER * mean_s)
+
+
+def _patient_s(slot: Slot, mean_s: float) -> float:
+    patience_s = min(max(LEAST_PATIENCE_S, PATIENCE * mean_s), MOST_PATIENCE_S)
+    return slot.began_s + patience_s

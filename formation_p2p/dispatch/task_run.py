@@ -74,6 +74,11 @@ class TaskRun:
     def losses(self) -> int:
         return sum(attempt.lost for attempt in self.attempts)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a result of an attempt under way would count, and its job wants it."""
+        return self.state is TaskState.DISPATCHED and not (self.job.cancelled or self.job.overdue)
+
     def avoids(self, worker: PeerId) -> bool:
         """Whether an attempt there brought no result: elsewhere first."""
         return any(attempt.worker == worker for attempt in self.attempts)

@@ -42,8 +42,8 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
         "wall_s": told["wall_s"],
     }
     assert tasks > 300
-    # What was in flight when the worker was killed: one that ran, and one that waited behind it.
-    assert tasks < attempts <= tasks + 2
+    # What was in flight when the worker was killed: a tenth of a second of work.
+    assert tasks < attempts <= tasks + 100
     assert len(children) >= 4  # the gate and the workers
     assert_nothing_is_left(tmp_path, children)
 

@@ -175,7 +175,7 @@ async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: Wor
 async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: World) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match="not built in"):
-            await world.bob.worker(drivers=["wasm"])
+            await world.bob.worker(drivers=["quantum"])
         with pytest.raises(InvalidInput, match="does not run"):
             await world.bob.map(divide, [1], needs="driver=process")
 
@@ -262,12 +262,14 @@ async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
         value_of(bad)
 
 
-def test_a_fault_with_one_event_does_not_keep_the_others_back(
+async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    node = Node.join()
     ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
-    node._inbox.extend([Left(cause="not for a person"), Tell("a job", ended, cause="it ended")])
-    node._drain()
-    assert not node._inbox
+    desk = Node.join()._desk
+    desk.open()
+    desk.tell(Left(cause="not for a person"))
+    desk.tell(Tell("a job", ended, cause="it ended"))
+    desk._drain()
+    assert not desk._inbox
     assert "could not be handed on" in caplog.text

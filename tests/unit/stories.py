@@ -18,7 +18,6 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.execution.effects import Execute
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation.messages import WorkMessage
 from formation_p2p.negotiation.session import Send, Undelivered
@@ -26,6 +25,7 @@ from formation_p2p.peer.peer import Peer
 from formation_p2p.peer.worker import Worker
 from formation_p2p.resources.capability import Capacity, idle
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, Run, World
 from formation_p2p.workload.task import Job, Task, task_id
@@ -86,13 +86,22 @@ def job(
     payload: bytes = b"",
     attempts: int = 3,
     priority: int = 0,
+    shared: bytes = b"",
+    deadline_s: float | None = None,
+    speculate: bool = False,
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
     tasks = tuple(
-        Task(task_id(job_id, n), needs, payload or b"%d" % n, max_attempts=attempts)
+        Task(
+            task_id(job_id, n),
+            needs,
+            payload or b"%d" % n,
+            max_attempts=attempts,
+            shared=shared,
+        )
         for n in range(count)
     )
-    return Job(job_id, tasks, priority=priority)
+    return Job(job_id, tasks, priority=priority, deadline_s=deadline_s, speculate=speculate)
 
 
 def only(events: Iterable[object], kind: type[T]) -> list[T]:
@@ -122,10 +131,9 @@ def named(world: World, pairs: Sequence[tuple[PeerId, T]]) -> dict[str, T]:
     return {name_of(world, peer_id): value for peer_id, value in pairs}
 
 
-def where(world: World, execute: Execute) -> SimNode:
+def where(world: World, running: Running) -> SimNode:
     """The node that runs it."""
-    key = (execute.lease_id, execute.attempt_id)
-    return next(node for node in world.nodes.values() if key in node.running)
+    return next(node for node in world.nodes.values() if running.key in node.running)
 
 
 def passed(world: World, sender: str, receiver: str) -> list[WorkMessage]:

@@ -14,7 +14,9 @@ from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
 from formation_p2p.errors import InvalidInput, LocalError
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
+from formation_p2p.workload.container import ContainerSpec
 from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.workload.wasm import WasmSpec
 
 HERE = Path("/jobs")
 
@@ -242,3 +244,44 @@ def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     )
     with pytest.raises(InvalidInput, match="files_in: those of all tasks have more than 20B"):
         read_job_file(path).specs()
+
+
+def test_a_task_may_be_a_module_or_run_in_an_image(tmp_path: Path) -> None:
+    (tmp_path / "count-a.wasm").write_bytes(b"\0asm\1\0\0\0")
+    job = parse_job_file(
+        dedent("""
+            [[task]]
+            each = ["a"]
+            wasm = "count-{each}.wasm"
+            fuel = 1_000
+            argv = ["words-{each}"]
+
+            [[task]]
+            wasm = "count-a.wasm"
+
+            [[task]]
+            image = "alpine:3.22"
+            argv = ["true"]
+        """),
+        tmp_path,
+    )
+    module = (tmp_path / "count-a.wasm").read_bytes()
+    assert job.specs() == [
+        WasmSpec(module, ProcessSpec(("count-a.wasm", "words-a")), 1000),
+        WasmSpec(module, ProcessSpec(("count-a.wasm",))),
+        ContainerSpec("alpine:3.22", ProcessSpec(("true",))),
+    ]
+    assert [task.kind.driver for task in job.tasks] == ["wasm", "wasm", "container"]
+
+
+def test_a_task_is_of_one_kind() -> None:
+    task = "[[task]]\nargv = ['true']\n"
+    assert refused(task + "wasm = 'a.wasm'\nimage = 'b'") == (
+        "task 1: wasm: a task is a module or in an image, not both"
+    )
+    assert refused(task + "fuel = 7") == "task 1: fuel: is for a module; name one with wasm"
+    assert refused(task + "fuel = '7'") == "task 1: fuel: '7' is not a whole number"
+    with pytest.raises(InvalidInput, match="task 0: image: is no name of an image"):
+        parsed(task + "image = '-v'").specs()
+    with pytest.raises(LocalError, match=r"a\.wasm: No such file"):
+        parsed(task + "wasm = 'a.wasm'").specs()

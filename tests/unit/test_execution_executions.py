@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact
+from formation_p2p.effects import Contact, Effect
 from formation_p2p.execution.effects import (
+    Continue,
     Execute,
-    ExecutionEnded,
     ExecutionOutput,
+    ExecutionsEnded,
     ExecutionStarted,
     Kill,
+    Pause,
+    Work,
 )
 from formation_p2p.execution.executions import (
-    MAX_OUTBOX,
+    BATCH_BYTES,
     MAX_OUTBOX_BYTES,
-    MAX_QUEUED,
-    MAX_QUEUED_BYTES,
+    MAX_REMEMBERED,
+    MAX_UNDER_WAY_BYTES,
     Executions,
 )
-from formation_p2p.negotiation.lessor import Lease, LeaseState
+from formation_p2p.negotiation.lessor import WINDOW, Lease, LeaseState
 from formation_p2p.negotiation.messages import (
+    MAX_BATCH,
+    MAX_FRAME_BYTES,
+    MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,
+    Assignment,
     Cancel,
     Dispatch,
     PlacementRequest,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
     pack,
     parse,
 )
+from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.session import Send
 from formation_p2p.resources.fits import GpuClaim
 from formation_p2p.resources.ledger import Reservation
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.units import KIB
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
-from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, sent
+from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
 
 FENCE = 5
 DONE = Succeeded(b"done")
+TAKEN_BACK = Failed(FailureKind.CANCELLED, "it was taken back before it began")
 
 
 def lease_of(owner: Contact, lease_id: str = "lease") -> Lease:
-    needs = replace(NEEDS, gpu_count=1)
+    needs = replace(NEEDS, gpu_count=1, storage_bytes=7 * KIB)
     return Lease(
         lease_id,
         owner,
@@ -62,36 +75,65 @@ def lease_of(owner: Contact, lease_id: str = "lease") -> Lease:
 LEASE = lease_of(BOB)
 
 
-def dispatch(number: int, payload: bytes = b"", *, driver: str = "process") -> Dispatch:
-    return Dispatch("lease", FENCE, f"job/{number}#1", driver, payload, 0)
+def attempt(number: int) -> str:
+    return f"job/{number}#1"
 
 
-def execute(number: int, payload: bytes = b"") -> Execute:
+def given_(number: int, payload: bytes = b"", *, part: int = 0, timeout_ms: int = 0) -> Assignment:
+    return Assignment(attempt(number), part, payload, timeout_ms)
+
+
+def dispatch(*assignments: Assignment, parts: Iterable[tuple[int, bytes]] = ()) -> Dispatch:
+    return Dispatch("lease", FENCE, tuple(parts), assignments)
+
+
+def dispatch_of(*numbers: int, payload: bytes = b"") -> Dispatch:
+    return dispatch(*(given_(number, payload) for number in numbers))
+
+
+def execute(*work: Work) -> Execute:
     needs = LEASE.needs
     return Execute(
         "lease",
-        f"job/{number}#1",
         "process",
-        payload,
         needs.cpu_milli,
         needs.memory_bytes,
+        7 * KIB,
+        False,
         ("GPU-7",),
-        None,
+        work,
         cause="",
     )
 
 
-def execution_ended(number: int, outcome: Outcome = DONE) -> ExecutionEnded:
-    return ExecutionEnded("lease", f"job/{number}#1", outcome, 1000)
+def work(number: int, payload: bytes = b"", shared: bytes = b"") -> Work:
+    return Work(attempt(number), shared, payload, None)
 
 
-def told(number: int, outcome: Outcome = DONE, ran_ms: int = 1000) -> Send:
-    ended = TaskEnded("lease", FENCE, f"job/{number}#1", outcome, ran_ms)
-    return Send(BOB, ended, cause="")
+def over(number: int, outcome: Outcome = DONE, ran_us: int = 1000) -> Ended:
+    return Ended(attempt(number), outcome, ran_us)
 
 
-def ack(number: int) -> ResultAck:
-    return ResultAck("lease", f"job/{number}#1")
+def executions_ended(*numbers: int, outcome: Outcome = DONE) -> ExecutionsEnded:
+    return ExecutionsEnded("lease", tuple(over(number, outcome) for number in numbers))
+
+
+def told(*ended: Ended) -> Send:
+    return Send(BOB, TasksEnded("lease", FENCE, ended), cause="")
+
+
+def ack(*numbers: int) -> ResultAck:
+    return ResultAck("lease", tuple(map(attempt, numbers)))
+
+
+def cancel(*numbers: int, begun: bool = True) -> Cancel:
+    return Cancel("lease", tuple(map(attempt, numbers)), begun)
+
+
+def results(effects: Iterable[Effect]) -> list[Ended]:
+    """Those that are told, as they are read on the other side."""
+    messages = [parse(pack(send.message)) for send in only(effects, Send)]
+    return [ended for message in only(messages, TasksEnded) for ended in message.ended]
 
 
 @pytest.fixture
@@ -99,187 +141,332 @@ def alice() -> Executions:
     return Executions()
 
 
-# -- one after another ----------------------------------------------------------------------
+# -- what is dispatched runs ----------------------------------------------------------------
 
 
-def test_an_attempt_runs_with_what_the_lease_holds(alice: Executions) -> None:
-    timed = replace(dispatch(0, b"payload"), timeout_ms=1500)
-    assert alice.dispatched(LEASE, timed) == [replace(execute(0, b"payload"), timeout_s=1.5)]
-
-
-def test_one_runs_at_a_time_and_the_next_starts_as_it_ends(alice: Executions) -> None:
-    assert alice.dispatched(LEASE, dispatch(0)) == [execute(0)]
-    assert alice.dispatched(LEASE, dispatch(1)) == []
-    assert alice.ended(execution_ended(0)) == [told(0), execute(1)]
-    assert alice.ended(execution_ended(1)) == [told(1)]
-
-
-def test_leases_do_not_wait_for_each_other(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(0))
-    other = replace(dispatch(1), lease_id="other")
-    assert alice.dispatched(lease_of(CAROL, "other"), other) == [
-        replace(execute(1), lease_id="other")
+def test_attempts_go_to_the_shell_as_they_come_with_what_the_lease_holds(
+    alice: Executions,
+) -> None:
+    timed = dispatch(given_(0, b"payload", timeout_ms=1500), given_(1))
+    assert alice.dispatched(LEASE, timed) == [
+        execute(replace(work(0, b"payload"), timeout_s=1.5), work(1))
     ]
+    assert alice.dispatched(LEASE, dispatch_of(2)) == [execute(work(2))]
+    assert alice.ended(executions_ended(0, 1)) == [told(over(0), over(1))]
+    assert alice.ended(executions_ended(2)) == [told(over(2))]
+
+
+def test_only_tasks_that_asked_for_a_network_have_one(alice: Executions) -> None:
+    lease = lease_of(BOB)
+    lease.request = replace(lease.request, needs=replace(lease.needs, network_mbps=10))
+    assert alice.dispatched(lease, dispatch_of(0)) == [replace(execute(work(0)), network=True)]
+
+
+def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch(given_(0), parts=[(1, b"shared")]))
+    other = replace(dispatch(given_(0), given_(1, part=1)), lease_id="other")
+    (ran, refused) = alice.dispatched(lease_of(CAROL, "other"), other)
+    assert ran == replace(execute(work(0)), lease_id="other")
+    assert isinstance(refused, Send)  # the part is not hers
+    assert refused.to == CAROL
 
 
 def test_a_repeated_dispatch_runs_once(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(0))
-    alice.dispatched(LEASE, dispatch(1))
-    assert alice.dispatched(LEASE, dispatch(0)) == []  # it runs
-    assert alice.dispatched(LEASE, dispatch(1)) == []  # it waits
-    assert alice.ended(execution_ended(0)) == [told(0), execute(1)]
-    assert alice.dispatched(LEASE, dispatch(0)) == [told(0)]  # it has ended: here is the result
-    assert alice.ended(execution_ended(1)) == [told(1)]
+    alice.dispatched(LEASE, dispatch_of(0, 1))
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []
+    assert alice.ended(executions_ended(0)) == [told(over(0))]
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []  # the result is on its way
+    alice.interrupted(BOB.peer_id)
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == [told(over(0))]
+    assert alice.ended(executions_ended(1)) == [told(over(1))]
 
 
 def test_the_start_and_the_output_are_passed_on(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(0))
-    attempt = ("lease", "job/0#1")
-    assert alice.started(ExecutionStarted(*attempt)) == [Send(BOB, TaskStarted(*attempt), cause="")]
-    assert alice.printed(ExecutionOutput(*attempt, True, b"oh")) == [
-        Send(BOB, TaskOutput(*attempt, True, b"oh"), cause="")
+    alice.dispatched(LEASE, dispatch_of(0))
+    named = ("lease", attempt(0))
+    assert alice.started(ExecutionStarted(*named)) == [Send(BOB, TaskStarted(*named), cause="")]
+    assert alice.printed(ExecutionOutput(*named, True, b"oh")) == [
+        Send(BOB, TaskOutput(*named, True, b"oh"), cause="")
     ]
 
 
 def test_output_in_larger_pieces_than_travel_is_cut(alice: Executions) -> None:
     """Drivers may be anybody's; what the other side would refuse must not leave."""
-    alice.dispatched(LEASE, dispatch(0))
+    alice.dispatched(LEASE, dispatch_of(0))
     data = bytes(range(256)) * 1000
-    sends = sent(alice.printed(ExecutionOutput("lease", "job/0#1", False, data)))
+    sends = sent(alice.printed(ExecutionOutput("lease", attempt(0), False, data)))
     pieces = [parse(pack(message)) for _, message in sends]
     assert all(isinstance(piece, TaskOutput) for piece in pieces)
     assert b"".join(piece.data for piece in pieces if isinstance(piece, TaskOutput)) == data
     assert len(pieces) == -(-len(data) // MAX_OUTPUT_BYTES)
 
 
+# -- what tasks share -----------------------------------------------------------------------
+
+
+def test_what_tasks_share_comes_once_and_is_named_from_then_on(alice: Executions) -> None:
+    first = dispatch(given_(0, b"a", part=1), given_(1, b"b", part=2), parts=[(1, b"f"), (2, b"g")])
+    assert alice.dispatched(LEASE, first) == [execute(work(0, b"a", b"f"), work(1, b"b", b"g"))]
+    second = dispatch(given_(2, b"c", part=1))
+    assert alice.dispatched(LEASE, second) == [execute(work(2, b"c", b"f"))]
+
+
+def test_a_part_that_is_not_here_refuses_its_attempt_and_no_other(alice: Executions) -> None:
+    missing = Failed(FailureKind.DRIVER, "part 3 is not here; dispatch it again")
+    assert alice.dispatched(LEASE, dispatch(given_(0, part=3), given_(1))) == [
+        execute(work(1)),
+        told(over(0, missing, ran_us=0)),
+    ]
+    again = dispatch(given_(0, part=3), parts=[(3, b"here")])
+    assert alice.dispatched(LEASE, again) == [execute(work(0, shared=b"here"))]
+
+
+def test_the_oldest_part_makes_room(alice: Executions) -> None:
+    for number in range(1, MAX_PARTS + 2):
+        alice.dispatched(LEASE, dispatch(parts=[(number, b"%d" % number)]))
+    effects = alice.dispatched(LEASE, dispatch(given_(0, part=1), given_(1, part=2)))
+    assert only(effects, Execute) == [execute(work(1, shared=b"2"))]
+    ((_, refused),) = sent(only(effects, Send))
+    assert isinstance(refused, TasksEnded)
+    assert [each.attempt_id for each in refused.ended] == [attempt(0)]
+
+
 # -- results --------------------------------------------------------------------------------
 
 
-def test_a_result_is_sent_again_with_each_renewal_until_it_is_acknowledged(
+def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
     alice: Executions,
 ) -> None:
     assert alice.renewed(LEASE) == []
-    alice.dispatched(LEASE, dispatch(0))
+    alice.dispatched(LEASE, dispatch_of(0, 1))
     assert alice.renewed(LEASE) == []
-    alice.ended(execution_ended(0))
-    assert alice.renewed(LEASE) == [told(0)]
-    assert alice.renewed(LEASE) == [told(0)]
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == []
+    alice.ended(executions_ended(0, 1))
+    assert alice.renewed(LEASE) == []  # it arrives, or the stream breaks
+    alice.interrupted(CAROL.peer_id)
     assert alice.renewed(LEASE) == []
+    alice.interrupted(BOB.peer_id)
+    assert alice.renewed(LEASE) == [told(over(0), over(1))]
+    assert alice.renewed(LEASE) == []
+    alice.interrupted(BOB.peer_id)
     assert alice.acknowledged(BOB.peer_id, ack(0)) == []
+    assert alice.renewed(LEASE) == [told(over(1))]
+    assert alice.acknowledged(BOB.peer_id, ack(0, 1)) == []
+    alice.interrupted(BOB.peer_id)
+    assert alice.renewed(LEASE) == []
 
 
 def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(0))
-    assert alice.cancelled(MALLORY.peer_id, Cancel("lease", "job/0#1")) == []
-    alice.ended(execution_ended(0))
+    alice.dispatched(LEASE, dispatch_of(0))
+    assert alice.cancelled(MALLORY.peer_id, cancel(0)) == []
+    alice.ended(executions_ended(0))
     assert alice.acknowledged(MALLORY.peer_id, ack(0)) == []
-    assert alice.renewed(LEASE) == [told(0)]
+    alice.interrupted(MALLORY.peer_id)
+    alice.interrupted(BOB.peer_id)
+    assert alice.renewed(LEASE) == [told(over(0))]
 
 
-def test_the_next_task_waits_while_too_many_results_are_not_acknowledged(
+def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(
     alice: Executions,
 ) -> None:
-    for number in range(MAX_OUTBOX):
-        alice.dispatched(LEASE, dispatch(number))
-        alice.ended(execution_ended(number))
-    assert alice.dispatched(LEASE, dispatch(MAX_OUTBOX)) == []
-    assert alice.acknowledged(BOB.peer_id, ack(3)) == [execute(MAX_OUTBOX)]
+    alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
+    assert only(alice.ended(executions_ended(*range(WINDOW - 1))), Pause) == []
+    last = alice.ended(executions_ended(WINDOW - 1))
+    assert last == [told(over(WINDOW - 1)), Pause("lease", cause="")]
+    # Bob has the results, and dispatches more before what he has is written down.
+    more = alice.dispatched(LEASE, dispatch_of(WINDOW, WINDOW + 1))
+    assert more == [execute(work(WINDOW), work(WINDOW + 1))]
+    assert alice.ended(executions_ended(WINDOW)) == [told(over(WINDOW))]  # it ran already
+    assert alice.acknowledged(BOB.peer_id, ack(0)) == []
+    assert alice.acknowledged(BOB.peer_id, ack(1)) == [Continue("lease", cause="")]
+    assert alice.acknowledged(BOB.peer_id, ack(2)) == []
 
 
-def test_the_next_task_waits_while_too_many_bytes_are_not_acknowledged(
+def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
     alice: Executions,
 ) -> None:
-    large = Succeeded(bytes(MAX_RESULT_BYTES))
-    for number in range(MAX_OUTBOX_BYTES // MAX_RESULT_BYTES):
-        assert alice.dispatched(LEASE, dispatch(number)) == [execute(number)]
-        alice.ended(execution_ended(number, large))
-    assert alice.dispatched(LEASE, dispatch(9)) == []
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == [execute(9)]
+    large, count = Succeeded(bytes(MAX_RESULT_BYTES)), MAX_OUTBOX_BYTES // MAX_RESULT_BYTES
+    alice.dispatched(LEASE, dispatch_of(*range(count)))
+    effects = alice.ended(executions_ended(*range(count), outcome=large))
+    assert only(effects, Pause) == [Pause("lease", cause="")]
+    assert len(only(effects, Send)) == count  # each in a message of its own
+    assert alice.acknowledged(BOB.peer_id, ack(0)) == [Continue("lease", cause="")]
+
+
+def test_results_travel_in_messages_of_a_bounded_size(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch_of(*range(100)))
+    size = Succeeded(bytes(BATCH_BYTES // 10))
+    messages = [m for _, m in sent(alice.ended(executions_ended(*range(100), outcome=size)))]
+    assert [len(each.ended) for each in only(messages, TasksEnded)] == [10] * 10
+
+
+@pytest.mark.parametrize("mark", ["x", "\U0001f980", "\0"])
+def test_what_many_failures_have_to_say_fits_into_messages_too(
+    alice: Executions, mark: str
+) -> None:
+    alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
+    story = Failed(FailureKind.EXCEPTION, mark * 2 * MAX_MESSAGE_CHARS + "the end")
+    effects = alice.ended(executions_ended(*range(WINDOW), outcome=story))
+    for send in only(effects, Send):
+        assert len(pack(send.message)) < min(MAX_FRAME_BYTES, 2 * BATCH_BYTES)
+    outcomes = [ended.outcome for ended in results(effects)]
+    assert len(outcomes) == WINDOW
+    for outcome in outcomes:
+        assert isinstance(outcome, Failed)
+        assert outcome.message.endswith("the end")
+        assert len(outcome.message) == MAX_MESSAGE_CHARS
+    assert only(effects, Pause) == [Pause("lease", cause="")]
+    assert alice.acknowledged(BOB.peer_id, ack(*range(WINDOW))) == [Continue("lease", cause="")]
+    assert alice._runs["lease"].outbox_bytes == 0
 
 
 def test_a_result_too_large_to_travel_is_a_failure_and_not_a_broken_stream(
     alice: Executions,
 ) -> None:
-    alice.dispatched(LEASE, dispatch(0))
+    alice.dispatched(LEASE, dispatch_of(0))
     too_large = Succeeded(bytes(MAX_RESULT_BYTES + 1))
     problem = "the result has 8388609 bytes, of at most 8388608"
     failed = Failed(FailureKind.OUTPUT, problem)
-    assert alice.ended(execution_ended(0, too_large)) == [told(0, failed)]
+    assert alice.ended(executions_ended(0, outcome=too_large)) == [told(over(0, failed))]
 
 
 # -- what is refused ------------------------------------------------------------------------
 
 
-def test_another_driver_than_the_grant_was_checked_for_is_refused(alice: Executions) -> None:
-    problem = "the lease is for the driver process, not python"
-    refused = told(0, Failed(FailureKind.INVALID, problem), ran_ms=0)
-    assert alice.dispatched(LEASE, dispatch(0, driver="python")) == [refused]
+def test_more_than_the_window_is_refused_and_what_waits_still_runs(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
+    problem = f"{WINDOW} attempts wait under this lease; wait for one"
+    refused = over(9999, Failed(FailureKind.DRIVER, problem), ran_us=0)
+    assert alice.dispatched(LEASE, dispatch_of(9999)) == [told(refused)]
+    assert alice.ended(executions_ended(0)) == [told(over(0))]
+    assert alice.dispatched(LEASE, dispatch_of(9999)) == [execute(work(9999))]
 
 
-def test_a_queue_that_is_full_refuses_and_what_waits_still_runs(alice: Executions) -> None:
-    for number in range(MAX_QUEUED + 1):
-        alice.dispatched(LEASE, dispatch(number))
-    problem = f"{MAX_QUEUED} attempts wait under this lease; wait for one to end"
-    refused = told(99, Failed(FailureKind.DRIVER, problem), ran_ms=0)
-    assert alice.dispatched(LEASE, dispatch(99)) == [refused]
-    assert alice.ended(execution_ended(0)) == [told(0), execute(1)]
+def test_more_bytes_than_a_lease_pays_for_are_refused(alice: Executions) -> None:
+    full = range(MAX_UNDER_WAY_BYTES // MAX_PAYLOAD_BYTES)
+    alice.dispatched(LEASE, dispatch_of(*full, payload=bytes(MAX_PAYLOAD_BYTES)))
+    ((_, refused),) = sent(alice.dispatched(LEASE, dispatch_of(9, payload=b"x")))
+    assert isinstance(refused, TasksEnded)
+    (ended,) = refused.ended
+    assert isinstance(ended.outcome, Failed)
+    assert ended.outcome.kind is FailureKind.DRIVER
 
 
-def test_a_queue_is_full_of_bytes_too(alice: Executions) -> None:
-    large = bytes(MAX_PAYLOAD_BYTES)
-    waiting = MAX_QUEUED_BYTES // MAX_PAYLOAD_BYTES
-    for number in range(waiting + 1):  # the first one runs
-        alice.dispatched(LEASE, dispatch(number, large))
-    ((_, refused),) = sent(alice.dispatched(LEASE, dispatch(9, b"x")))
-    assert isinstance(refused, TaskEnded)
-    assert isinstance(refused.outcome, Failed)
-    assert refused.outcome.kind is FailureKind.DRIVER
+def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
+    """However much of it is dispatched, and taken back before it begins."""
+    for start in range(0, 5 * WINDOW, 100):
+        numbers = range(start, start + 100)
+        effects = alice.dispatched(LEASE, dispatch_of(*numbers))
+        taken = [each.attempt_id for e in only(effects, Execute) for each in e.work]
+        ended = tuple(Ended(attempt_id, TAKEN_BACK, 0) for attempt_id in taken)
+        alice.ended(ExecutionsEnded("lease", ended))
+    assert len(alice._runs["lease"].outbox) == MAX_REMEMBERED
+    alice.interrupted(BOB.peer_id)
+    ((_, all_of_them),) = sent(alice.renewed(LEASE))
+    assert isinstance(all_of_them, TasksEnded)
+    assert len(all_of_them.ended) == MAX_REMEMBERED <= MAX_BATCH
 
 
 # -- cancelling -----------------------------------------------------------------------------
 
 
-def test_what_runs_is_killed_and_what_waits_never_starts(alice: Executions) -> None:
-    for number in range(3):
-        alice.dispatched(LEASE, dispatch(number))
-    assert alice.cancelled(BOB.peer_id, Cancel("lease", "job/0#1")) == [
-        Kill("lease", "job/0#1", cause="")
+def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch_of(0, 1, 2))
+    assert alice.cancelled(BOB.peer_id, cancel(0, 2)) == [
+        Kill("lease", attempt(0), True, cause=""),
+        Kill("lease", attempt(2), True, cause=""),
     ]
-    not_started = Failed(FailureKind.CANCELLED, "it had not started")
-    assert alice.cancelled(BOB.peer_id, Cancel("lease", "job/2#1")) == [
-        told(2, not_started, ran_ms=0)
+    assert alice.cancelled(BOB.peer_id, cancel(1, begun=False)) == [
+        Kill("lease", attempt(1), False, cause="")
     ]
     killed = Failed(FailureKind.CANCELLED, "killed")
-    assert alice.ended(execution_ended(0, killed)) == [told(0, killed), execute(1)]
-    assert alice.ended(execution_ended(1)) == [told(1)]
+    assert alice.ended(executions_ended(2, 0, outcome=killed)) == [
+        told(over(2, killed), over(0, killed))
+    ]
 
 
-def test_what_is_not_there_cannot_be_cancelled(alice: Executions) -> None:
-    assert alice.cancelled(BOB.peer_id, Cancel("lease", "job/0#1")) == []
-    alice.dispatched(LEASE, dispatch(0))
-    alice.dispatched(LEASE, dispatch(1))
-    assert alice.cancelled(BOB.peer_id, Cancel("lease", "job/7#1")) == []
+def test_what_is_not_under_way_cannot_be_cancelled(alice: Executions) -> None:
+    assert alice.cancelled(BOB.peer_id, cancel(0)) == []
+    alice.dispatched(LEASE, dispatch_of(0, 1))
+    alice.ended(executions_ended(0))
+    assert alice.cancelled(BOB.peer_id, cancel(0, 7)) == []
 
 
 # -- the end of a lease ---------------------------------------------------------------------
 
 
 def test_when_the_lease_ends_all_of_it_goes(alice: Executions) -> None:
-    for number in range(3):
-        alice.dispatched(LEASE, dispatch(number))
-    alice.ended(execution_ended(0))
+    alice.dispatched(LEASE, dispatch_of(0, 1, 2))
+    alice.ended(executions_ended(0))
     alice.drop("lease")
-    assert alice.ended(execution_ended(1)) == []  # nobody may have the result
-    assert alice.started(ExecutionStarted("lease", "job/1#1")) == []
-    assert alice.printed(ExecutionOutput("lease", "job/1#1", False, b"late")) == []
+    assert alice.ended(executions_ended(1)) == []  # nobody may have the result
+    assert alice.started(ExecutionStarted("lease", attempt(1))) == []
+    assert alice.printed(ExecutionOutput("lease", attempt(1), False, b"late")) == []
     assert alice.renewed(LEASE) == []
     assert alice.acknowledged(BOB.peer_id, ack(0)) == []
     alice.drop("lease")
 
 
 def test_an_end_of_what_does_not_run_is_ignored(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(0))
-    assert alice.ended(execution_ended(7)) == []
-    assert alice.ended(execution_ended(0)) == [told(0)]
-    assert alice.ended(execution_ended(0)) == []
+    alice.dispatched(LEASE, dispatch_of(0))
+    assert alice.ended(executions_ended(7)) == []
+    assert alice.ended(executions_ended(0)) == [told(over(0))]
+    assert alice.ended(executions_ended(0)) == []
+
+
+# -- laws -----------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["dispatch", "end", "ack", "break", "renew", "cancel"]),
+        st.sets(st.integers(0, 9), min_size=1, max_size=4),
+        st.integers(0, 2),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_each_attempt_has_one_result_and_the_books_are_balanced(
+    story: list[tuple[str, set[int], int]],
+) -> None:
+    """bob forgets what he has acknowledged: only then may an id come back."""
+    alice, payloads = Executions(), [b"", b"x" * KIB, bytes(MAX_PAYLOAD_BYTES)]
+    running: dict[str, int] = {}
+    waiting: set[str] = set()  # results that he does not have yet, or has not acknowledged
+    for what, numbers, size in story:
+        names = [attempt(n) for n in sorted(numbers)]
+        effects: list[Effect] = []
+        match what:
+            case "dispatch":
+                payload = payloads[size]
+                effects = alice.dispatched(LEASE, dispatch_of(*sorted(numbers), payload=payload))
+                for each in only(effects, Execute):
+                    for given_work in each.work:
+                        assert given_work.attempt_id not in running
+                        assert given_work.attempt_id not in waiting
+                        running[given_work.attempt_id] = len(given_work.payload)
+            case "end":
+                ended = tuple(Ended(name, DONE, 0) for name in names if name in running)
+                effects = alice.ended(ExecutionsEnded("lease", ended))
+                assert results(effects) == list(ended)
+                for each in ended:
+                    del running[each.attempt_id]
+                    waiting.add(each.attempt_id)
+            case "ack":
+                alice.acknowledged(BOB.peer_id, ResultAck("lease", tuple(names)))
+                waiting.difference_update(names)
+            case "break":
+                alice.interrupted(BOB.peer_id)
+                told_again = {each.attempt_id for each in results(alice.renewed(LEASE))}
+                assert told_again == waiting
+            case "renew":
+                assert alice.renewed(LEASE) == []
+            case "cancel":
+                kills = only(alice.cancelled(BOB.peer_id, cancel(*numbers)), Kill)
+                assert {kill.attempt_id for kill in kills} == running.keys() & set(names)
+        run = alice._runs.get("lease")
+        if run is not None:
+            assert run.under_way == running
+            assert run.under_way_bytes == sum(running.values()) <= MAX_UNDER_WAY_BYTES
+            assert run.outbox.keys() == waiting
+            assert run.outbox_bytes == len(b"done") * len(waiting)

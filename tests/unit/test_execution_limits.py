@@ -46,3 +46,9 @@ def test_resource_limits_are_ones_that_setrlimit_takes_and_leave_room_for_the_me
         assert isinstance(getattr(resource, name), int)
         assert 0 <= value < 2**63
     assert limits.resource_limits["RLIMIT_DATA"] >= limits.enforced_memory_bytes + 512 * MIB
+
+
+def test_no_file_is_longer_than_the_storage_that_a_lease_holds() -> None:
+    assert TaskLimits(1000, GIB, 3 * MIB).resource_limits["RLIMIT_FSIZE"] == 3 * MIB
+    for none_asked in (TaskLimits(1000, GIB), TaskLimits(1000, GIB, 100 * GIB)):
+        assert none_asked.resource_limits["RLIMIT_FSIZE"] == 64 * GIB

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.lessee import (
-    ANSWER_S,
-    DELIBERATION_S,
     MAX_LEASE_S,
     RENEW_AGAIN_S,
     TRANSITIONS,
@@ -23,9 +23,9 @@ from formation_p2p.negotiation.lessee import (
     Lessee,
     NegotiationEvent,
     RoundClosed,
-    RoundId,
 )
 from formation_p2p.negotiation.messages import (
+    MAX_INT,
     Commit,
     CommitRefused,
     Leased,
@@ -37,14 +37,24 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
     WorkMessage,
+    pack,
+)
+from formation_p2p.negotiation.round import (
+    ANSWER_S,
+    DELIBERATION_S,
+    MAX_HOLD_MS,
+    MIN_HOLD_MS,
+    RoundId,
 )
 from formation_p2p.negotiation.session import Undelivered
-from formation_p2p.refusals import Busy, Gone, Infeasible, Leaving
+from formation_p2p.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.resources.requirements import Requirements
-from tests.unit.stories import ALICE, CAROL, DAVE, MALLORY, NEEDS, at, sent
+from formation_p2p.units import GIB
+from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
 
 BUSY = Busy("the table of leases", 1)
 LEASE_MS = 10_000
+HELD = Held(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
 
 
 class Bob:
@@ -53,9 +63,22 @@ class Bob:
         self.request_ids: dict[PeerId, int] = {}
 
     def ask(
-        self, *order: Contact, wanted: int = 1, now_s: float = 0, needs: Requirements = NEEDS
+        self,
+        *order: Contact,
+        wanted: int = 1,
+        now_s: float = 0,
+        needs: Requirements = NEEDS,
+        max_price_micro: int | None = None,
     ) -> RoundId:
-        asked = self.lessee.ask(order, needs, wanted=wanted, priority=3, now=at(now_s), cause="")
+        asked = self.lessee.ask(
+            order,
+            needs,
+            wanted=wanted,
+            priority=3,
+            now=at(now_s),
+            cause="",
+            max_price_micro=max_price_micro,
+        )
         for to, message in self.sends():
             assert isinstance(message, PlacementRequest)
             self.request_ids[to] = message.request_id
@@ -71,9 +94,16 @@ class Bob:
         return sent(effects), events
 
     def offered(
-        self, by: Contact, lease_id: str, now_s: float = 0, devices: Sequence[str] = ()
+        self,
+        by: Contact,
+        lease_id: str,
+        now_s: float = 0,
+        holds: Held = HELD,
+        price_micro: int = 0,
+        hold_ms: int = 1500,
     ) -> None:
-        offer = Offer(self.request_ids[by.peer_id], lease_id, tuple(devices), 1500)
+        request_id = self.request_ids[by.peer_id]
+        offer = Offer(request_id, lease_id, holds, price_micro, hold_ms)
         self.lessee.offered(by, offer, at(now_s))
 
     def refused(self, by: Contact, now_s: float = 0) -> None:
@@ -87,7 +117,7 @@ class Bob:
 
     def leased(self, by: Contact, now_s: float = 0) -> HeldLease:
         lease = self.committed(by, now_s)
-        self.lessee.leased(by, Leased(lease.lease_id, 5, LEASE_MS))
+        self.lessee.leased(by, Leased(lease.lease_id, 5, LEASE_MS, 64))
         assert self.hears() == ([], [LeaseHeld(lease)])
         return lease
 
@@ -108,9 +138,9 @@ def out_of_reach(bob: Bob) -> None:
 
 
 HAPPEN: dict[str, Callable[[Bob, HeldLease], object]] = {
-    "leased": lambda bob, x: bob.lessee.leased(ALICE, Leased(x.lease_id, 5, LEASE_MS)),
+    "leased": lambda bob, x: bob.lessee.leased(ALICE, Leased(x.lease_id, 5, LEASE_MS, 64)),
     "refused": lambda bob, x: bob.lessee.commit_refused(ALICE, CommitRefused(x.lease_id, GONE)),
-    "renewed": lambda bob, x: bob.lessee.renewed(ALICE, Renewed(x.lease_id, LEASE_MS)),
+    "renewed": lambda bob, x: bob.lessee.renewed(ALICE, Renewed(x.lease_id, LEASE_MS, 64)),
     "ended": lambda bob, x: bob.lessee.ended(ALICE, LeaseEnded(x.lease_id, GONE)),
     "silent": lambda bob, x: bob.lessee.tick(at(1000)),
     "expired": lambda bob, x: bob.lessee.tick(at(1000)),
@@ -182,7 +212,7 @@ def test_a_lesser_offer_waits_half_a_second_for_a_better_one(bob: Bob) -> None:
     assert bob.hears() == ([], [])
     assert bob.lessee.next_timeout() == 1.0 + DELIBERATION_S
     bob.lessee.tick(at(1.0 + DELIBERATION_S))
-    gone = Gone("the worker", "it did not answer within 1.5 s")
+    gone = Silent("it did not answer within 1.5 s")
     assert bob.hears() == (
         [(CAROL.peer_id, Commit("c1")), (DAVE.peer_id, Release("d1"))],
         [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, gone),))],
@@ -236,7 +266,7 @@ def test_silence_ends_a_round_after_three_seconds(bob: Bob) -> None:
     bob.lessee.tick(at(ANSWER_S - 0.1))
     assert bob.hears() == ([], [])
     bob.lessee.tick(at(ANSWER_S))
-    gone = Gone("the worker", "it did not answer within 3.0 s")
+    gone = Silent("it did not answer within 3.0 s")
     assert bob.hears() == ([], [RoundClosed(asked, (), ((ALICE.peer_id, gone),))])
 
 
@@ -245,29 +275,141 @@ def test_a_worker_out_of_reach_is_as_good_as_a_refusal(bob: Bob) -> None:
     bob.lessee.undelivered(Undelivered(DAVE.peer_id, "no business of this round"), at(0))
     bob.offered(CAROL, "c1")
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no route"), at(0))
-    gone = Gone("the worker", "no route")
+    gone = Silent("no route")
     assert bob.hears() == (
         [(CAROL.peer_id, Commit("c1"))],
         [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, gone),))],
     )
 
 
-@pytest.mark.parametrize("devices", [(), ("GPU-0",), ("GPU-0", "GPU-0"), ("a", "b", "c")])
-def test_an_offer_of_other_devices_than_asked_for_is_given_back(
-    bob: Bob, devices: tuple[str, ...]
+NEEDS_ALL = Requirements(
+    cpu_milli=1000,
+    memory_bytes=GIB,
+    storage_bytes=GIB,
+    network_mbps=100,
+    gpu_count=2,
+    gpu_memory_bytes=GIB,
+    gpu_share_milli=500,
+    driver="process",
+)
+HELD_ALL = Held(1000, GIB, GIB, 100, ("GPU-0", "GPU-1"), 500, GIB)
+
+
+@pytest.mark.parametrize(
+    ("holds", "why"),
+    [
+        (replace(HELD_ALL, cpu_milli=999), Infeasible("cpu", 1000, 999)),
+        (replace(HELD_ALL, memory_bytes=GIB - 1), Infeasible("memory", GIB, GIB - 1)),
+        (replace(HELD_ALL, storage_bytes=0), Infeasible("storage", GIB, 0)),
+        (replace(HELD_ALL, network_mbps=99), Infeasible("network", 100, 99)),
+        (replace(HELD_ALL, device_ids=()), Infeasible("gpu", 2, 0)),
+        (replace(HELD_ALL, device_ids=("GPU-0",)), Infeasible("gpu", 2, 1)),
+        (replace(HELD_ALL, device_ids=("GPU-0", "GPU-0")), Infeasible("gpu", 2, 1)),
+        (replace(HELD_ALL, device_ids=("a", "b", "b")), Infeasible("gpu", 2, 2)),
+        (replace(HELD_ALL, device_ids=("a", "b", "c")), Infeasible("gpu", 2, 3)),
+        (replace(HELD_ALL, gpu_share_milli=499), Infeasible("gpu.share", 500, 499)),
+        (replace(HELD_ALL, gpu_memory_bytes=1), Infeasible("gpu.memory", GIB, 1)),
+    ],
+    ids=lambda value: value.resource if isinstance(value, Infeasible) else "",
+)
+def test_an_offer_that_holds_less_than_was_asked_for_is_given_back(
+    bob: Bob, holds: Held, why: Infeasible
 ) -> None:
-    asked = bob.ask(ALICE, needs=Requirements(driver="process", gpu_count=2))
-    bob.offered(ALICE, "a1", devices=devices)
-    short = Infeasible("gpu", 2, len(set(devices)))
+    asked = bob.ask(ALICE, needs=NEEDS_ALL)
+    bob.offered(ALICE, "a1", holds=holds)
     assert bob.hears() == (
         [(ALICE.peer_id, Release("a1"))],
-        [RoundClosed(asked, (), ((ALICE.peer_id, short),))],
+        [RoundClosed(asked, (), ((ALICE.peer_id, why),))],
     )
+
+
+def test_an_offer_that_holds_more_is_taken(bob: Bob) -> None:
+    bob.ask(ALICE, needs=NEEDS_ALL)
+    bob.offered(ALICE, "a1", holds=Held(2000, 2 * GIB, 2 * GIB, 200, ("a", "b"), 1000, 2 * GIB))
+    assert bob.lessee.held[ALICE.peer_id, "a1"].device_ids == ("a", "b")
+
+
+@pytest.mark.parametrize("hold_ms", [0, MIN_HOLD_MS - 1, MAX_HOLD_MS + 1])
+def test_an_offer_is_held_for_as_long_as_deliberation_takes_and_no_absurd_time(
+    bob: Bob, hold_ms: int
+) -> None:
+    asked = bob.ask(ALICE)
+    bob.offered(ALICE, "a1", hold_ms=hold_ms)
+    why = Infeasible("hold", f"{MIN_HOLD_MS} to {MAX_HOLD_MS} ms", hold_ms)
+    assert bob.hears() == (
+        [(ALICE.peer_id, Release("a1"))],
+        [RoundClosed(asked, (), ((ALICE.peer_id, why),))],
+    )
+
+
+def test_an_offer_that_ran_out_while_this_machine_slept_is_not_committed(bob: Bob) -> None:
+    asked = bob.ask(ALICE, CAROL)
+    bob.offered(CAROL, "c1", now_s=0)
+    bob.lessee.tick(at(60))
+    gone = Silent("it did not answer within 60.0 s")
+    assert bob.hears() == (
+        [(CAROL.peer_id, Release("c1"))],
+        [RoundClosed(asked, (), ((ALICE.peer_id, gone),))],
+    )
+
+
+# -- prices ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("price_micro", "is_taken"), [(0, True), (160, True), (161, False)])
+def test_the_price_is_at_most_what_the_job_may_cost(
+    bob: Bob, price_micro: int, is_taken: bool
+) -> None:
+    asked = bob.ask(ALICE, max_price_micro=160)
+    bob.offered(ALICE, "a1", price_micro=price_micro)
+    committed = (ALICE.peer_id,) if is_taken else ()
+    refusals = () if is_taken else ((ALICE.peer_id, TooDear(161, 160)),)
+    message = Commit("a1") if is_taken else Release("a1")
+    assert bob.hears() == (
+        [(ALICE.peer_id, message)],
+        [RoundClosed(asked, committed, refusals)],
+    )
+
+
+def test_without_a_limit_any_price_will_do(bob: Bob) -> None:
+    bob.ask(ALICE)
+    bob.offered(ALICE, "a1", price_micro=MAX_INT)
+    assert bob.hears()[0] == [(ALICE.peer_id, Commit("a1"))]
+
+
+def test_no_worker_can_tell_a_price_too_high_from_a_place_too_low() -> None:
+    """What dave and carol see, and when, is the same whether they were too dear or too far."""
+
+    def seen_by_the_others(dear_micro: int) -> list[object]:
+        bob = Bob()
+        bob.ask(ALICE, CAROL, DAVE, max_price_micro=100)
+        seen: list[object] = []
+        for name, by in (("d1", DAVE), ("c1", CAROL)):
+            bob.offered(by, name, price_micro=dear_micro)
+            seen.append(bob.hears())
+        bob.offered(ALICE, "a1", price_micro=50)
+        messages, _ = bob.hears()
+        return [*seen, sorted(m for m in map(str, messages) if "Commit" not in m)]
+
+    assert seen_by_the_others(50) == seen_by_the_others(101)
+
+
+def test_the_limit_is_never_sent(bob: Bob) -> None:
+    bob.lessee.ask(
+        (ALICE,), NEEDS, wanted=1, priority=0, now=at(0), cause="", max_price_micro=424242
+    )
+    ((_, request),) = bob.sends()
+    assert isinstance(request, PlacementRequest)
+    assert "424242" not in str(request)
+    assert (424242).to_bytes(3, "big") not in pack(request)
+
+
+# -- answers that nobody asked for ------------------------------------------------------------
 
 
 def test_an_answer_counts_only_from_whom_it_was_asked_and_once(bob: Bob) -> None:
     bob.ask(ALICE, CAROL)
-    offer = Offer(bob.request_ids[ALICE.peer_id], "m1", (), 1500)
+    offer = Offer(bob.request_ids[ALICE.peer_id], "m1", HELD, 0, 1500)
     bob.lessee.offered(MALLORY, offer, at(0))
     assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
     bob.lessee.refused(MALLORY, Refused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
@@ -284,6 +426,34 @@ def test_a_lease_that_a_worker_offers_twice_counts_once(bob: Bob) -> None:
     twice = Gone(f"lease {lease.lease_id}", "the worker offered it twice")
     assert bob.hears() == ([], [RoundClosed(asked, (), ((ALICE.peer_id, twice),))])
     assert bob.lessee.held == {lease.key: lease}
+
+
+def test_an_offer_too_small_under_the_name_of_a_lease_held_does_not_end_that(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.ask(ALICE)
+    bob.offered(ALICE, lease.lease_id, holds=replace(HELD, cpu_milli=1))
+    assert bob.hears()[0] == []
+    assert bob.lessee.held == {lease.key: lease}
+
+
+def test_an_offer_that_comes_twice_counts_once_and_stands(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL)
+    for _ in range(2):
+        bob.offered(CAROL, "c1")
+        bob.refused(CAROL)  # too late
+    assert bob.hears() == ([], [])
+    bob.refused(ALICE)
+    assert bob.hears()[0] == [(CAROL.peer_id, Commit("c1"))]
+    bob.offered(CAROL, "c1")
+    assert bob.hears() == ([], [])
+
+
+def test_an_offer_that_was_turned_down_and_comes_twice_is_given_back_once(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL)
+    for _ in range(2):
+        bob.offered(CAROL, "c1", holds=replace(HELD, cpu_milli=1))
+    bob.refused(ALICE)
+    assert bob.hears()[0] == [(CAROL.peer_id, Release("c1"))]
 
 
 def test_two_workers_may_have_leases_of_the_same_name(bob: Bob) -> None:
@@ -315,7 +485,7 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
     assert bob.lessee.next_timeout() == 6.7 + RENEW_AGAIN_S
     bob.lessee.tick(at(7.7))
     assert bob.hears() == ([renew], [])
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
     assert bob.hears() == ([], [])
     assert lease.expires_s == 16.7  # from the first renewal that was not answered
 
@@ -323,13 +493,13 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
 def test_this_side_never_believes_in_a_lease_longer_than_the_worker(bob: Bob) -> None:
     """The answer may have been long under way: what counts is when it was asked for."""
     lease = bob.committed(ALICE, now_s=0)
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS))  # at, say, 2.9
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64))  # at, say, 2.9
     assert lease.expires_s == 10.0
 
 
 def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
     lease = bob.committed(ALICE)
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000))
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000, 64))
     assert lease.expires_s == MAX_LEASE_S
 
 
@@ -338,7 +508,7 @@ def test_a_lease_that_is_not_renewed_in_time_is_lost(bob: Bob) -> None:
     bob.lessee.tick(at(10.0))
     assert bob.hears() == (
         [],
-        [LeaseLost(lease, Gone("the worker", "it did not answer in time"))],
+        [LeaseLost(lease, Silent("it did not answer in time"))],
     )
     assert bob.lessee.next_timeout() == float("inf")
 
@@ -348,9 +518,9 @@ def test_a_commit_that_is_not_answered_in_time_is_lost_and_the_late_lease_return
 ) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.tick(at(ANSWER_S))
-    gone = Gone("the worker", "it did not answer in time")
+    gone = Silent("it did not answer in time")
     assert bob.hears() == ([], [LeaseLost(lease, gone)])
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS))
+    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64))
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
 
 
@@ -364,7 +534,7 @@ def test_a_released_lease_is_given_back_once(bob: Bob) -> None:
 def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) -> None:
     lease = bob.leased(ALICE)
     before = lease.expires_s
-    bob.lessee.renewed(MALLORY, Renewed(lease.lease_id, 1))
+    bob.lessee.renewed(MALLORY, Renewed(lease.lease_id, 1, 64))
     bob.lessee.ended(MALLORY, LeaseEnded(lease.lease_id, Leaving()))
     bob.lessee.commit_refused(MALLORY, CommitRefused(lease.lease_id, Leaving()))
     assert bob.hears() == ([], [])
@@ -374,8 +544,48 @@ def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) 
 def test_renewals_that_nobody_asked_for_prolong_nothing(bob: Bob) -> None:
     lease = bob.leased(ALICE)
     for _ in range(3):
-        bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+        bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
     assert lease.expires_s == 10.0
+
+
+def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    assert lease.window == 64
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 3))
+    assert lease.window == 3
+
+
+# -- leases of an earlier life ----------------------------------------------------------------
+
+
+def adopted(bob: Bob) -> HeldLease:
+    """Bob was started again, and knows from his disk of a lease of alice's."""
+    lease = bob.lessee.adopt(ALICE, "a1", NEEDS, 3, 5, ("GPU-0",), at(100))
+    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
+    assert (lease.state, lease.doubtful) == (HeldState.LEASED, True)
+    assert bob.lessee.held == {(ALICE.peer_id, "a1"): lease}
+    return lease
+
+
+def test_a_lease_of_an_earlier_life_is_taken_up_once_its_worker_answers(bob: Bob) -> None:
+    lease = adopted(bob)
+    bob.lessee.renewed(ALICE, Renewed("a1", LEASE_MS, 64))
+    assert bob.hears() == ([], [LeaseRecovered(lease)])
+    assert (lease.doubtful, lease.expires_s, lease.window) == (False, 110.0, 64)
+
+
+def test_a_lease_of_an_earlier_life_that_has_run_out_is_lost(bob: Bob) -> None:
+    lease = adopted(bob)
+    bob.lessee.ended(ALICE, LeaseEnded("a1", GONE))
+    assert bob.hears() == ([], [LeaseLost(lease, GONE)])
+
+
+def test_a_lease_of_an_earlier_life_is_lost_unless_its_worker_answers_in_time(bob: Bob) -> None:
+    lease = adopted(bob)
+    bob.lessee.tick(at(101))
+    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
+    bob.lessee.tick(at(100 + ANSWER_S))
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("it did not answer in time"))])
 
 
 # -- broken streams -------------------------------------------------------------------------
@@ -388,10 +598,10 @@ def test_after_a_broken_stream_the_worker_is_asked_and_its_answer_recovers_the_l
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
     assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
     assert (lease.doubtful, others.doubtful) == (True, False)
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
     assert lease.expires_s == 12.0
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS))
+    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
     assert bob.hears() == ([], [])
 
 
@@ -400,13 +610,13 @@ def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
     bob.lessee.take()
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "refused"), at(2))
-    assert bob.hears() == ([], [LeaseLost(lease, Gone("the worker", "refused"))])
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"))])
 
 
 def test_a_commit_that_may_not_have_arrived_is_lost_at_once(bob: Bob) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
-    assert bob.hears() == ([], [LeaseLost(lease, Gone("the worker", "broke"))])
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"))])
 
 
 def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
@@ -421,14 +631,16 @@ def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
 
 def test_who_leaves_gives_everything_back(bob: Bob) -> None:
     leased, committed = bob.leased(ALICE), bob.committed(CAROL)
-    bob.ask(MALLORY, DAVE)
+    bob.ask(MALLORY, DAVE, BOB)
     bob.offered(DAVE, "d1")
+    bob.offered(BOB, "b1", holds=replace(HELD, cpu_milli=1))
     bob.lessee.leave("leave")
     assert bob.hears() == (
         [
             (ALICE.peer_id, Release(leased.lease_id)),
             (CAROL.peer_id, Release(committed.lease_id)),
             (DAVE.peer_id, Release("d1")),
+            (BOB.peer_id, Release("b1")),
         ],
         [],
     )

@@ -11,11 +11,14 @@ import pytest
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.fencing import Fence
+from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.lessor import (
     HOLD_S,
     LEASE_S,
     MAX_OFFERS_PER_OWNER,
     TRANSITIONS,
+    WINDOW,
+    Lease,
     LeaseState,
     Lessor,
 )
@@ -31,8 +34,17 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
 )
+from formation_p2p.negotiation.preemption import WANT_S
 from formation_p2p.negotiation.session import Send
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+)
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.resources.gpu import Gpu
 from formation_p2p.resources.requirements import Requirements
@@ -43,6 +55,7 @@ from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, at, sent
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
 LEASE_MS = round(LEASE_S * 1000)
 HOLD_MS = round(HOLD_S * 1000)
+HELD = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
 
 
 class Alice:
@@ -50,8 +63,14 @@ class Alice:
 
     def __init__(self, capability: Capability = MACHINE) -> None:
         self.expires_s = float("inf")
-        drivers = ("process", "python")
-        self.lessor = Lessor(capability, {"region": "eu"}, drivers, self._admits, random.Random(1))
+        self.lessor = Lessor(
+            capability,
+            {"region": "eu"},
+            ("process", "python"),
+            self._admits,
+            random.Random(1),
+            price_micro=250,
+        )
 
     def _admits(
         self, grant: bytes, shown_by: PeerId, needs: Requirements, priority: int, now: Moment
@@ -62,23 +81,52 @@ class Alice:
             return Denied("submit", "the grant expired")
         return None
 
-    def offer(self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS) -> str:
+    def offer(
+        self,
+        now_s: float = 0.0,
+        to: Contact = BOB,
+        needs: Requirements = NEEDS,
+        priority: int = 0,
+    ) -> str:
         """The id of the lease that she offers."""
-        ((receiver, message),) = sent(self.lessor.requested(to, asked(needs), at(now_s)))
+        request = asked(needs, priority=priority)
+        ((receiver, message),) = sent(self.lessor.requested(to, request, at(now_s)))
         assert isinstance(message, Offer)
         assert receiver == to.peer_id
         return message.lease_id
 
-    def lease(self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS) -> str:
-        lease_id = self.offer(now_s, to, needs)
+    def lease(
+        self,
+        now_s: float = 0.0,
+        to: Contact = BOB,
+        needs: Requirements = NEEDS,
+        priority: int = 0,
+    ) -> str:
+        lease_id = self.offer(now_s, to, needs, priority)
         self.lessor.committed(to, Commit(lease_id), at(now_s))
         return lease_id
 
-    def refusal(self, needs: Requirements = NEEDS, grant: bytes = b"a grant") -> object:
-        request = replace(asked(needs), grant=grant)
-        ((_, message),) = sent(self.lessor.requested(BOB, request, at(0)))
+    def refusal(
+        self,
+        needs: Requirements = NEEDS,
+        grant: bytes = b"a grant",
+        now_s: float = 0.0,
+        to: Contact = BOB,
+        priority: int = 0,
+    ) -> object:
+        request = replace(asked(needs, priority=priority), grant=grant)
+        ((_, message),) = sent(self.lessor.requested(to, request, at(now_s)))
         assert isinstance(message, Refused)
         return message.refusal
+
+    def is_preempted(self, lease_id: str) -> None:
+        """Carol wants all that there is, and then bob commits and renews."""
+        request = asked(replace(NEEDS, cpu_milli=2000), priority=9)
+        ((_, answer),) = sent(self.lessor.requested(CAROL, request, at(0)))
+        if isinstance(answer, Offer):  # nothing stood in her way
+            self.lessor.released(CAROL, Release(answer.lease_id))
+        self.lessor.committed(BOB, Commit(lease_id), at(0))
+        self.lessor.renewed(BOB, Renew(lease_id, 1), at(0))
 
     def state(self, lease_id: str) -> LeaseState:
         lease = self.lessor._leases.get(lease_id)
@@ -89,8 +137,8 @@ class Alice:
         return self.lessor.ledger.free.cpu_milli
 
 
-def asked(needs: Requirements = NEEDS, request_id: int = 1) -> PlacementRequest:
-    return PlacementRequest(request_id, needs, b"a grant", 0)
+def asked(needs: Requirements = NEEDS, request_id: int = 1, priority: int = 0) -> PlacementRequest:
+    return PlacementRequest(request_id, needs, b"a grant", priority)
 
 
 def gone(lease_id: str) -> Gone:
@@ -109,6 +157,7 @@ HAPPEN: dict[str, Callable[[Alice, str], object]] = {
     "renew": lambda alice, x: alice.lessor.renewed(BOB, Renew(x, 1), at(1)),
     "release": lambda alice, x: alice.lessor.released(BOB, Release(x)),
     "expire": lambda alice, x: alice.lessor.tick(at(1000)),
+    "preempt": lambda alice, x: alice.is_preempted(x),
     "leave": lambda alice, x: alice.lessor.leave(),
     "fenced": lambda alice, x: alice.lessor.fenced(x),
 }
@@ -149,7 +198,7 @@ def test_an_offer_holds_capacity_softly_and_for_less_than_two_seconds(alice: Ali
     request = PlacementRequest(42, NEEDS, b"a grant", 0)
     ((to, offer),) = sent(alice.lessor.requested(BOB, request, at(10)))
     assert isinstance(offer, Offer)
-    assert (to, offer) == (BOB.peer_id, Offer(42, offer.lease_id, (), HOLD_MS))
+    assert (to, offer) == (BOB.peer_id, Offer(42, offer.lease_id, HELD, 250, HOLD_MS))
     assert alice.free_milli == 1000
     assert alice.lessor.next_timeout() == 10 + HOLD_S < 12
     assert alice.lessor.tick(at(10 + HOLD_S - 0.01)) == []
@@ -200,7 +249,7 @@ def test_two_schedulers_race_for_the_last_core_and_one_gets_it() -> None:
     stolen = alice.lessor.committed(CAROL, Commit(lease_id), at(0))
     assert sent(stolen) == [(CAROL.peer_id, CommitRefused(lease_id, gone(lease_id)))]
     assert sent(alice.lessor.committed(BOB, Commit(lease_id), at(0))) == [
-        (BOB.peer_id, Leased(lease_id, 1, LEASE_MS))
+        (BOB.peer_id, Leased(lease_id, 1, LEASE_MS, WINDOW))
     ]
 
 
@@ -210,7 +259,9 @@ def test_an_offer_names_the_devices_and_a_released_one_gives_them_back() -> None
     wants_one = replace(NEEDS, gpu_count=1)
     ((_, offer),) = sent(alice.lessor.requested(BOB, asked(wants_one), at(0)))
     assert isinstance(offer, Offer)
-    assert offer.device_ids == ("GPU-7",)
+    assert offer.holds.device_ids == ("GPU-7",)
+    assert offer.holds.gpu_share_milli == 1000
+    assert offer.holds.gpu_memory_bytes == 40 * GIB
     assert alice.refusal(wants_one) == Infeasible("gpu", 1, 0)
     assert alice.lessor.released(BOB, Release(offer.lease_id)) == []
     assert alice.lessor.ledger.free == idle(alice.lessor._capability)
@@ -258,14 +309,14 @@ def test_where_the_ledger_is_full_first_its_reason_is_told(
 def test_a_commit_makes_the_hold_hard_for_ten_seconds(alice: Alice) -> None:
     lease_id = alice.offer()
     answer = alice.lessor.committed(BOB, Commit(lease_id), at(1))
-    assert sent(answer) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS))]
+    assert sent(answer) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS, WINDOW))]
     assert alice.lessor.next_timeout() == 11.0
 
 
 def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice) -> None:
     lease_id = alice.lease(now_s=0)
     again = alice.lessor.committed(BOB, Commit(lease_id), at(4))
-    assert sent(again) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS - 4000))]
+    assert sent(again) == [(BOB.peer_id, Leased(lease_id, 1, LEASE_MS - 4000, WINDOW))]
     assert alice.lessor.next_timeout() == LEASE_S
 
 
@@ -277,7 +328,7 @@ def test_each_lease_has_a_higher_fence_than_the_one_before(alice: Alice) -> None
 def test_a_renewal_counts_from_when_it_came(alice: Alice) -> None:
     lease_id = alice.lease(now_s=0)
     answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(7))
-    assert sent(answer) == [(BOB.peer_id, Renewed(lease_id, LEASE_MS))]
+    assert sent(answer) == [(BOB.peer_id, Renewed(lease_id, LEASE_MS, WINDOW))]
     assert alice.lessor.next_timeout() == 17.0
     assert alice.lessor.tick(at(16.9)) == []
     assert alice.lessor.tick(at(17)) == [Fence(lease_id, cause="")]
@@ -340,3 +391,154 @@ def test_who_leaves_tells_the_owners_of_leases_and_takes_no_more(alice: Alice) -
     assert fence == Fence(leased, cause="")
     assert alice.state(offered) is LeaseState.ENDED
     assert alice.refusal() == Leaving()
+
+
+def test_an_owner_who_moved_is_answered_where_it_is_now(alice: Alice) -> None:
+    """A scheduler that was started again has the same id, and perhaps another address."""
+    lease_id = alice.lease()
+    moved = replace(BOB, addresses=("/ip4/10.0.0.9/tcp/9",))
+    (answer,) = alice.lessor.renewed(moved, Renew(lease_id, 1), at(1))
+    assert isinstance(answer, Send)
+    assert answer.to == moved
+    lease = alice.lessor.lease(moved, lease_id, 1)
+    assert isinstance(lease, Lease)
+    assert lease.owner == moved
+
+
+@pytest.mark.parametrize("jump_s", [-1e9, 1e9])
+def test_a_calendar_that_jumps_neither_ends_a_lease_nor_prolongs_it(
+    alice: Alice, jump_s: float
+) -> None:
+    lease_id = alice.lease(now_s=0)
+    assert alice.lessor.tick(Moment(9.9, at(9.9).unix_s + jump_s)) == []
+    assert alice.state(lease_id) is LeaseState.LEASED
+    assert alice.lessor.tick(Moment(10.0, at(0).unix_s)) == [Fence(lease_id, cause="")]
+
+
+def test_a_clock_that_jumps_ahead_ends_the_lease_before_the_owner_is_heard(alice: Alice) -> None:
+    """The machine slept: what ran out meanwhile has run out."""
+    lease_id = alice.lease(now_s=0)
+    assert alice.lessor.tick(at(3600)) == [Fence(lease_id, cause="")]
+    answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(3600))
+    assert sent(answer) == [(BOB.peer_id, LeaseEnded(lease_id, gone(lease_id)))]
+
+
+# -- giving way -----------------------------------------------------------------------------
+
+ALL = replace(NEEDS, cpu_milli=2000)
+
+
+def test_a_lease_gives_way_to_higher_priority_when_it_is_to_be_renewed(alice: Alice) -> None:
+    lease_id = alice.lease(now_s=0, needs=ALL)
+    # bob renews at two thirds of ten seconds, and what runs takes a moment to end.
+    later = GivingWay("cpu", 5167)
+    assert alice.refusal(now_s=2, to=CAROL, priority=5) == later
+    assert alice.state(lease_id) is LeaseState.LEASED  # nothing happens in between
+    told, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6.7))
+    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(5)))]
+    assert fence == Fence(lease_id, cause="")
+    # Until nothing runs any more the capacity is nobody's.
+    assert alice.refusal(now_s=6.8, to=CAROL, priority=5) == GivingWay("cpu", 500)
+    alice.lessor.fenced(lease_id)
+    alice.lease(now_s=7.3, to=CAROL, priority=5)
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_equal_and_lower_priority_wait_like_everybody_else(alice: Alice, priority: int) -> None:
+    lease_id = alice.lease(needs=ALL, priority=5)
+    assert alice.refusal(to=CAROL, priority=priority) == Infeasible("cpu", 1000, 0)
+    ((_, answer),) = sent(alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6)))
+    assert answer == Renewed(lease_id, LEASE_MS, WINDOW)
+
+
+def test_an_offer_gives_way_before_a_lease_does(alice: Alice) -> None:
+    leased = alice.lease()
+    offered = alice.offer(to=MALLORY)
+    assert alice.refusal(to=CAROL, priority=5) == GivingWay("cpu", HOLD_MS + 500)
+    refused = CommitRefused(offered, Preempted(5))
+    answer = alice.lessor.committed(MALLORY, Commit(offered), at(0))
+    assert sent(answer) == [(MALLORY.peer_id, refused)]
+    assert alice.free_milli == 1000
+    alice.offer(to=CAROL, priority=5)
+    ((_, renewed),) = sent(alice.lessor.renewed(BOB, Renew(leased, 1), at(1)))
+    assert isinstance(renewed, Renewed)
+
+
+def test_no_more_leases_give_way_than_must() -> None:
+    """The one of lowest priority goes, and of those the one that is up for renewal first; one
+    that holds nothing of what is short is left alone."""
+    gpu = Gpu("GPU-7", "nvidia", "a100", 40 * GIB, 80)
+    alice = Alice(replace(MACHINE, cpu_milli=9000, gpus=(gpu,)))
+    plain = alice.lease(now_s=0)
+    holds_gpu = alice.lease(now_s=1, needs=replace(NEEDS, gpu_count=1))
+    assert alice.refusal(replace(NEEDS, gpu_count=1), now_s=1, to=CAROL, priority=5) == GivingWay(
+        "gpu", 7167
+    )
+    for lease_id, fence, preempted in ((plain, 1, False), (holds_gpu, 2, True)):
+        effects = alice.lessor.renewed(BOB, Renew(lease_id, fence), at(2))
+        assert (Fence(lease_id, cause="") in effects) == preempted
+
+
+def test_of_several_the_lowest_and_the_soonest_gives_way(alice: Alice) -> None:
+    later = alice.lease(now_s=1)
+    sooner = alice.lease(now_s=0)
+    assert alice.refusal(now_s=2, to=CAROL, priority=5) == GivingWay("cpu", 5167)
+    assert Fence(sooner, cause="") in alice.lessor.renewed(BOB, Renew(sooner, 2), at(6.7))
+    assert alice.lessor.renewed(BOB, Renew(later, 1), at(7.6))[1:] == []
+
+
+def test_what_could_not_be_freed_is_refused_and_nobody_gives_way(alice: Alice) -> None:
+    alice.lease(priority=7)
+    lower = alice.lease()
+    assert alice.refusal(ALL, to=CAROL, priority=5) == Infeasible("cpu", 2000, 0)
+    assert alice.lessor.renewed(BOB, Renew(lower, 2), at(6))[1:] == []
+
+
+def test_what_is_kept_for_higher_priority_is_not_given_to_lower(alice: Alice) -> None:
+    lease_id = alice.lease()
+    wanted = GivingWay("cpu", 7167)
+    assert alice.refusal(ALL, to=CAROL, priority=5) == wanted
+    free_before = alice.free_milli
+    assert alice.refusal(to=MALLORY) == Infeasible("priority", 5, 0)
+    assert alice.free_milli == free_before == 1000
+    alice.offer(to=MALLORY, priority=5)  # as urgent: first come, first served
+    assert alice.state(lease_id) is LeaseState.LEASED
+
+
+def test_what_leaves_enough_for_higher_priority_is_given_to_lower() -> None:
+    alice = Alice(replace(MACHINE, cpu_milli=3000))
+    alice.lease(needs=ALL)
+    assert alice.refusal(ALL, to=CAROL, priority=5) == GivingWay("cpu", 7167)
+    alice.offer(to=MALLORY)  # her core is not needed once bob's two are free
+
+
+def test_who_stops_asking_is_forgotten(alice: Alice) -> None:
+    lease_id = alice.lease(needs=ALL)
+    alice.refusal(to=CAROL, priority=5)
+    alice.lessor.renewed(BOB, Renew(lease_id, 1), at(0))
+    alice.lessor.fenced(lease_id)
+    assert alice.refusal(ALL, now_s=WANT_S - 0.1, to=BOB) == Infeasible("priority", 5, 0)
+    alice.offer(now_s=WANT_S, to=BOB, needs=ALL)
+
+
+def test_who_has_got_its_lease_wants_no_more(alice: Alice) -> None:
+    first, second = alice.lease(), alice.lease()
+    alice.refusal(to=CAROL, priority=5)
+    alice.lessor.renewed(BOB, Renew(first, 1), at(1))
+    alice.lessor.fenced(first)
+    alice.lease(now_s=1, to=CAROL, priority=5)
+    assert alice.lessor.renewed(BOB, Renew(second, 2), at(1))[1:] == []
+
+
+def test_the_table_of_wants_keeps_the_most_urgent(
+    alice: Alice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("formation_p2p.negotiation.preemption.MAX_WANTS", 1)
+    lease_id = alice.lease(needs=ALL)
+    later = GivingWay("cpu", 7167)
+    assert alice.refusal(to=CAROL, priority=5) == later
+    assert alice.refusal(to=MALLORY, priority=5) == Infeasible("cpu", 1000, 0)
+    assert alice.refusal(to=CAROL, priority=5) == later  # again, in the place of her own
+    assert alice.refusal(to=MALLORY, priority=6) == later
+    told = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(1))[0]
+    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(6)))]

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.errors import ProtocolViolation
+from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.messages import (
+    MAX_BATCH,
     MAX_FRAME_BYTES,
     MAX_GRANT_BYTES,
     MAX_ID_CHARS,
@@ -19,22 +21,29 @@ from formation_p2p.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_MS,
     MAX_OUTPUT_BYTES,
+    MAX_WINDOW,
+    Assignment,
+    Cancel,
     Dispatch,
     Leased,
     Offer,
     PlacementRequest,
     Refused,
-    TaskEnded,
+    Renewed,
     TaskOutput,
+    TasksEnded,
     WorkMessage,
     pack,
     parse,
 )
+from formation_p2p.negotiation.parts import MAX_PARTS
+from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
 from formation_p2p.records.codec import decode, encode
-from formation_p2p.refusals import Busy, Gone, Infeasible
-from formation_p2p.resources.bounds import MAX_GPUS
+from formation_p2p.refusals import Busy, GivingWay, Gone, Infeasible, Preempted
+from formation_p2p.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 from tests.unit.stories import NEEDS
@@ -97,6 +106,7 @@ def test_no_field_of_another_kind_breaks_the_parser(
         assert parse(pack(parsed)) == parsed
 
 
+HELD = Held(cpu_milli=1000, memory_bytes=MIB)
 LONG = "x" * (MAX_ID_CHARS + 1)
 WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
 
@@ -110,24 +120,45 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         PlacementRequest(1, NEEDS, b"", MAX_PRIORITY + 1),
         PlacementRequest(1, NEEDS, b"", -1),
         PlacementRequest(1, Requirements(), b""),  # of no driver
-        Offer(1, LONG, (), 0),
-        Offer(1, "lease\x07", (), 0),
-        Offer(1, "lease", ("GPU-0",) * (MAX_GPUS + 1), 0),
-        Offer(1, "lease", (LONG,), 0),
-        Offer(1, "lease", (), MAX_MS + 1),
-        Offer(1, "lease", (), -1),
+        Offer(1, LONG, HELD, 0, 0),
+        Offer(1, "lease\x07", HELD, 0, 0),
+        Offer(1, "lease", replace(HELD, device_ids=("GPU-0",) * (MAX_GPUS + 1)), 0, 0),
+        Offer(1, "lease", replace(HELD, device_ids=(LONG,)), 0, 0),
+        Offer(1, "lease", replace(HELD, cpu_milli=-1), 0, 0),
+        Offer(1, "lease", replace(HELD, cpu_milli=MAX_CPU_MILLI + 1), 0, 0),
+        Offer(1, "lease", replace(HELD, memory_bytes=MAX_INT), 0, 0),
+        Offer(1, "lease", replace(HELD, storage_bytes=-1), 0, 0),
+        Offer(1, "lease", replace(HELD, network_mbps=-1), 0, 0),
+        Offer(1, "lease", replace(HELD, gpu_share_milli=1001), 0, 0),
+        Offer(1, "lease", replace(HELD, gpu_memory_bytes=-1), 0, 0),
+        Offer(1, "lease", HELD, -1, 0),
+        Offer(1, "lease", HELD, MAX_INT + 1, 0),
+        Offer(1, "lease", HELD, 0, MAX_MS + 1),
+        Offer(1, "lease", HELD, 0, -1),
         Refused(1, Gone(WORDY, "")),
         Refused(1, Gone("", "\x1b[2J")),
         Refused(1, Infeasible("cpu", -1, 0)),
         Refused(1, Busy("x", MAX_INT + 1)),
-        Leased("lease", -1, 0),
-        Leased("lease", 1, MAX_MS + 1),
-        Dispatch("lease", 1, "attempt", LONG, b"", 0),
-        Dispatch("lease", 1, "attempt", "process", bytes(MAX_PAYLOAD_BYTES + 1), 0),
-        Dispatch("lease", 1, "attempt", "process", b"", -1),
+        Refused(1, GivingWay("cpu", MAX_RETRY_MS + 1)),
+        Refused(1, Preempted(MAX_PRIORITY + 1)),
+        Leased("lease", -1, 0, 1),
+        Leased("lease", 1, MAX_MS + 1, 1),
+        Leased("lease", 1, 0, 0),
+        Leased("lease", 1, 0, MAX_WINDOW + 1),
+        Renewed("lease", 0, 0),
+        Dispatch("lease", 1, ((0, b""),), ()),
+        Dispatch("lease", 1, ((1, bytes(MAX_PAYLOAD_BYTES + 1)),), ()),
+        Dispatch("lease", 1, tuple((n, b"") for n in range(1, MAX_PARTS + 2)), ()),
+        Dispatch("lease", 1, (), (Assignment(LONG, 0, b"", 0),)),
+        Dispatch("lease", 1, (), (Assignment("attempt", -1, b"", 0),)),
+        Dispatch("lease", 1, (), (Assignment("attempt", 0, bytes(MAX_PAYLOAD_BYTES + 1), 0),)),
+        Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", -1),)),
+        Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", 0),) * (MAX_BATCH + 1)),
+        Cancel("lease", ("attempt",) * (MAX_BATCH + 1), True),
         TaskOutput("lease", "attempt", False, bytes(MAX_OUTPUT_BYTES + 1)),
-        TaskEnded("lease", 1, "attempt", Succeeded(bytes(MAX_RESULT_BYTES + 1)), 0),
-        TaskEnded("lease", 1, "attempt", Succeeded(b""), -1),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(bytes(MAX_RESULT_BYTES + 1)), 0),)),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), -1),)),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0),) * (MAX_BATCH + 1)),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -147,16 +178,23 @@ def test_what_is_out_of_bounds_is_refused(message: WorkMessage) -> None:
         [17, "lease"],
         [4, "lease", "more"],
         [4, b"lease"],
+        [2, 1, "lease", [1, 1], 0, 0],
+        [2, 1, "lease", [1, 1, 0, 0, [], 0, 0], 0.5, 0],
+        [2, 1, "lease", [1, 1, 0, 0, [], 0, float("nan")], 0, 0],
         [3, 1, ["unheard of"]],
+        [3, 1, ["too dear", 2, 1]],
         [3, 1, ["leaving", "more"]],
         [3, 1, "leaving"],
         [3, 1, ["infeasible", "cpu", None, 0]],
         [13, "lease", "attempt", 2, b""],
         [13, "lease", "attempt", True, b""],
-        [14, "lease", 1, "attempt", ["ok"], 0],
-        [14, "lease", 1, "attempt", ["melted", "", b""], 0],
-        [14, "lease", 1, "attempt", ["exit", "\x1b[2J", b""], 0],
-        [14, "lease", 1, "attempt", None, 0],
+        [11, "lease", 1, [[1]], []],
+        [11, "lease", 1, [], [["attempt", 0, b""]]],
+        [14, "lease", 1, [["attempt", ["ok"], 0]]],
+        [14, "lease", 1, [["attempt", ["melted", "", b""], 0]]],
+        [14, "lease", 1, [["attempt", ["exit", "\x1b[2J", b""], 0]]],
+        [14, "lease", 1, [["attempt", None, 0]]],
+        [14, "lease", 1, [["attempt", ["ok", b""]]]],
     ],
     ids=str,
 )
@@ -171,14 +209,16 @@ def test_a_frame_past_its_bound_is_refused_unread() -> None:
 
 
 def test_the_largest_payload_and_result_fit_into_a_frame() -> None:
-    dispatch = Dispatch("lease", 1, "attempt", "process", bytes(MAX_PAYLOAD_BYTES), MAX_MS)
+    assignment = Assignment("attempt", 0, bytes(MAX_PAYLOAD_BYTES), MAX_MS)
+    dispatch = Dispatch("lease", 1, (), (assignment,))
     assert parse(pack(dispatch)) == dispatch
-    ended = TaskEnded("lease", 1, "attempt", Succeeded(bytes(MAX_RESULT_BYTES)), 0)
+    ended = TasksEnded("lease", 1, (Ended("attempt", Succeeded(bytes(MAX_RESULT_BYTES)), 0),))
     assert parse(pack(ended)) == ended
 
 
 def test_a_machine_with_every_device_there_may_be_can_be_offered() -> None:
-    offer = Offer(1, "lease", tuple(f"GPU-{n:036d}" for n in range(MAX_GPUS)), 1500)
+    devices = tuple(f"GPU-{n:036d}" for n in range(MAX_GPUS))
+    offer = Offer(1, "lease", replace(HELD, device_ids=devices), 0, 1500)
     assert parse(pack(offer)) == offer
 
 
@@ -186,16 +226,17 @@ def test_control_characters_of_a_traceback_never_travel() -> None:
     """A task prints what it likes; it must not move another's cursor."""
     nasty = "line one\n\tindented \x1b[31mred\x1b[0m\r\x07 \u202egnp.exe \x00 \ud800 café"
     failed = Failed(FailureKind.EXCEPTION, nasty, b"\x1b")
-    message = parse(pack(TaskEnded("lease", 1, "attempt", failed, 0)))
-    assert isinstance(message, TaskEnded)
+    message = parse(pack(TasksEnded("lease", 1, (Ended("attempt", failed, 0),))))
+    assert isinstance(message, TasksEnded)
     expected = "line one\n\tindented ?[31mred?[0m?? ?gnp.exe ? ? café".replace("?", "\ufffd")
-    assert message.outcome == replace(failed, message=expected)
+    assert message.ended[0].outcome == replace(failed, message=expected)
 
 
 def test_of_a_long_traceback_the_end_travels() -> None:
     failed = Failed(FailureKind.EXCEPTION, "x" * MAX_MESSAGE_CHARS + "ValueError: the cause")
-    message = parse(pack(TaskEnded("lease", 1, "attempt", failed, 0)))
-    assert isinstance(message, TaskEnded)
-    assert isinstance(message.outcome, Failed)
-    assert len(message.outcome.message) == MAX_MESSAGE_CHARS
-    assert message.outcome.message.endswith("xxxValueError: the cause")
+    message = parse(pack(TasksEnded("lease", 1, (Ended("attempt", failed, 0),))))
+    assert isinstance(message, TasksEnded)
+    outcome = message.ended[0].outcome
+    assert isinstance(outcome, Failed)
+    assert len(outcome.message) == MAX_MESSAGE_CHARS
+    assert outcome.message.endswith("xxxValueError: the cause")

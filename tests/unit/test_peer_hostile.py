@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.dispatch.job_events import TaskSucceeded
+from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.lessor import HOLD_S, MAX_OFFERS_PER_OWNER
 from formation_p2p.negotiation.messages import (
+    Assignment,
     Commit,
     Dispatch,
     Leased,
@@ -22,8 +24,8 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
     WorkMessage,
 )
@@ -31,7 +33,7 @@ from formation_p2p.negotiation.session import Received
 from formation_p2p.refusals import Leaving
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Succeeded
+from formation_p2p.workload.outcome import Ended, Succeeded
 from tests.unit.stories import (
     NEEDS,
     ends,
@@ -69,12 +71,12 @@ def entries(node: SimNode) -> int:
     peer = peer_of(node)
     count = len(peer._lessee.held) + len(peer._lessee._rounds) + len(peer._scheduler._groups)
     for group in peer._scheduler._groups.values():
-        count += len(group._pool) + len(group._rejected) + len(group._back_offs)
+        count += len(group._pool) + len(group._rejected) + len(group._back_off._records)
         count += sum(len(slot.attempts) for slot in group.slots.values())
     if peer._worker is not None:
         count += len(peer._worker._lessor)
         for run in peer._worker._executions._runs.values():
-            count += 1 + len(run.queue) + len(run.outbox)
+            count += 1 + len(run.under_way) + len(run.outbox) + len(run.parts._data)
     return count
 
 
@@ -103,18 +105,18 @@ def test_what_refers_to_nothing_is_answered_and_not_remembered(who: str) -> None
     for n in range(50):
         x, y = f"lease {n}", f"attempt {n}"
         for name, message in (
-            ("alice", Dispatch(x, 1, y, "process", b"", 0)),
+            ("alice", Dispatch(x, 1, (), (Assignment(y, 0, b"", 0),))),
             ("alice", Renew(x, n)),
             ("alice", Commit(x)),
-            ("alice", ResultAck(x, y)),
-            ("bob", Offer(n, x, ("GPU-0",) * 64, 10**6)),
+            ("alice", ResultAck(x, (y,))),
+            ("bob", Offer(n, x, Held(1000, 10**9, device_ids=("GPU-0",) * 64), 0, 10**6)),
             ("bob", Refused(n, Leaving())),
-            ("bob", Leased(x, n, 10**6)),
-            ("bob", Renewed(x, 10**6)),
+            ("bob", Leased(x, n, 10**6, 512)),
+            ("bob", Renewed(x, 10**6, 512)),
             ("bob", LeaseEnded(x, Leaving())),
             ("bob", TaskStarted(x, y)),
             ("bob", TaskOutput(x, y, False, b"spam")),
-            ("bob", TaskEnded(x, n, y, Succeeded(b"false"), 1)),
+            ("bob", TasksEnded(x, n, (Ended(y, Succeeded(b"false"), 1),))),
         ):
             told = len(world.nodes["bob"].told)
             sent = len(passed(world, name, who))
@@ -149,14 +151,16 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "refusal": Leaving(),
         "ttl_ms": 0,
         "hold_ms": 0,
-        "driver": "process",
-        "payload": b"mine",
-        "timeout_ms": 0,
+        "window": 1,
+        "price_micro": 0,
+        "holds": Held(1000, 10**9),
+        "parts": ((1, b"mine"),),
+        "assignments": (Assignment(attempt_id, 1, b"mine", 0), Assignment("x", 0, b"mine", 0)),
         "is_stderr": False,
         "data": b"mine",
-        "outcome": Succeeded(b"mine"),
-        "ran_ms": 0,
-        "device_ids": (),
+        "ended": (Ended(attempt_id, Succeeded(b"mine"), 0),),
+        "attempt_ids": (attempt_id,),
+        "begun": True,
         "needs": NEEDS,
         "grant": b"",
         "priority": 0,
@@ -187,12 +191,18 @@ def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> W
         "lease_id": lease.lease_id,
         "fence": lease.fence,
         "attempt_id": attempts[choice % len(attempts)],
+        "attempt_ids": tuple(attempts),
         "grant": grant,
         "needs": TINY,
     }
     if rounds:
         known["request_id"] = next(iter(rounds[0]))
     mine = {each.name for each in fields(message)}
+    for many in mine & {"assignments", "ended"}:
+        known[many] = tuple(
+            replace(each, attempt_id=attempts[(choice + n) % len(attempts)])
+            for n, each in enumerate(getattr(message, many))
+        )
     return replace(message, **{name: known[name] for name in known.keys() & mine})
 
 

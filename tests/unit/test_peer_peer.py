@@ -17,9 +17,11 @@ from formation_p2p.dispatch.job_events import (
     Tell,
     WorkerLost,
 )
-from formation_p2p.execution.effects import ExecutionEnded, ExecutionStarted
+from formation_p2p.execution.effects import ExecutionsEnded, ExecutionStarted
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.messages import (
+    Assignment,
+    Cancel,
     Commit,
     CommitRefused,
     Dispatch,
@@ -31,7 +33,7 @@ from formation_p2p.negotiation.messages import (
     Release,
     Renew,
     ResultAck,
-    TaskEnded,
+    TasksEnded,
 )
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.peer.events import Joined, Leave, Left, Refuse, Serve, Submit, Tick
@@ -42,7 +44,7 @@ from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import LATENCY_S, World
 from formation_p2p.trust.grants import Right, Rights
-from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from tests.unit.stories import (
     NEEDS,
     at,
@@ -50,6 +52,7 @@ from tests.unit.stories import (
     free,
     is_idle,
     job,
+    mend,
     named,
     only,
     passed,
@@ -192,9 +195,10 @@ def test_a_node_that_works_no_more_says_at_once_that_its_leases_are_gone() -> No
     for message in (
         Commit("x"),
         Renew("x", 1),
-        Dispatch("x", 1, "j/0#1", "process", b"", 0),
+        Dispatch("x", 1, (), (Assignment("j/0#1", 0, b"", 0),)),
         Release("x"),
-        ResultAck("x", "y"),
+        ResultAck("x", ("y",)),
+        Cancel("x", ("y",), True),
     ):
         world.tell(gate, Received(bob.contact, message))
     for event in (ExecutionStarted("x", "y"), Fenced("x")):
@@ -367,12 +371,12 @@ def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrive
     bob.submit(job())
     world.elapse(1)
     ((lease_id, attempt_id),) = alice.running
-    result = TaskEnded(lease_id, 1, attempt_id, Succeeded(b"late"), 5)
+    result = TasksEnded(lease_id, 1, (Ended(attempt_id, Succeeded(b"late"), 5000),))
     effects = bob.peer.handle(Received(alice.contact, result), at(world.now_s + 60))
     told = [effect.event for effect in only(effects, Tell)]
     assert only(told, WorkerLost)
     assert only(told, TaskSucceeded) == []
-    assert Send(alice.contact, ResultAck(lease_id, attempt_id), cause="") in effects
+    assert Send(alice.contact, ResultAck(lease_id, (attempt_id,)), cause="") in effects
     renew = Renew(lease_id, 1)
     told_by_her = alice.peer.handle(Received(bob.contact, renew), at(world.now_s + 60))
     gone = Gone(f"lease {lease_id}", "it expired, was released, or never was yours")
@@ -397,23 +401,26 @@ def test_a_closed_connection_is_looked_into_at_once() -> None:
 def test_a_dispatch_without_a_lease_is_told_that_there_is_none() -> None:
     world = town(alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
-    world.tell(alice, Received(bob.contact, Dispatch("x", 1, "job/0#1", "process", b"", 0)))
+    dispatch = Dispatch("x", 1, (), (Assignment("job/0#1", 0, b"", 0),))
+    world.tell(alice, Received(bob.contact, dispatch))
     gone = Gone("lease x", "it expired, was released, or never was yours")
     assert passed(world, "alice", "bob") == [LeaseEnded("x", gone)]
     assert is_idle(alice)
 
 
-def test_a_result_that_was_lost_comes_again_with_the_renewal() -> None:
+def test_a_result_that_was_lost_with_the_stream_comes_again_as_soon_as_bob_is_heard_of() -> None:
     world = town(7, lambda x: (3.0, Succeeded(x.payload)), alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job())
     world.elapse(1)
     world.cut(bob, alice)
     world.elapse(3)
-    world.heal(bob, alice)  # and nobody was told that anything was lost
-    world.elapse(6)
-    assert [type(x) for x in passed(world, "alice", "bob")].count(TaskEnded) == 1
+    assert only(passed(world, "alice", "bob"), TasksEnded) == []
+    mend(world, bob, alice)
+    world.elapse(0.1)
+    assert len(only(passed(world, "alice", "bob"), TasksEnded)) == 1
     assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    world.elapse(1)
     assert is_idle(alice)
 
 
@@ -469,7 +476,7 @@ def test_a_killed_attempt_of_nobody_is_ignored() -> None:
     world = town(alice=1)
     alice = world.nodes["alice"]
     killed = Failed(FailureKind.CANCELLED, "killed")
-    world.tell(alice, ExecutionEnded("x", "job/0#1", killed, 0))
+    world.tell(alice, ExecutionsEnded("x", (Ended("job/0#1", killed, 0),)))
     world.tell(alice, Undelivered(world.nodes["bob"].identity.peer_id, "broke"))
     assert is_idle(alice)
 

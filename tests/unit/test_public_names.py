@@ -8,14 +8,14 @@ import sys
 import formation_p2p
 
 PUBLIC = """
-Attempt Busy Capability Capacity Decision Denied Discovery Driver Execution Failed FailureKind
-FormationError Gone Gpu Hardware Home Infeasible InvalidInput JobEnded JobEvent JobHandle Leaving
-Limits LocalError Node NodeClosed Outcome ProcessResult ProcessSpec Profile PythonCall Refusal
-RemoteError Report Requirements Right Rights Step Succeeded SyncJob SyncNode TaskBegan TaskCancelled
-TaskFailed
-TaskGaveUp TaskPlaced TaskPrinted TaskResult TaskRetried TaskSucceeded TaskUnplaceable Trace
-Unauthorized Unplaceable Unreachable WorkerLost __version__ parse_requirements python_calls
-value_of
+Attempt Blob Busy Capability Capacity ContainerSpec Decision Denied Discovery Driver Execution
+Failed FailureKind Faulty FormationError GivingWay Gone Gpu Hardware Home Infeasible InvalidInput
+JobEnded JobEvent JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped Node NodeClosed
+NodeExecutor Outcome Preempted ProcessResult ProcessSpec Profile PythonCall Refusal RemoteError
+Report Requirements Retention Right Rights Silent StateError Step Succeeded SyncJob SyncNode
+TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskPlaced TaskPrinted TaskRecalled TaskResult
+TaskRetried TaskSucceeded TaskUnplaceable TooDear Trace Turns Unauthorized Unplaceable Unreachable
+WasmSpec WorkerLost __version__ parse_requirements python_calls value_of
 """
 
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    Faulty,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+    Refusal,
+    Silent,
+    TooDear,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +28,11 @@ from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refu
         (Gone("lease 7", "it expired"), "lease 7 is gone: it expired"),
         (Busy("the ledger", 5), "the ledger is full at 5; try again later"),
         (Leaving(), "takes no work: it is leaving, or was not started as a worker"),
+        (GivingWay("cpu", 5167), "cpu: taken, but expected back in 5.2 s"),
+        (Preempted(5), "it gave way to work of priority 5"),
+        (TooDear(60_000, 50_000), "too dear: asks 0.06 for a core-hour, of at most 0.05"),
+        (Silent("no route"), "the worker is gone: no route"),
+        (Faulty("no disk"), "the machine could not run a task: no disk"),
     ],
 )
 def test_a_refusal_reads_as_a_reason(refusal: Refusal, reads: str) -> None:

@@ -221,3 +221,16 @@ class LedgerModel(RuleBasedStateMachine):
 
 TestLedgerModel = LedgerModel.TestCase
 TestLedgerModel.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+
+
+def test_it_says_what_would_be_free_without_giving_anything_back() -> None:
+    ledger = Ledger(machine(a100("G0"), cpu_milli=3000))
+    reserved(ledger, "alice", "cpu=2,gpu=1")
+    free = ledger.free
+    needs = parse_requirements("cpu=2,gpu=1")
+    assert ledger.lacks(needs, free) == Infeasible("cpu", 2000, 1000)
+    more = ledger.with_back(free, "alice")
+    assert more == idle(machine(a100("G0"), cpu_milli=3000))
+    assert ledger.lacks(needs, more) is None
+    assert ledger.with_taken(more, "alice") == free == ledger.free
+    assert ledger.with_back(free, "nobody") == ledger.with_taken(free, "nobody") == free

@@ -11,11 +11,12 @@ import pytest
 from formation_p2p.dht import messages as kad
 from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskSucceeded
 from formation_p2p.effects import Effect
-from formation_p2p.execution.effects import Execute, Kill
+from formation_p2p.execution.effects import Kill
 from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
 from formation_p2p.records.addresses import address_bytes
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim import world as world_module
+from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import LATENCY_S, World
 from formation_p2p.workload.outcome import FailureKind, Outcome, Succeeded
@@ -97,8 +98,8 @@ def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
 
 
 def test_what_executions_do_is_up_to_the_storyteller() -> None:
-    def shout(execute: Execute) -> tuple[float, Outcome]:
-        return 2.5, Succeeded(execute.payload + b"!")
+    def shout(running: Running) -> tuple[float, Outcome]:
+        return 2.5, Succeeded(running.payload + b"!")
 
     world = World(7, shout)
     world.add("alice", serve=world.machine())

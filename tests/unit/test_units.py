@@ -12,8 +12,10 @@ from formation_p2p.units import (
     MAX_MILLI,
     MIB,
     format_bytes,
+    format_micro,
     format_milli,
     parse_bytes,
+    parse_micro,
     parse_milli,
 )
 
@@ -103,3 +105,21 @@ def test_sizes_are_shown_in_their_largest_unit() -> None:
 def test_a_third_of_a_core_in_two_parts_is_a_third() -> None:
     """In floats 0.1 + 0.2 is more than 0.3."""
     assert parse_milli("0.1") + parse_milli("0.2") == parse_milli("0.3")
+
+
+@pytest.mark.parametrize(
+    ("text", "micro"), [("2", 2_000_000), ("0.05", 50_000), (" 0.000001 ", 1), ("0", 0)]
+)
+def test_prices_are_read_as_people_write_them(text: str, micro: int) -> None:
+    assert parse_micro(text) == micro
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "nan", "0.0000001", "1.", "٣", "9" * 13])
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="price"):
+        parse_micro(text)
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_a_price_comes_back_as_it_was_written(micro: int) -> None:
+    assert parse_micro(format_micro(micro)) == micro

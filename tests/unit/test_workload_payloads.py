@@ -66,14 +66,16 @@ def test_a_process_result_survives_the_wire(result: ProcessResult) -> None:
 
 
 @given(st.binary(), st.binary())
-def test_a_python_call_survives_the_wire(function: bytes, arguments: bytes) -> None:
+def test_a_python_call_shares_its_function_and_has_its_arguments_alone(
+    function: bytes, arguments: bytes
+) -> None:
     call = PythonCall(function, arguments)
-    assert PythonCall.decode(call.encode()) == call
+    assert (call.shared, call.encode()) == (function, arguments)
 
 
 @given(st.binary() | ANY_CBOR)
 def test_any_bytes_decode_or_are_refused(encoded: bytes) -> None:
-    for noun in (ProcessSpec, ProcessResult, PythonCall):
+    for noun in (ProcessSpec, ProcessResult):
         try:
             noun.decode(encoded)
         except InvalidInput:
@@ -171,11 +173,17 @@ def test_what_no_message_carries_is_refused_on_either_side() -> None:
     for encode in (
         ProcessSpec(("cat",), stdin=large).encode,
         ProcessResult(0, {"a": b"x" * MAX_RESULT_BYTES}).encode,
-        PythonCall(large, b"").encode,
-        lambda: PythonCall.decode(cbor2.dumps([large, b""])),
+        PythonCall(b"", large + b"x").encode,
     ):
         with pytest.raises(InvalidInput, match="at most 8MiB; put large data on storage"):
             encode()
+
+
+def test_a_function_and_its_arguments_fill_one_message_between_them() -> None:
+    half = bytes(MAX_PAYLOAD_BYTES // 2)
+    assert PythonCall(half, half).encode() == half
+    with pytest.raises(InvalidInput, match="of at most 4MiB"):
+        PythonCall(half, half + b"x").encode()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +193,7 @@ def test_what_no_message_carries_is_refused_on_either_side() -> None:
         (b"\x5f\x41a\xff", "indefinite"),
         (b"\xa2\x61a\x00\x61a\x01", "Duplicate"),
         (b"\xa1\x01\x02", "map key"),
-        (b"\x81" * 5 + b"\x00", "depth"),
+        (b"\x81" * 7 + b"\x00", "depth"),
         (b"\x9b" + b"\xff" * 8, "premature end"),
         (b"\xc1\x00", "tag"),
         (b"\xd9\xd9\xf7\x00", "tag"),
@@ -202,5 +210,5 @@ def test_a_payload_cannot_make_the_node_compile_a_regular_expression() -> None:
     bomb = cbor2.dumps(cbor2.CBORTag(35, "(a|b)?" * 33_333))
     began = time.perf_counter()
     with pytest.raises(InvalidInput):
-        PythonCall.decode(bomb)
+        ProcessSpec.decode(bomb)
     assert time.perf_counter() - began < 0.1

@@ -14,7 +14,9 @@ from formation_p2p.keyspace import key_of
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.task import (
     MAX_ATTEMPTS,
+    MAX_DEADLINE_S,
     MAX_PAYLOAD_BYTES,
+    MAX_PRICE_MICRO,
     MAX_PRIORITY,
     MAX_TASK_ID_CHARS,
     MAX_TASKS,
@@ -37,6 +39,7 @@ TASK = Task("job/0", NEEDS, b"payload")
         (lambda: replace(TASK, task_id="job\ud800"), "task id"),
         (lambda: replace(TASK, needs=Requirements()), "driver"),
         (lambda: replace(TASK, payload=bytes(MAX_PAYLOAD_BYTES + 1)), "payload"),
+        (lambda: replace(TASK, shared=bytes(MAX_PAYLOAD_BYTES)), "payload"),
         (lambda: replace(TASK, max_attempts=0), "attempts"),
         (lambda: replace(TASK, max_attempts=MAX_ATTEMPTS + 1), "attempts"),
         (lambda: replace(TASK, timeout_s=0), "timeout"),
@@ -48,6 +51,11 @@ TASK = Task("job/0", NEEDS, b"payload")
         (lambda: Job("job", (TASK, TASK)), "tasks"),
         (lambda: Job("job", (TASK,), priority=-1), "priority"),
         (lambda: Job("job", (TASK,), priority=MAX_PRIORITY + 1), "priority"),
+        (lambda: Job("job", (TASK,), max_price_micro=-1), "price"),
+        (lambda: Job("job", (TASK,), max_price_micro=MAX_PRICE_MICRO + 1), "price"),
+        (lambda: Job("job", (TASK,), deadline_s=0), "deadline"),
+        (lambda: Job("job", (TASK,), deadline_s=float("nan")), "deadline"),
+        (lambda: Job("job", (TASK,), deadline_s=MAX_DEADLINE_S + 1), "deadline"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_its_name(
@@ -66,7 +74,9 @@ def test_the_largest_of_everything_is_accepted() -> None:
         timeout_s=MAX_TIMEOUT_S,
         max_attempts=MAX_ATTEMPTS,
     )
-    assert Job("job", (task,), priority=MAX_PRIORITY).tasks == (task,)
+    job = Job("job", (task,), priority=MAX_PRIORITY, deadline_s=MAX_DEADLINE_S, speculate=True)
+    assert job.tasks == (task,)
+    assert replace(job, max_price_micro=MAX_PRICE_MICRO).max_price_micro == MAX_PRICE_MICRO
 
 
 def test_a_task_stands_at_the_key_of_its_id_on_every_node() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from hypothesis import strategies as st
 
+from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.messages import (
     MAX_INT,
     MAX_MS,
+    MAX_WINDOW,
+    Assignment,
     Cancel,
     Commit,
     CommitRefused,
@@ -20,15 +25,39 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
     ResultAck,
-    TaskEnded,
     TaskOutput,
+    TasksEnded,
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+)
+from formation_p2p.resources.bounds import (
+    MAX_CPU_MILLI,
+    MAX_MEMORY_BYTES,
+    MAX_NETWORK_MBPS,
+    MAX_STORAGE_BYTES,
+)
+from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.task import MAX_PRIORITY
 from tests.unit import resources_world
+
+T = TypeVar("T")
+
+
+def tuples_of(each: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(each, max_size=3).map(tuple)
+
 
 counts = st.integers(0, MAX_INT)
 times_ms = st.integers(0, MAX_MS)
@@ -36,33 +65,48 @@ shown = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), max
 ids = shown
 needs = resources_world.needs.filter(lambda needs: needs.driver != "")
 amounts = counts | shown
-refusals: st.SearchStrategy[Refusal] = (
+windows = st.integers(1, MAX_WINDOW)
+holdings = st.builds(
+    Held,
+    st.integers(0, MAX_CPU_MILLI),
+    st.integers(0, MAX_MEMORY_BYTES),
+    st.integers(0, MAX_STORAGE_BYTES),
+    st.integers(0, MAX_NETWORK_MBPS),
+    st.lists(ids, max_size=4).map(tuple),
+    st.integers(0, WHOLE_GPU_MILLI),
+    st.integers(0, MAX_MEMORY_BYTES),
+)
+refusals: st.SearchStrategy[PeerRefusal] = (
     st.builds(Infeasible, shown, amounts, amounts)
     | st.builds(Denied, shown, shown)
     | st.builds(Gone, shown, shown)
     | st.builds(Busy, shown, counts)
     | st.just(Leaving())
+    | st.builds(GivingWay, shown, st.integers(0, MAX_RETRY_MS))
+    | st.builds(Preempted, st.integers(0, MAX_PRIORITY))
 )
 blobs = st.binary(max_size=20)
 lines = st.lists(shown, max_size=3).map("\n\t".join)
 outcomes: st.SearchStrategy[Outcome] = st.builds(Succeeded, blobs) | st.builds(
     Failed, st.sampled_from(FailureKind), lines, blobs
 )
+parts = st.tuples(st.integers(1, MAX_INT), blobs)
+assignments = st.builds(Assignment, ids, counts, blobs, times_ms)
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY)),
-    st.builds(Offer, counts, ids, st.lists(ids, max_size=4).map(tuple), times_ms),
+    st.builds(Offer, counts, ids, holdings, counts, times_ms),
     st.builds(Refused, counts, refusals),
     st.builds(Commit, ids),
-    st.builds(Leased, ids, counts, times_ms),
+    st.builds(Leased, ids, counts, times_ms, windows),
     st.builds(CommitRefused, ids, refusals),
     st.builds(Renew, ids, counts),
-    st.builds(Renewed, ids, times_ms),
+    st.builds(Renewed, ids, times_ms, windows),
     st.builds(LeaseEnded, ids, refusals),
     st.builds(Release, ids),
-    st.builds(Dispatch, ids, counts, ids, shown, blobs, times_ms),
+    st.builds(Dispatch, ids, counts, tuples_of(parts), tuples_of(assignments)),
     st.builds(TaskStarted, ids, ids),
     st.builds(TaskOutput, ids, ids, st.booleans(), blobs),
-    st.builds(TaskEnded, ids, counts, ids, outcomes, counts),
-    st.builds(Cancel, ids, ids),
-    st.builds(ResultAck, ids, ids),
+    st.builds(TasksEnded, ids, counts, tuples_of(st.builds(Ended, ids, outcomes, counts))),
+    st.builds(Cancel, ids, tuples_of(ids), st.booleans()),
+    st.builds(ResultAck, ids, tuples_of(ids)),
 )

@@ -1,0 +1,179 @@
+"""Small tasks on loopback: ours, Ray's, Dask's and a pool's, one after the other in one run.
+
+    make bench-dispatch        or: python -m benchmarks.dispatch [--json] [--only ray,formation]
+
+Two worker processes each, a no-op that gives its argument back. Every side is warmed up in the same
+way: a thousand no-ops, then a tenth of `--tasks`, which shows whether it can do all of them in a
+minute and a half (one that can't is given fewer, and `details` says how many), and fifty calls
+before those that are timed.
+
+    throughput    20,000 no-ops, all submitted together, until all results are here; the median of
+                  three rounds, fewer where they take longer than a minute
+    single        one no-op at a time, from its submission to its result
+
+Ours alone:
+
+    cold          a node that has joined and done nothing yet: discover, negotiate, lease, run
+    rss           what the scheduler's process holds with 100,000 tasks queued
+    durable       `submit` of 10,000 tasks to a scheduler that keeps its state on disk
+    killed        a worker of three is killed under its tasks: until all of them run elsewhere
+
+`--profile DIR` measures ours alone, under cProfile, which slows it down: shares, and no times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import pstats
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.dispatch.figures import SIDES, Line, combined, table
+from benchmarks.dispatch.processes import ROOT, SideFailed, adopt_orphans, run_side
+from benchmarks.dispatch.profiles import VARIABLE
+
+# What `make bench-dispatch` makes for Ray and Dask.
+PEERS_PYTHON: Final = str(ROOT / ".bench" / "bin" / "python")
+TASKS: Final = 20_000
+# Lines of each profile that are printed; the file has the rest.
+PROFILE_LINES: Final = 15
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of a side. Nothing takes as long as `deadline_s`, on two busy cores."""
+
+    side: str
+    module: str
+    arguments: tuple[str, ...]
+    deadline_s: float
+    peers: bool = False
+
+    @property
+    def interpreter(self) -> str:
+        return PEERS_PYTHON if self.peers else sys.executable
+
+
+def parts(sides: Sequence[str], tasks: int, quick: bool) -> list[Part]:
+    common = (f"--tasks={tasks}", *(("--rounds=1", "--calls=100") if quick else ()))
+    every = [
+        Part("process_pool", "pool_side", common, 180),
+        Part("ray", "ray_side", common, 360, peers=True),
+        Part("dask", "dask_side", common, 480, peers=True),
+        Part("formation", "formation_side", common, 480),
+        Part("formation", "formation_cold", ("--times=3",) if quick else (), 240),
+        Part("formation", "formation_memory", (), 180),
+        Part("formation", "formation_durable", ("--times=1",) if quick else (), 300),
+        Part("formation", "formation_killed", ("--kills=2",) if quick else (), 420),
+    ]
+    return [part for part in every if part.side in sides]
+
+
+async def run(every: Sequence[Part], say: Callable[[str], None]) -> tuple[Line, dict[str, str]]:
+    """The figures of those that brought some, and by part why others did not."""
+    lines: dict[str, Line] = {}
+    failed: dict[str, str] = {}
+    loads = {}
+    for part in every:
+        say(f"{part.module} …")
+        loads[part.module] = round(os.getloadavg()[0], 2)
+        try:
+            line = await run_part(part)
+        except SideFailed as failure:
+            failed[part.module] = str(failure)
+            say(f"{part.module}: {failure}")
+            continue
+        say("  ".join(f"{what} {value}" for what, value in line.items()))
+        lines.setdefault(part.side, {}).update(line)
+    result = combined(lines)
+    result |= {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": loads}
+    return result, failed
+
+
+async def run_part(part: Part) -> Line:
+    """With a folder of its own for what it writes, also where it does not end well. Raises
+    SideFailed."""
+    arguments = (f"benchmarks.dispatch.{part.module}", *part.arguments)
+    # A short name: Ray's sockets are deep below it, and the path of a socket has an end.
+    with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as folder:
+        # In its home Ray keeps the token that its own processes show each other.
+        places = {"TMPDIR": folder, **({"HOME": folder} if part.peers else {})}
+        return await run_side(part.interpreter, arguments, places, part.deadline_s)
+
+
+async def profile(folder: Path, tasks: int) -> None:
+    """Raises SideFailed."""
+    arguments = ("benchmarks.dispatch.formation_side", f"--tasks={tasks}", "--rounds=1")
+    await run_side(sys.executable, (*arguments, "--calls=100"), {VARIABLE: str(folder)}, 480)
+
+
+def show_profile(folder: Path) -> None:
+    for file in sorted(folder.glob("*.pstats")):
+        stats = pstats.Stats(str(file))
+        stats.strip_dirs().sort_stats("tottime").print_stats(PROFILE_LINES)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    # As Ctrl-C does: everything is ended on the way out.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    adopt_orphans()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    tasks = arguments.tasks or (TASKS // 10 if arguments.quick else TASKS)
+    if arguments.profile:
+        try:
+            await profile(arguments.profile, tasks)
+        except SideFailed as failure:
+            print(failure, file=sys.stderr)
+            return 1
+        show_profile(arguments.profile)
+        return 0
+    result, failed = await run(parts(arguments.only, tasks, arguments.quick), say)
+    if arguments.json:
+        print(json.dumps({**result, "failed": failed}))
+    else:
+        print("\n".join(["", *table(result)]))
+    return 1 if failed else 0
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
+
+
+def _sides(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in SIDES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no side {unknown[0]!r}; there are {', '.join(SIDES)}")
+    return names
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--only", type=_sides, default=SIDES, metavar="SIDE,…")
+    parser.add_argument("--tasks", type=int, help=f"in place of {TASKS}")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the tasks, few repeats")
+    parser.add_argument(
+        "--profile", type=_folder, metavar="DIR", help="write cProfile's files there"
+    )
+    try:
+        sys.exit(asyncio.run(main(parser.parse_args())))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("interrupted; all of its processes are ended", file=sys.stderr)
+        sys.exit(130)

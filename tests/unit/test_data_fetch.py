@@ -1,0 +1,320 @@
+"""A fetch: who is asked for what, and what becomes of it when sources fail."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.data import fetch as fetching
+from formation_p2p.data.fetch import (
+    HEDGE_S,
+    LAST_RETRY_S,
+    MAX_OPEN,
+    MAX_SOURCES,
+    PATIENCE_S,
+    SLOW_S,
+    STALL_S,
+    TICK_S,
+    WINDOW_CHUNKS,
+    ChunkStored,
+    CloseSource,
+    Effect,
+    Event,
+    Fetch,
+    Fetched,
+    GaveUp,
+    Inspect,
+    Inspected,
+    OpenSource,
+    SourceLost,
+    SourceOpened,
+    SourceRefused,
+    Tick,
+    WantChunk,
+)
+from formation_p2p.data.manifest import Manifest
+from formation_p2p.effects import Contact
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.workload.blob import CHUNK_BYTES, Blob, digest_of
+
+
+def contact(number: int) -> Contact:
+    return Contact(Identity.from_seed(bytes([number]) * 32).peer_id, (f"/ip4/10.0.0.{number}",))
+
+
+ME, ALICE, BOB, CAROL = (contact(number).peer_id for number in range(4))
+A, B, C = (contact(number) for number in (1, 2, 3))
+
+
+def manifest(chunks: int) -> Manifest:
+    return Manifest((chunks - 1) * CHUNK_BYTES + 5, digest_of(b"x") * chunks)
+
+
+def blob(chunks: int, *sources: Contact) -> Blob:
+    made = manifest(chunks).blob
+    return Blob(made.cid, made.size_bytes, sources)
+
+
+class Story:
+    """A fetch with its clock."""
+
+    def __init__(self, chunks: int, *sources: Contact) -> None:
+        self.manifest = manifest(chunks)
+        self.now_s = 100.0
+        self.fetch = Fetch(blob(chunks, *sources), ME, self.now_s)
+
+    def tell(self, event: Event, after_s: float = 0.0) -> list[Effect]:
+        self.now_s += after_s
+        return self.fetch.handle(event, self.now_s)
+
+    def begin(self, peer: PeerId = ALICE, holders: tuple[Contact, ...] = ()) -> list[Effect]:
+        """Up to the first wants."""
+        self.tell(Tick())
+        self.tell(SourceOpened(peer, self.manifest, holders))
+        return self.tell(Inspected())
+
+
+def wants(peer: PeerId, *indexes: int) -> list[Effect]:
+    return [WantChunk(peer, index) for index in indexes]
+
+
+def test_a_blob_of_one_chunk_needs_one_source_and_no_manifest() -> None:
+    story = Story(1, A)
+    assert story.tell(Tick()) == [
+        Inspect(Manifest(5, digest_of(b"x"))),
+        OpenSource(A, manifest=False),
+    ]
+    assert story.tell(Inspected()) == []
+    assert story.tell(SourceOpened(ALICE)) == wants(ALICE, 0)
+    assert story.fetch.done_bytes == 0
+    assert story.tell(ChunkStored(ALICE, 0)) == [Fetched()]
+    assert story.fetch.done_bytes == 5
+    assert story.tell(Tick()) == []  # over
+
+
+def test_a_longer_one_has_its_manifest_first_and_then_a_few_chunks_at_a_time() -> None:
+    story = Story(6, A)
+    assert story.tell(Tick()) == [OpenSource(A, manifest=True)]
+    assert story.fetch.done_bytes == 0
+    assert story.tell(SourceOpened(ALICE, story.manifest)) == [Inspect(story.manifest)]
+    assert story.tell(Inspected()) == wants(ALICE, 0, 1, 2, 3)
+    assert story.tell(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
+    assert story.fetch.done_bytes == CHUNK_BYTES
+    assert story.tell(ChunkStored(ALICE, 1)) == wants(ALICE, 5)
+    for index in (2, 3, 4):
+        assert story.tell(ChunkStored(ALICE, index)) == []
+    assert story.tell(ChunkStored(ALICE, 5)) == [Fetched()]
+
+
+def test_what_an_earlier_fetch_left_is_not_asked_for_again() -> None:
+    story = Story(3, A)
+    story.tell(Tick())
+    story.tell(SourceOpened(ALICE, story.manifest))
+    assert story.tell(Inspected(frozenset({0, 2}))) == wants(ALICE, 1)
+    whole = Story(3, A)
+    whole.tell(Tick())
+    whole.tell(SourceOpened(ALICE, whole.manifest))
+    assert whole.tell(Inspected(frozenset({0, 1, 2}))) == [Fetched()]
+
+
+def test_those_whom_a_source_knows_to_have_it_are_asked_as_well() -> None:
+    story = Story(100, A)
+    effects = story.begin(holders=(B, C, Contact(ME)))
+    assert effects == [
+        OpenSource(B, manifest=False),
+        OpenSource(C, manifest=False),
+        *wants(ALICE, 0, 1, 2, 3),
+    ]
+    assert story.tell(SourceOpened(BOB)) == wants(BOB, 4, 5, 6, 7)
+    # Who brings one gets another: the fastest bring the most.
+    assert story.tell(ChunkStored(BOB, 4)) == wants(BOB, 8)
+    assert story.tell(ChunkStored(BOB, 5)) == wants(BOB, 9)
+
+
+def test_no_more_sources_are_opened_than_there_is_work_for() -> None:
+    story = Story(WINDOW_CHUNKS, A, B)
+    assert story.begin() == wants(ALICE, 0, 1, 2, 3)
+
+
+def test_a_source_that_is_cut_leaves_its_chunks_to_the_others_and_comes_back() -> None:
+    story = Story(8, A, B)
+    story.begin()
+    story.tell(SourceOpened(BOB))
+    story.tell(ChunkStored(ALICE, 0))
+    # Bob has 4 to 7 under way; what Alice leaves waits for the one who is free first.
+    assert story.tell(SourceLost(ALICE, "was cut")) == []
+    assert story.tell(ChunkStored(BOB, 4)) == wants(BOB, 1)
+    # Alice is asked again a moment later.
+    assert story.tell(Tick(), after_s=1.0) == [OpenSource(A, manifest=False)]
+    assert story.tell(SourceOpened(ALICE)) == wants(ALICE, 2, 3)
+
+
+def test_a_chunk_that_another_has_under_way_is_not_left_open() -> None:
+    story = Story(5, A, B)
+    story.begin()
+    story.tell(SourceOpened(BOB))
+    assert story.tell(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2)  # beside 4
+    assert story.tell(SourceLost(BOB, "was cut")) == []
+    assert story.tell(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
+
+
+def test_a_source_that_is_lost_again_and_again_is_asked_less_often() -> None:
+    story = Story(1, A)
+    story.tell(Tick())
+    waits = []
+    for _ in range(8):
+        story.tell(SourceLost(ALICE, "unreachable"))
+        began_s = story.now_s
+        while not any(isinstance(each, OpenSource) for each in story.tell(Tick(), TICK_S)):
+            pass
+        waits.append(story.now_s - began_s)
+    assert waits == sorted(waits)
+    assert waits[0] <= 2 * TICK_S
+    assert LAST_RETRY_S <= waits[-1] <= LAST_RETRY_S + TICK_S
+
+
+def test_one_that_sends_wrong_bytes_is_asked_no_more() -> None:
+    story = Story(2, A, B)
+    story.begin()
+    assert story.tell(SourceRefused(ALICE, "sent wrong bytes")) == [OpenSource(B, manifest=False)]
+    assert story.tell(SourceOpened(BOB)) == wants(BOB, 0, 1)
+    assert story.tell(SourceRefused(BOB, "no")) == [
+        GaveUp(f"nobody has it: {ALICE} sent wrong bytes; {BOB} no")
+    ]
+
+
+def test_without_any_source_it_gives_up_at_once() -> None:
+    assert Story(1).tell(Tick()) == [GaveUp("nobody has it: no source is known")]
+
+
+def test_a_source_that_does_not_answer_has_another_tried_beside_it() -> None:
+    story = Story(2, A, B)
+    assert story.tell(Tick()) == [OpenSource(A, manifest=True)]
+    assert story.tell(Tick(), after_s=HEDGE_S / 2) == []
+    assert story.tell(Tick(), after_s=HEDGE_S) == [OpenSource(B, manifest=True)]
+    assert story.tell(SourceOpened(BOB, story.manifest)) == [Inspect(story.manifest)]
+    # The first one answers after all: its manifest is not needed.
+    assert story.tell(SourceOpened(ALICE, story.manifest)) == []
+    assert story.tell(Inspected()) == wants(ALICE, 0, 1)
+
+
+def test_a_stuck_source_is_closed_and_its_chunks_go_to_another() -> None:
+    story = Story(5, A, B)
+    story.begin()
+    effects = story.tell(Tick(), after_s=STALL_S)
+    why = f"brought nothing for {STALL_S:.0f} s"
+    assert effects == [CloseSource(ALICE, why)]
+    assert story.tell(SourceOpened(BOB)) == wants(BOB, 0, 1, 2, 3)
+    # What comes of the closed one is too late to matter.
+    assert story.tell(SourceLost(ALICE, "cut")) == []
+
+
+def test_a_chunk_that_is_owed_for_long_is_asked_of_another_once() -> None:
+    story = Story(6, A, B)
+    story.begin()
+    assert story.tell(SourceOpened(BOB)) == wants(BOB, 4, 5)
+    story.tell(ChunkStored(BOB, 4))
+    assert story.tell(ChunkStored(BOB, 5)) == []
+    assert story.tell(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2, 3)
+    assert story.tell(Tick(), after_s=SLOW_S) == []
+    # Whoever is first brings it; the other's counts for nothing.
+    for index in range(3):
+        assert story.tell(ChunkStored(BOB, index)) == []
+    assert story.tell(ChunkStored(ALICE, 0)) == []
+    assert story.tell(ChunkStored(BOB, 3)) == [Fetched()]
+
+
+def test_it_gives_up_when_nothing_has_come_for_long() -> None:
+    story = Story(2, A)
+    story.tell(Tick())
+    story.tell(SourceLost(ALICE, "unreachable"))
+    (end,) = story.tell(Tick(), after_s=PATIENCE_S)
+    assert end == GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {ALICE} unreachable")
+
+
+def test_late_news_of_a_source_changes_nothing() -> None:
+    story = Story(2, A, B)
+    story.begin()
+    story.tell(SourceRefused(ALICE, "no"))
+    assert story.tell(SourceLost(ALICE, "cut")) == []
+    assert story.tell(SourceOpened(ALICE, story.manifest)) == []
+
+
+def test_the_sources_are_bounded() -> None:
+    crowd = tuple(contact(number) for number in range(10, 18))
+    others = tuple(contact(number) for number in range(20, 28))
+    story = Story(1000, *crowd)
+    story.tell(Tick())
+    opened = story.tell(SourceOpened(crowd[0].peer_id, story.manifest, others))
+    more = tuple(contact(number) for number in range(30, 38))
+    opened += story.tell(SourceOpened(crowd[1].peer_id, None, more))
+    opened += story.tell(Inspected())
+    known: set[PeerId] = {crowd[0].peer_id}
+    for _ in range(100):
+        opened += story.tell(Tick(), after_s=HEDGE_S)
+        while opened:
+            effect = opened.pop()
+            if isinstance(effect, OpenSource):
+                known.add(effect.source.peer_id)
+                opened += story.tell(SourceRefused(effect.source.peer_id, "no"))
+    assert len(known) == MAX_SOURCES
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObject) -> None:
+    """The effects stay in bounds, nothing is wanted of one who is not open, and it ends."""
+    chunks = data.draw(st.integers(1, 12))
+    story = Story(chunks, A, B, C)
+    open_: dict[PeerId, set[int]] = {}
+    opening: dict[PeerId, bool] = {}
+    stored: set[int] = set()
+    inspecting = False
+    for _ in range(600):
+        choices: list[Event] = [Tick()]
+        if inspecting:
+            choices.append(Inspected(frozenset(stored)))
+        for peer, with_manifest in opening.items():
+            choices.append(SourceOpened(peer, story.manifest if with_manifest else None))
+            choices.append(SourceLost(peer, "cut"))
+        for peer, wanted in open_.items():
+            choices += [ChunkStored(peer, index) for index in sorted(wanted)]
+            choices.append(SourceLost(peer, "cut"))
+            choices.append(SourceRefused(peer, "no"))
+        event = data.draw(st.sampled_from(choices))
+        match event:
+            case Inspected():
+                inspecting = False
+            case SourceOpened(peer):
+                del opening[peer]
+                open_[peer] = set()
+            case SourceLost(peer) | SourceRefused(peer):
+                opening.pop(peer, None)
+                open_.pop(peer, None)
+            case ChunkStored(peer, index):
+                open_[peer].discard(index)
+                stored.add(index)
+        for effect in story.tell(event, after_s=data.draw(st.sampled_from((0.0, TICK_S, 5.0)))):
+            match effect:
+                case OpenSource(source, with_manifest):
+                    assert source.peer_id not in opening | open_
+                    opening[source.peer_id] = with_manifest
+                case WantChunk(peer, index):
+                    assert index not in stored
+                    open_[peer].add(index)
+                    assert len(open_[peer]) <= WINDOW_CHUNKS
+                case CloseSource(peer):
+                    del open_[peer]
+                case Inspect():
+                    inspecting = True
+                case Fetched():
+                    assert stored == set(range(chunks))
+                    return
+                case GaveUp():
+                    return
+        assert len(open_) <= MAX_OPEN + len(opening) + 2 * MAX_OPEN
+    for _ in range(int(2 * PATIENCE_S)):
+        if any(isinstance(each, fetching.GaveUp) for each in story.tell(Tick(), after_s=1.0)):
+            return
+    pytest.fail("it did not end")

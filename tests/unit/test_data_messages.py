@@ -1,0 +1,121 @@
+"""The data protocol's messages."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from formation_p2p.data.messages import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    Chunk,
+    Have,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Request,
+    Want,
+    pack,
+    parse_reply,
+    parse_request,
+)
+from formation_p2p.effects import Contact
+from formation_p2p.errors import ProtocolViolation
+from formation_p2p.identity import Identity
+from formation_p2p.records.codec import encode
+from formation_p2p.records.profile import MAX_GRANT_BYTES
+from formation_p2p.workload.blob import CHUNK_BYTES, MAX_SOURCES, RAW, Cid, digest_of
+
+CID = Cid(RAW, digest_of(b"hello"))
+BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Open(b"grant", CID),
+        Open(bytes(MAX_GRANT_BYTES), CID, manifest=False),
+        Want(0),
+        Want(MAX_CHUNKS - 1),
+        Have(),
+        Have(("/ip4/127.0.0.1/tcp/1",) * 8),
+    ],
+)
+def test_a_request_survives_the_wire(message: Request) -> None:
+    assert parse_request(pack(message)) == message
+    assert len(pack(message)) <= MAX_REQUEST_BYTES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Opened(),
+        Opened(bytes(MAX_MANIFEST_BYTES), (BOB,) * MAX_SOURCES),
+        Chunk(3, CHUNK_BYTES),
+        Chunk(0, 0),
+        Refused("not for you"),
+    ],
+)
+def test_a_reply_survives_the_wire(message: Reply) -> None:
+    assert parse_reply(pack(message)) == message
+    assert len(pack(message)) <= MAX_REPLY_BYTES
+
+
+def test_a_long_reason_is_cut() -> None:
+    assert parse_reply(pack(Refused("x" * 999))) == Refused("x" * 256)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xff",
+        encode([]),
+        encode([9]),
+        encode([1, b"", b"", True]),
+        encode([1, bytes(MAX_GRANT_BYTES + 1), CID.to_bytes(), True]),
+        encode([1, b"", CID.to_bytes(), 1]),
+        encode([2, -1]),
+        encode([2, MAX_CHUNKS]),
+        encode([2, True]),
+        encode([3, ["a\n"]]),
+        encode([3, ["a"] * 9]),
+        encode([4, b"", []]),
+        bytes(MAX_REQUEST_BYTES + 1),
+    ],
+)
+def test_what_is_no_request_is_a_violation(frame: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        parse_request(frame)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        encode([2, 0]),
+        encode([4, 0, []]),
+        encode([4, b"", [0]]),
+        encode([4, b"", [[b"", []]] * (MAX_SOURCES + 1)]),
+        encode([5, 0, CHUNK_BYTES + 1]),
+        encode([5, MAX_CHUNKS, 1]),
+        encode([6, "\x1b[31m"]),
+        encode([6, "x" * 257]),
+    ],
+)
+def test_what_is_no_reply_is_a_violation(frame: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        parse_reply(frame)
+
+
+@given(st.binary(max_size=64))
+def test_no_bytes_raise_anything_else(frame: bytes) -> None:
+    with contextlib.suppress(ProtocolViolation):
+        parse_request(frame)
+    with contextlib.suppress(ProtocolViolation):
+        parse_reply(frame)

@@ -1,0 +1,114 @@
+"""Whom a group of tasks leaves alone for a while, and what brings a worker back into question."""
+
+from __future__ import annotations
+
+from formation_p2p.dispatch.group import Group
+from formation_p2p.dispatch.slot import Slot
+from formation_p2p.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.effects import Contact
+from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.placement.decision import Ranked
+from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Faulty, Leaving, Silent
+from formation_p2p.resources.capability import Capability, idle
+from tests.unit.stories import ALICE, CAROL, NEEDS, at, job
+
+SILENT = Silent("it did not answer within 3.0 s")
+FAULTY = Faulty("no space left on device")
+
+
+def ranked(worker: Contact, sequence: int = 1) -> Ranked:
+    capability = Capability(4000, 2**34)
+    profile = Profile(
+        peer_id=worker.peer_id,
+        sequence=sequence,
+        issued_unix_s=int(at(0).unix_s),
+        expires_unix_s=int(at(120).unix_s),
+        capability=capability,
+        capacity=idle(capability),
+    )
+    return Ranked(profile, 0)
+
+
+def group_of(*workers: Contact) -> Group:
+    group = Group(NEEDS, 0)
+    group.learn(tuple(ranked(each) for each in workers), ())
+    return group
+
+
+def askable(group: Group, now_s: float) -> set[PeerId]:
+    return {p for p in (ALICE.peer_id, CAROL.peer_id) if group._is_askable(p, at(now_s))}
+
+
+def leased(group: Group, worker: Contact) -> None:
+    lease = HeldLease("1", worker, NEEDS, 0, HeldState.LEASED, 10.0)
+    group.slots[lease.key] = Slot(lease, idle_s=0.0)
+
+
+def test_a_worker_that_was_silent_twice_is_not_asked_a_third_time_until_it_shows_life() -> None:
+    group = group_of(ALICE)
+    for now_s in (0, 4):
+        group.back_off(ALICE.peer_id, SILENT, at(now_s))
+    assert askable(group, 1000) == {CAROL.peer_id}
+    assert group.next_askable_s() == float("inf")
+    group.learn((ranked(ALICE),), ())  # the same profile: somebody else kept it
+    assert askable(group, 1000) == {CAROL.peer_id}
+    group.learn((ranked(ALICE, sequence=2),), ())
+    assert askable(group, 6) == {ALICE.peer_id, CAROL.peer_id}
+
+
+def test_a_sign_of_life_wakes_the_group_when_the_wait_is_over() -> None:
+    group = group_of(ALICE)
+    group.heard(ALICE.peer_id)
+    assert group.wake_s == float("inf")
+    for now_s in (0, 4):
+        group.back_off(ALICE.peer_id, SILENT, at(now_s))
+    group.heard(ALICE.peer_id)
+    assert group.wake_s == 6.0
+
+
+def test_who_leaves_is_a_candidate_again_with_a_new_profile() -> None:
+    group = group_of(ALICE)
+    group.back_off(ALICE.peer_id, Leaving(), at(0))
+    known = []
+    for sequence in (1, 2):
+        known.append((group.has_candidates, group.reasons()))
+        group.learn((ranked(ALICE, sequence),), ())
+    known.append((group.has_candidates, group.reasons()))
+    left = (False, ((ALICE.peer_id, Leaving()),))
+    assert known == [left, left, (True, ())]
+
+
+def test_a_worker_that_fails_tasks_gets_no_more_while_another_may_take_them() -> None:
+    group = group_of(ALICE, CAROL)
+    leased(group, ALICE)
+    assert not group.is_failing(ALICE.peer_id, at(0))
+    group.back_off(ALICE.peer_id, FAULTY, at(0))
+    assert group.is_failing(ALICE.peer_id, at(0))
+    assert not group.is_failing(ALICE.peer_id, at(2))  # it may try again
+    group.back_off(CAROL.peer_id, SILENT, at(0))
+    assert not group.is_failing(ALICE.peer_id, at(0))  # there is nobody else
+    leased(group, CAROL)
+    assert group.is_failing(ALICE.peer_id, at(0))
+    group.succeeded(ALICE.peer_id)
+    assert not group.is_failing(ALICE.peer_id, at(0))
+
+
+def test_two_workers_that_fail_are_as_good_as_each_other() -> None:
+    group = group_of(ALICE, CAROL)
+    for worker in (ALICE, CAROL):
+        leased(group, worker)
+        group.back_off(worker.peer_id, FAULTY, at(0))
+    assert not group.is_failing(ALICE.peer_id, at(0))
+    assert not group.is_failing(CAROL.peer_id, at(0))
+
+
+def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
+    group = group_of(ALICE, CAROL)
+    work = job()
+    head = TaskRun(work.tasks[0], JobRun(work), key_of_peer(ALICE.peer_id))
+    assert group.ask_order(head, at(0))[0].peer_id == ALICE.peer_id
+    group.back_off(ALICE.peer_id, SILENT, at(0))
+    order = [each.peer_id for each in group.ask_order(head, at(1))]
+    assert order == [CAROL.peer_id, ALICE.peer_id]

@@ -1,0 +1,180 @@
+"""Whom bob asks again, and when: alice refused, failed, fell silent, or is leaving."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.negotiation.back_off import (
+    EXCLUDED,
+    LAST_ASKED,
+    MAX_WORKERS,
+    RULES,
+    BackOff,
+    Fault,
+    Until,
+)
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    Faulty,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+    Refusal,
+    Silent,
+    TooDear,
+)
+from tests.unit.stories import ALICE, CAROL, at, contact
+
+ALICE_ID, CAROL_ID = ALICE.peer_id, CAROL.peer_id
+NO_ROOM = Infeasible("cpu", 2, 1)
+NO_ANSWER = Silent("it did not answer within 3.0 s")
+NO_DISK = Faulty("no space left on device")
+NEVER = float("inf")
+
+
+@pytest.fixture
+def back_off() -> BackOff:
+    return BackOff()
+
+
+def noted(back_off: BackOff, *refusals: Refusal, now_s: float = 0) -> float:
+    """When alice may be asked again after these, one after the other at the same moment."""
+    for refusal in refusals:
+        back_off.note(ALICE_ID, refusal, 7, at(now_s))
+    return back_off.until_s(ALICE_ID)
+
+
+def test_whoever_did_nothing_wrong_may_be_asked(back_off: BackOff) -> None:
+    assert back_off.until_s(ALICE_ID) < 0
+    assert not back_off.is_last(ALICE_ID)
+    assert not back_off.excludes(ALICE_ID)
+    assert not back_off.has_failed(ALICE_ID)
+    assert back_off.reasons() == {}
+    assert not back_off.heard(ALICE_ID)
+    back_off.found(ALICE_ID, 8)
+    back_off.succeeded(ALICE_ID)
+    back_off.leased(ALICE_ID)
+    assert back_off.reasons() == {}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fault"),
+    [
+        (NO_ROOM, Fault.REFUSED),
+        (Busy("the table of leases", 1), Fault.REFUSED),
+        (Gone("lease x", "it expired"), Fault.REFUSED),
+        (Preempted(5), Fault.REFUSED),
+        (TooDear(2, 1), Fault.REFUSED),
+        (GivingWay("cpu", 5000), Fault.REFUSED),
+        (NO_DISK, Fault.FAILED),
+        (NO_ANSWER, Fault.SILENT),
+        (Leaving(), Fault.LEAVING),
+        (Denied("submit", "no grant"), Fault.DENIED),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, Fault) else value,
+)
+def test_each_refusal_is_one_fault_and_the_table_says_what_follows(
+    back_off: BackOff, refusal: Refusal, fault: Fault
+) -> None:
+    assert back_off.note(ALICE_ID, refusal, 7, at(0)) is fault
+    assert back_off.is_last(ALICE_ID) == (fault in LAST_ASKED)
+    assert back_off.excludes(ALICE_ID) == (fault in EXCLUDED)
+    assert back_off.has_failed(ALICE_ID) == (fault is Fault.FAILED)
+    assert back_off.reasons() == {ALICE_ID: refusal}
+    rule = RULES[fault]
+    if rule.until is not Until.TIME:
+        assert back_off.until_s(ALICE_ID) == NEVER
+    elif not isinstance(refusal, GivingWay):
+        assert back_off.until_s(ALICE_ID) == rule.first_s
+
+
+@pytest.mark.parametrize("refusal", [NO_ROOM, NO_DISK], ids=["refused", "failed"])
+def test_waits_double_up_to_the_last(back_off: BackOff, refusal: Refusal) -> None:
+    rule = RULES[back_off.note(CAROL_ID, refusal, 7, at(0))]
+    waits = [noted(back_off, refusal) for _ in range(8)]
+    doubled = [rule.first_s * 2**n for n in range(8)]
+    assert waits == [min(wait, rule.last_s) for wait in doubled]
+
+
+def test_a_failure_after_small_refusals_waits_no_less_than_a_first_one(back_off: BackOff) -> None:
+    assert noted(back_off, GivingWay("cpu", 100), NO_DISK) == RULES[Fault.FAILED].first_s
+
+
+def test_the_same_silent_worker_is_not_asked_a_third_time(back_off: BackOff) -> None:
+    assert noted(back_off, NO_ANSWER) == 1.0
+    assert noted(back_off, NO_ANSWER) == NEVER
+
+
+@pytest.mark.parametrize("sign", ["a message", "a newer profile"])
+def test_a_sign_of_life_lets_a_silent_worker_be_asked_once_more(
+    back_off: BackOff, sign: str
+) -> None:
+    def lives() -> None:
+        if sign == "a message":
+            assert back_off.heard(ALICE_ID)
+            assert not back_off.heard(ALICE_ID)
+        else:
+            back_off.found(ALICE_ID, 8)
+
+    noted(back_off, NO_ANSWER, NO_ANSWER)
+    back_off.found(ALICE_ID, 7)  # a copy of the old profile says nothing
+    assert back_off.until_s(ALICE_ID) == NEVER
+    lives()
+    assert back_off.until_s(ALICE_ID) == 2.0
+    assert back_off.is_last(ALICE_ID)
+    assert noted(back_off, NO_ANSWER) == NEVER  # silent again: and so on, ever more slowly
+    lives()
+    assert back_off.until_s(ALICE_ID) == 4.0
+
+
+def test_a_refusal_between_two_silences_is_a_sign_of_life_too(back_off: BackOff) -> None:
+    assert noted(back_off, NO_ANSWER, NO_ROOM, NO_ANSWER) == 4.0
+
+
+def test_who_expects_room_is_asked_when_it_has_it(back_off: BackOff) -> None:
+    assert noted(back_off, GivingWay("cpu", 5200), now_s=10) == 15.2
+    assert noted(back_off, GivingWay("cpu", 3_600_000), now_s=10) == 40.0
+    assert noted(back_off, NO_ROOM, now_s=10) == 12.0  # no longer wait than after one refusal
+
+
+def test_a_lease_makes_good_for_refusals_and_silence_but_not_for_failures(
+    back_off: BackOff,
+) -> None:
+    noted(back_off, NO_ANSWER)
+    back_off.leased(ALICE_ID)
+    assert back_off.reasons() == {}
+    noted(back_off, NO_DISK)
+    back_off.leased(ALICE_ID)
+    assert noted(back_off, NO_DISK) == 4.0
+    back_off.succeeded(ALICE_ID)
+    assert back_off.reasons() == {}
+
+
+def test_who_leaves_is_back_when_it_announces_itself_anew(back_off: BackOff) -> None:
+    noted(back_off, Leaving())
+    back_off.found(ALICE_ID, 7)  # its last profile still goes round
+    back_off.heard(ALICE_ID)  # to say good-bye
+    assert back_off.excludes(ALICE_ID)
+    back_off.found(ALICE_ID, 8)
+    assert not back_off.excludes(ALICE_ID)
+    assert back_off.until_s(ALICE_ID) < 0
+
+
+def test_a_denial_stands(back_off: BackOff) -> None:
+    noted(back_off, Denied("submit", "no grant"))
+    back_off.found(ALICE_ID, 8)
+    back_off.heard(ALICE_ID)
+    assert back_off.excludes(ALICE_ID)
+    assert back_off.until_s(ALICE_ID) == NEVER
+
+
+def test_the_table_forgets_whoever_was_noted_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_WORKERS == 1024
+    monkeypatch.setattr("formation_p2p.negotiation.back_off.MAX_WORKERS", 2)
+    back_off = BackOff()
+    for name in ("alice", "carol", "alice", "dave"):
+        back_off.note(contact(name).peer_id, NO_ROOM, 0, at(0))
+    assert back_off.reasons().keys() == {ALICE_ID, contact("dave").peer_id}

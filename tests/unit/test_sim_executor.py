@@ -1,0 +1,144 @@
+"""The simulated worker's shell: attempts of one lease run in order, and each ends once."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.peer.events import Event
+from formation_p2p.sim.executor import Executor, Running
+from formation_p2p.sim.world import World
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+
+LEASE = "a lease"
+
+
+class Shell:
+    """An executor alone. A payload says for how many seconds its attempt runs."""
+
+    def __init__(self) -> None:
+        self.world = World(1, self.run)
+        self.told: list[tuple[float, Event]] = []
+        self.executor = Executor(
+            self.world, lambda event: self.told.append((round(self.world.now_s, 6), event))
+        )
+
+    def run(self, running: Running) -> tuple[float, Outcome]:
+        assert running.key in self.executor.running
+        return float(running.payload), Succeeded(running.shared)
+
+    def execute(
+        self, *seconds: str, lease_id: str = LEASE, timeout_s: float | None = None, first: int = 1
+    ) -> None:
+        work = tuple(
+            Work(f"t#{number}", b"shared", each.encode(), timeout_s)
+            for number, each in enumerate(seconds, first)
+        )
+        self.executor.execute(Execute(lease_id, "process", 1000, 64, ("gpu",), work, cause="test"))
+
+    def ended(self) -> list[tuple[float, tuple[str, ...]]]:
+        return [
+            (at_s, tuple(each.attempt_id for each in event.ended))
+            for at_s, event in self.told
+            if isinstance(event, ExecutionsEnded)
+        ]
+
+    def started(self) -> list[tuple[float, str]]:
+        return [(s, e.attempt_id) for s, e in self.told if isinstance(e, ExecutionStarted)]
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+def test_attempts_of_one_lease_run_one_after_the_other(shell: Shell) -> None:
+    shell.execute("1", "2")
+    shell.execute("1", first=3)
+    assert list(shell.executor.running) == [(LEASE, "t#1")]
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (3, ("t#2",)), (4, ("t#3",))]
+    assert shell.executor.running == {}
+
+
+def test_attempts_of_different_leases_run_side_by_side(shell: Shell) -> None:
+    shell.execute("1")
+    shell.execute("1", lease_id="another")
+    assert len(shell.executor.running) == 2
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (1, ("t#1",))]
+
+
+def test_those_that_take_no_time_end_together_and_are_never_said_to_begin(shell: Shell) -> None:
+    shell.execute("0", "0", "0.02", "0.5")
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#1", "t#2")), (0.02, ("t#3",)), (0.52, ("t#4",))]
+    assert shell.started() == [(0.07, "t#4")]
+
+
+def test_what_ended_says_how_and_after_how_long(shell: Shell) -> None:
+    shell.execute("0.25")
+    shell.world.elapse(1)
+    ended = ExecutionsEnded(LEASE, (Ended("t#1", Succeeded(b"shared"), 250_000),))
+    assert shell.told[-1] == (0.25, ended)
+
+
+def test_an_attempt_ends_at_its_own_limit(shell: Shell) -> None:
+    shell.execute("100", timeout_s=2.0)
+    shell.world.elapse(10)
+    [(at_s, event)] = [each for each in shell.told if isinstance(each[1], ExecutionsEnded)]
+    assert isinstance(event, ExecutionsEnded)
+    assert isinstance(event.ended[0].outcome, Failed)
+    assert (at_s, event.ended[0].outcome.kind) == (2, FailureKind.TIMEOUT)
+
+
+def test_one_that_is_killed_ends_once_and_makes_room(shell: Shell) -> None:
+    shell.execute("5", "1")
+    shell.world.elapse(1)
+    shell.executor.kill(LEASE, "t#1")
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",)), (2, ("t#2",))]
+
+
+def test_one_that_waits_is_taken_back(shell: Shell) -> None:
+    shell.execute("1", "1", "1")
+    shell.executor.kill(LEASE, "t#2")
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#2",)), (1, ("t#1",)), (2, ("t#3",))]
+
+
+def test_a_kill_of_what_is_not_there_changes_nothing(shell: Shell) -> None:
+    shell.executor.kill("no lease", "t#1")
+    shell.execute("1")
+    shell.executor.kill(LEASE, "t#9")
+    shell.world.elapse(10)
+    assert shell.ended() == [(1, ("t#1",))]
+
+
+def test_nothing_begins_while_a_lease_is_paused(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.pause(LEASE)
+    shell.world.elapse(5)
+    assert shell.ended() == [(1, ("t#1",))]
+    shell.executor.go_on(LEASE)
+    shell.executor.go_on("no lease")
+    shell.world.elapse(5)
+    assert shell.ended() == [(1, ("t#1",)), (6, ("t#2",))]
+
+
+def test_of_a_lease_that_is_fenced_nothing_runs_and_nothing_is_told(shell: Shell) -> None:
+    shell.execute("0", "1", "1")
+    shell.execute("1", lease_id="another")
+    shell.executor.fence(LEASE)
+    assert list(shell.executor.running) == [("another", "t#1")]
+    shell.world.elapse(10)
+    assert [event.lease_id for _, event in shell.told if isinstance(event, ExecutionsEnded)] == [
+        "another"
+    ]
+
+
+def test_who_is_dead_tells_nothing(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.stop()
+    shell.world.elapse(10)
+    assert (shell.told, shell.executor.running) == ([], {})
