@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formation_p2p.units import format_micro
+
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
@@ -94,7 +96,8 @@ class TooDear:
     max_price_micro: int
 
     def __str__(self) -> str:
-        return f"too dear: asks {self.price_micro}, of at most {self.max_price_micro} millionths"
+        price, limit = format_micro(self.price_micro), format_micro(self.max_price_micro)
+        return f"too dear: asks {price} for a core-hour, of at most {limit}"
 
 
 @dataclass(frozen=True, slots=True)

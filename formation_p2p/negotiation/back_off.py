@@ -20,14 +20,13 @@ class Fault(StrEnum):
     FAILED = "failed"  # it took a task and could not run it
     SILENT = "silent"  # it could not be reached, or did not answer
     HUSHED = "hushed"  # ...twice in a row, or more often
-    LEAVING = "leaving"
+    LEAVING = "leaving"  # or just begun, and not yet at work
     DENIED = "denied"
 
 
 class Until(StrEnum):
     TIME = "its wait is over"
     LIFE = "its wait is over, and it has been heard from"
-    FOUND = "it announces itself anew"
     NEVER = "never: grants do not change"
 
 
@@ -45,13 +44,13 @@ RULES: Final = {
     Fault.FAILED: Rule(2.0, 60.0, Until.TIME),
     Fault.SILENT: Rule(1.0, 30.0, Until.TIME),
     Fault.HUSHED: Rule(1.0, 30.0, Until.LIFE),
-    Fault.LEAVING: Rule(0.0, 0.0, Until.FOUND),
+    Fault.LEAVING: Rule(1.0, 30.0, Until.TIME),
     Fault.DENIED: Rule(0.0, 0.0, Until.NEVER),
 }
 # Asked after those that have no such fault, however near they are.
 LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.HUSHED})
-# Out of the question altogether, not just for now.
-EXCLUDED: Final = frozenset({Fault.LEAVING, Fault.DENIED})
+# No candidates any more; whoever left is one again once it is found again.
+DROPPED: Final = frozenset({Fault.LEAVING, Fault.DENIED})
 # As many as a group of tasks keeps in mind (dispatch/group.py).
 MAX_WORKERS: Final = 1024
 
@@ -109,8 +108,8 @@ class BackOff:
         return record.fault is Fault.HUSHED
 
     def found(self, worker: PeerId, sequence: int) -> None:
-        """Its profile was found. A newer one than before is a sign of life, and takes back that
-        it was leaving."""
+        """Its profile was found. One that is newer is a sign of life, and takes back that it
+        was leaving."""
         record = self._records.get(worker)
         if record is not None and sequence > record.sequence:
             record.heard = True
@@ -118,7 +117,7 @@ class BackOff:
                 del self._records[worker]
 
     def excludes(self, worker: PeerId) -> bool:
-        return self._fault(worker) in EXCLUDED
+        return self._fault(worker) is Fault.DENIED
 
     def is_last(self, worker: PeerId) -> bool:
         return self._fault(worker) in LAST_ASKED

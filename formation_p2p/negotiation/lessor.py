@@ -12,7 +12,7 @@ Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -244,6 +244,9 @@ class Lessor:
 
     def __len__(self) -> int:
         return len(self._leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases.values())
 
     # -- the insides ----------------------------------------------------------------------------
 

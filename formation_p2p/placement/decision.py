@@ -15,7 +15,7 @@ from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Gone, Refusal
+from formation_p2p.refusals import Denied, Gone, Refusal, TooDear
 from formation_p2p.resources.fits import fits
 from formation_p2p.resources.requirements import Requirements
 
@@ -48,8 +48,9 @@ def decide(
     *,
     authorised: Callable[[Profile], Denied | None],
     now_unix_s: float,
+    max_price_micro: int | None = None,
 ) -> Decision:
-    """`authorised` says whether a worker may work in this network."""
+    """`authorised` says whether a worker may work in this network; None takes any price."""
     ranked: list[Ranked] = []
     rejected: list[tuple[PeerId, Refusal]] = []
     for profile in candidates:
@@ -57,6 +58,7 @@ def decide(
             authorised(profile)
             or fits(needs, profile.capability, dict(profile.labels), profile.drivers)
             or _stale(profile, now_unix_s)
+            or _dear(profile, max_price_micro)
         )
         if refusal is None:
             ranked.append(Ranked(profile, distance(key_of_peer(profile.peer_id), target)))
@@ -70,3 +72,9 @@ def _stale(profile: Profile, now_unix_s: float) -> Gone | None:
     if profile.expires_unix_s > now_unix_s:
         return None
     return Gone("its profile", "it expired and was not published again")
+
+
+def _dear(profile: Profile, max_price_micro: int | None) -> TooDear | None:
+    if max_price_micro is None or profile.price_micro <= max_price_micro:
+        return None
+    return TooDear(profile.price_micro, max_price_micro)

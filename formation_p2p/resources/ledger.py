@@ -44,6 +44,21 @@ class Ledger:
     def free(self) -> Capacity:
         return self._free
 
+    def with_back(self, free: Capacity, reservation_id: str) -> Capacity:
+        """What `free` would be with a reservation given back; as it is where there is none."""
+        held = self._reservations.get(reservation_id)
+        return free if held is None else _moved(free, held, +1)
+
+    def with_taken(self, free: Capacity, reservation_id: str) -> Capacity:
+        """Undoes `with_back`."""
+        held = self._reservations.get(reservation_id)
+        return free if held is None else _moved(free, held, -1)
+
+    def lacks(self, needs: Requirements, free: Capacity) -> Infeasible | None:
+        """Why this much free capacity would not do for these needs; None where it would."""
+        claims = claims_on(needs, self._capability, free)
+        return claims if isinstance(claims, Infeasible) else None
+
     def reserve(self, reservation_id: str, needs: Requirements) -> Reservation | Infeasible | Busy:
         """All of it or nothing. Asked again with the same id and needs: the same reservation.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.negotiation.back_off import (
-    EXCLUDED,
+    DROPPED,
     LAST_ASKED,
     MAX_WORKERS,
     RULES,
@@ -81,7 +81,8 @@ def test_each_refusal_is_one_fault_and_the_table_says_what_follows(
 ) -> None:
     assert back_off.note(ALICE_ID, refusal, 7, at(0)) is fault
     assert back_off.is_last(ALICE_ID) == (fault in LAST_ASKED)
-    assert back_off.excludes(ALICE_ID) == (fault in EXCLUDED)
+    assert (fault in DROPPED) == isinstance(refusal, Leaving | Denied)
+    assert back_off.excludes(ALICE_ID) == isinstance(refusal, Denied)
     assert back_off.has_failed(ALICE_ID) == (fault is Fault.FAILED)
     assert back_off.reasons() == {ALICE_ID: refusal}
     rule = RULES[fault]
@@ -154,12 +155,12 @@ def test_a_lease_makes_good_for_refusals_and_silence_but_not_for_failures(
 
 
 def test_who_leaves_is_back_when_it_announces_itself_anew(back_off: BackOff) -> None:
+    """One that was started again says so too, until it works."""
     noted(back_off, Leaving())
     back_off.found(ALICE_ID, 7)  # its last profile still goes round
     back_off.heard(ALICE_ID)  # to say good-bye
-    assert back_off.excludes(ALICE_ID)
+    assert back_off.until_s(ALICE_ID) == 1.0
     back_off.found(ALICE_ID, 8)
-    assert not back_off.excludes(ALICE_ID)
     assert back_off.until_s(ALICE_ID) < 0
 
 

@@ -24,8 +24,10 @@ from formation_p2p.negotiation.messages import (
     MAX_WINDOW,
     Assignment,
     Cancel,
+    CommitRefused,
     Dispatch,
     Leased,
+    LeaseEnded,
     Offer,
     PlacementRequest,
     Refused,
@@ -39,7 +41,16 @@ from formation_p2p.negotiation.messages import (
 from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
 from formation_p2p.records.codec import decode, encode
-from formation_p2p.refusals import Busy, GivingWay, Gone, Infeasible, Preempted
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+)
 from formation_p2p.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
@@ -104,6 +115,24 @@ def test_no_field_of_another_kind_breaks_the_parser(
     with contextlib.suppress(ProtocolViolation):
         parsed = parse(raw)
         assert parse(pack(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Infeasible("gpu", "2 of h100", "1 of t4"),
+        Denied("submit", "no grant was shown"),
+        Gone("lease 7", "it expired"),
+        Busy("the ledger", 5),
+        Leaving(),
+        GivingWay("cpu", 5167),
+        Preempted(5),
+    ],
+    ids=lambda refusal: type(refusal).__name__,
+)
+def test_every_refusal_comes_back_as_it_was(refusal: PeerRefusal) -> None:
+    for message in (Refused(1, refusal), CommitRefused("x", refusal), LeaseEnded("x", refusal)):
+        assert parse(pack(message)) == message
 
 
 HELD = Held(cpu_milli=1000, memory_bytes=MIB)

@@ -1,0 +1,155 @@
+"""Workers that are stopped while a task runs: the task ends there, and is done elsewhere, once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from formation_p2p import JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
+from formation_p2p.host.drivers.heartbeat import SILENCE_S
+from formation_p2p.negotiation.lessor import LEASE_S
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from tests.system.in_process import LOOPBACK, gate_at, until
+from tests.system.programs import Program, running
+
+STORY_S = 90.0
+# From its first beat missed to the last process dead: sampling, killing, a busy machine.
+KILLING_S = 4.0
+
+# The first attempt goes on for as long as its lease, and would then say so; the next is done.
+TASK = """
+echo $$ >> {log}
+if [ "$(wc -l < {log})" -gt 1 ]; then echo again; exit 0; fi
+sleep {sleep_s} &
+echo $! >> {log}.child
+wait
+echo late
+"""
+
+
+WORKER = """
+import asyncio, sys
+from formation_p2p import Limits, Node
+
+async def main(join, home, listen):
+    async with Node.join(join, home=home, listen=(listen,)) as node:
+        limits = Limits(cpu_milli=1000, memory_bytes=256 << 20)
+        await node.worker(drivers=("process",), sandbox="off", limits=limits)
+        print("worker", node.peer_id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def worker(join: str, home: Path) -> tuple[str, ...]:
+    return (sys.executable, "-c", WORKER, join, str(home), *LOOPBACK)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def tell(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def holds_nothing(home: Path) -> bool:
+    """Whether no task's scratch folder is left."""
+    return not any((home / "scratch").glob("*/*"))
+
+
+def pid_in(file: Path) -> int:
+    """0 while there is none."""
+    text = file.read_text() if file.exists() else ""
+    return int(text.split()[0]) if text.endswith("\n") else 0
+
+
+async def a_pid(file: Path) -> int:
+    async def written() -> bool:
+        return pid_in(file) > 0
+
+    await until(written)
+    return pid_in(file)
+
+
+async def watched(job: JobHandle, events: list[JobEvent]) -> None:
+    async for event in job.events():
+        events.append(event)
+
+
+@pytest.mark.parametrize("stopped", ["the node", "the node and all that it started"])
+async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
+    tmp_path: Path, stopped: str
+) -> None:
+    log = tmp_path / "log"
+    script = TASK.format(log=log, sleep_s=LEASE_S + 3)
+    async with asyncio.timeout(STORY_S), AsyncExitStack() as held:
+        invite = await held.enter_async_context(gate_at(tmp_path))
+        workers: dict[str, tuple[Program, Path]] = {}
+        for name in ("alice", "carol"):
+            home = tmp_path / name
+            program = held.enter_context(running(*worker(invite(), home)))
+            peer_id = await asyncio.to_thread(program.line_with, "worker ")
+            workers[peer_id.split()[-1]] = (program, home)
+        bob = await held.enter_async_context(Node.join(invite(), home=tmp_path / "bob", listen=()))
+
+        async def both_known() -> bool:
+            return len(await bob.workers()) == 2
+
+        await until(both_known, within_s=20)
+        job = await bob.submit(ProcessSpec(("sh", "-c", script)), needs="cpu=1,memory=64MiB")
+        events: list[JobEvent] = []
+        watching = asyncio.create_task(watched(job, events))
+        pids = [await a_pid(log), await a_pid(tmp_path / "log.child")]
+        (placed,) = [x for x in events if isinstance(x, TaskPlaced)]
+        program, home = workers[placed.worker]
+        node = psutil.Process(program.process.pid)
+        family = node.children(recursive=True)
+        assert {each.pid for each in family} >= set(pids)
+        asleep = [node] if stopped == "the node" else [node, *family]
+        tell(asleep, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        held.callback(tell, asleep, signal.SIGCONT)
+
+        if stopped == "the node":
+
+            async def dead() -> bool:
+                return not any(map(alive, pids))
+
+            await until(dead, within_s=SILENCE_S + KILLING_S)
+            took_s = time.monotonic() - stopped_s
+            assert LEASE_S - 1 < took_s < SILENCE_S + KILLING_S
+            assert node.status() == psutil.STATUS_STOPPED
+            print(f"dead {took_s:.1f} s after the node was stopped")
+        await job.results()
+        await watching
+        (elsewhere,) = [x for x in events if isinstance(x, TaskSucceeded)]
+        assert elsewhere.worker != placed.worker
+        await asyncio.sleep(max(0.0, stopped_s + LEASE_S + 4 - time.monotonic()))
+        tell(asleep, signal.SIGCONT)
+
+        async def tidy() -> bool:
+            return not any(map(alive, pids)) and holds_nothing(home)
+
+        await until(tidy, within_s=KILLING_S + 2)
+        # Nothing of what was before counts, and the worker works on.
+        assert ProcessResult.decode(elsewhere.result).stdout_tail == b"again\n"
+        more = await bob.submit(
+            [ProcessSpec(("sleep", "1")) for _ in range(8)], needs="cpu=1,memory=64MiB"
+        )
+        later: list[JobEvent] = []
+        await watched(more, later)
+        assert {x.worker for x in later if isinstance(x, TaskSucceeded)} == set(workers)
