@@ -7,6 +7,7 @@ should this free worker take, whom to ask for another lease, and is anybody left
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from formation_p2p.discovery.finder import FindId
@@ -15,7 +16,7 @@ from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import KEY_BITS, Key, distance
-from formation_p2p.negotiation.back_off import BackOff
+from formation_p2p.negotiation.back_off import DROPPED, BackOff
 from formation_p2p.negotiation.lessee import AskedTerms
 from formation_p2p.negotiation.round import RoundId
 from formation_p2p.placement.decision import Ranked
@@ -52,6 +53,7 @@ class Group:
         self.find: FindId | None = None
         self.looked_s = float("-inf")
         self.looks = 0
+        self.had_leases = False
         self.wake_s = float("inf")
         self._mean_s: float | None = None
         self._pool: dict[PeerId, Profile] = {}
@@ -100,8 +102,8 @@ class Group:
     def back_off(self, worker: PeerId, refusal: Refusal, now: Moment) -> None:
         """What a worker refused, failed or left unanswered: it is left alone for a while."""
         known = self._pool.get(worker)
-        self._back_off.note(worker, refusal, 0 if known is None else known.sequence, now)
-        if self._back_off.excludes(worker):
+        sequence = 0 if known is None else known.sequence
+        if self._back_off.note(worker, refusal, sequence, now) in DROPPED:
             self._pool.pop(worker, None)
             _note(self._rejected, worker, refusal)
             self._route_all()
@@ -175,7 +177,7 @@ class Group:
     # -- who waits for whom ---------------------------------------------------------------------
 
     def wait(self, run: TaskRun, *, first: bool = False) -> None:
-        """In the queue of the nearest worker; or, where it ran or was to run before, ahead of all of
+        """In the queue of the nearest worker; or, where it was placed before, ahead of all of
         them: the nearest worker may be the one that was lost."""
         if first:
             self._again.appendleft(run)
@@ -200,46 +202,26 @@ class Group:
         return drained
 
     def take(
-        self, worker: PeerId, count: int, room_bytes: int, now: Moment
-    ) -> list[tuple[TaskRun, bool]]:
+        self, worker: PeerId, count: int, fits: Callable[[TaskRun], bool], now: Moment
+    ) -> Iterator[tuple[TaskRun, bool]]:
         """Up to `count` waiting tasks that a free worker should take: of those that were placed
-        before, then of its own queue, then of the longest other ones, of at most so many bytes.
-        With each, whether the worker is the nearest to it. A task is not taken back by a worker
-        that failed it while another is left."""
-        taken: list[tuple[TaskRun, bool]] = []
-        room_bytes = self._steal(worker, self._again, count, room_bytes, taken, now)
-        own = self._queues.get(worker)
-        while own and len(taken) < count and len(own[0].task.payload) <= room_bytes:
-            run = own.popleft()
-            room_bytes -= len(run.task.payload)
-            taken.append((run, True))
-        if own or len(taken) >= count:
-            return taken
-        for other in sorted(self._queues.values(), key=len, reverse=True):
-            room_bytes = self._steal(worker, other, count, room_bytes, taken, now)
-        return taken
-
-    def _steal(
-        self,
-        worker: PeerId,
-        other: deque[TaskRun],
-        count: int,
-        room_bytes: int,
-        taken: list[tuple[TaskRun, bool]],
-        now: Moment,
-    ) -> int:
-        passed: list[TaskRun] = []
-        while other and len(taken) < count and len(passed) < MAX_STEAL_SCAN:
-            if len(other[0].task.payload) > room_bytes:
-                break
-            run = other.popleft()
-            if run.avoids(worker) and self._could_elsewhere(run, now):
-                passed.append(run)
-            else:
-                taken.append((run, self.nearest(run) == worker))
-                room_bytes -= len(run.task.payload)
-        other.extendleft(reversed(passed))
-        return room_bytes
+        before, then of its own queue, then of the longest other ones; of each as far as they fit,
+        which is asked when the one before has been placed. With each, whether the worker is the
+        nearest to it. A task is not taken back by a worker that failed it while another is left.
+        """
+        others = [q for nearest, q in self._queues.items() if nearest != worker]
+        others.sort(key=len, reverse=True)
+        own = self._queues.get(worker, deque())
+        for queue in (self._again, own, *others):
+            passed: list[TaskRun] = []
+            while queue and count and len(passed) < MAX_STEAL_SCAN and fits(queue[0]):
+                run = queue.popleft()
+                if run.avoids(worker) and self._could_elsewhere(run, now):
+                    passed.append(run)
+                else:
+                    count -= 1
+                    yield run, queue is own or self.nearest(run) == worker
+            queue.extendleft(reversed(passed))
 
     def is_failing(self, worker: PeerId, now: Moment) -> bool:
         """Whether a worker could not run what it took, and somebody else might: tasks that fail

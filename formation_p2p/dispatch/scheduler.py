@@ -23,7 +23,7 @@ from formation_p2p.dispatch.job_events import (
 )
 from formation_p2p.dispatch.jobs import Jobs
 from formation_p2p.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.dispatch.slot import MAX_UNDER_WAY_BYTES, Slot
+from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
@@ -47,6 +47,7 @@ from formation_p2p.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.negotiation.session import Send
+from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
 from formation_p2p.placement.decision import decide
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
@@ -59,6 +60,9 @@ from formation_p2p.workload.task import Job, Task
 # With nobody capable, discovery is tried again once after this long: a worker that has just
 # been started is still announcing itself.
 SECOND_LOOK_S: Final = 1.0
+LOOKS: Final = 2
+# Where there was a worker before, it may be restarting: that takes some seconds.
+LOOKS_FOR_LOST: Final = 15
 # While tasks wait and nobody is left to ask, discovery is tried again this often.
 LOOK_AGAIN_S: Final = 5.0
 # Of one attempt; what comes after is dropped, since whoever keeps it would fill a disk. Our own
@@ -111,15 +115,19 @@ class Scheduler:
         return self._take()
 
     def resume(
-        self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], now: Moment
+        self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], life: str, now: Moment
     ) -> list[Effect]:
         """Go on where an earlier life stopped. What was under way waits for its worker's answer:
-        that it is still there, with the results so far, or that it is not."""
+        that it is still there, with the results so far, or that it is not.
+
+        `life` goes with the ids of attempts from now on: some of those before may not be known.
+        """
         runs: dict[str, TaskRun] = {}
         touched: dict[AskedTerms, Group] = {}
         waiting: list[tuple[Group, TaskRun]] = []
         for saved in jobs:
             job = self._jobs.begin(saved.job, now)
+            job.life = life
             begun = {each.task_id: each for each in saved.begun}
             for task in saved.job.tasks:
                 known = begun.get(task.task_id)
@@ -253,6 +261,7 @@ class Scheduler:
         group.committing.discard(worker)
         group.welcome(worker)
         group.slots[lease.key] = Slot(lease, idle_s=now.mono_s)
+        group.had_leases = True
         self._effects.append(
             Hold(
                 lease.lease_id,
@@ -279,7 +288,9 @@ class Scheduler:
         self._pump(group, now, cause)
 
     def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
-        group = self._groups[lease.terms]
+        group = self._groups.get(lease.terms)
+        if group is None:
+            return  # it was given back at the moment when it was lost
         worker = lease.lessor.peer_id
         group.committing.discard(worker)
         group.back_off(worker, refusal, now)
@@ -296,7 +307,8 @@ class Scheduler:
         # the loss where it had to make room, or where this scheduler was away meanwhile.
         blamed = None if isinstance(refusal, Preempted) or slot.adopted else next(iter(runs), None)
         if blamed is not None:
-            for job in dict.fromkeys(run.job for _, run in runs):
+            under_way = (run for _, run in runs if run.state is TaskState.DISPATCHED)
+            for job in dict.fromkeys(run.job for run in under_way):
                 self._jobs.tell(job, WorkerLost(slot.worker, why))
         again = []
         for attempt_id, run in runs:
@@ -313,7 +325,7 @@ class Scheduler:
     def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[Effect]:
         slot = self._slot((sender.peer_id, message.lease_id))
         run = None if slot is None else slot.attempts.get(message.attempt_id)
-        if slot is not None and run is not None:
+        if slot is not None and run is not None and run.is_wanted:
             slot.began, slot.began_s = message.attempt_id, now.mono_s
             self._jobs.tell(run.job, TaskBegan(run.task.task_id, sender.peer_id))
             self._pump(self._group_of(slot), now, f"{message.attempt_id} runs")
@@ -322,7 +334,7 @@ class Scheduler:
     def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
         slot = self._slot((sender.peer_id, message.lease_id))
         run = None if slot is None else slot.attempts.get(message.attempt_id)
-        if run is not None and run.printed_bytes < MAX_PRINTED_BYTES:
+        if run is not None and run.is_wanted and run.printed_bytes < MAX_PRINTED_BYTES:
             run.printed_bytes += len(message.data)
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
             self._jobs.tell(run.job, printed)
@@ -416,22 +428,20 @@ class Scheduler:
         for left, slot in zip(range(len(slots), 0, -1), slots, strict=True):
             deep = depth or group.depth(slot)
             under_way = len(slot.attempts)
-            if under_way * 2 > deep or slot.payload_bytes > MAX_UNDER_WAY_BYTES // 2:
+            if under_way * 2 > deep or slot.load.total_bytes * 2 > MAX_UNDER_WAY_BYTES:
                 continue  # half of it is still to be done: more at once costs less
             share = -(-group.waiting // (left + coming))
             count = min(deep - under_way, share)
-            taken = group.take(slot.worker, count, slot.room_bytes, now)
-            if taken:
-                self._place(slot, taken, cause)
+            self._place(slot, group.take(slot.worker, count, slot.has_room_for, now), cause)
 
-    def _place(self, slot: Slot, taken: list[tuple[TaskRun, bool]], cause: str) -> None:
+    def _place(self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], cause: str) -> None:
         attempts: list[tuple[str, TaskRun]] = []
         for run, nearest in taken:
             run.move("dispatch")
             run.tried += 1
             run.printed_bytes = 0
             task_id = run.task.task_id
-            attempt_id = f"{task_id}#{run.tried}"
+            attempt_id = f"{task_id}#{run.tried}{run.job.life}"
             slot.add(attempt_id, run)
             attempts.append((attempt_id, run))
             lease_id = slot.lease.lease_id
@@ -504,9 +514,9 @@ class Scheduler:
                 self._release_idle(other, set(), float("inf"), cause)
 
     def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
-        """Ask discovery, if it is time; give up where it has nobody to name, twice."""
+        """Ask discovery, if it is time; give up where it has nobody to name, time and again."""
         stranded = not group.has_candidates and not group.slots
-        if stranded and group.looks >= 2:
+        if stranded and group.looks >= (LOOKS_FOR_LOST if group.had_leases else LOOKS):
             self._nobody(group)
             return
         pause_s = SECOND_LOOK_S if stranded else LOOK_AGAIN_S

@@ -12,11 +12,9 @@ from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.lessee import HeldLease
 from formation_p2p.negotiation.messages import Assignment, Dispatch
 from formation_p2p.negotiation.parts import Parts
+from formation_p2p.negotiation.under_way import UnderWay
 from formation_p2p.units import KIB
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
-# Payloads under way on one lease: what the worker takes at the most (execution/executions.py).
-MAX_UNDER_WAY_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
 # Payloads in one message: whatever else waits for the stream waits no longer than for this much.
 BATCH_BYTES: Final = 256 * KIB
 
@@ -25,7 +23,7 @@ BATCH_BYTES: Final = 256 * KIB
 class Slot:
     """A lease in force and what runs under it, by attempt id, the oldest first.
 
-    `parts` is what the worker has of what tasks share, `payload_bytes` what is under way.
+    `parts` is what the worker has of what tasks share, `load` how much is under way.
     `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
     `idle_s` is since when nothing is under way. `adopted` is a lease of an earlier life, until
@@ -35,7 +33,7 @@ class Slot:
     lease: HeldLease
     attempts: dict[str, TaskRun] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
-    payload_bytes: int = 0
+    load: UnderWay = field(default_factory=UnderWay)
     began: str = ""
     began_s: float = float("inf")
     cleared: str = ""
@@ -49,7 +47,7 @@ class Slot:
 
     def add(self, attempt_id: str, run: TaskRun) -> None:
         self.attempts[attempt_id] = run
-        self.payload_bytes += len(run.task.payload)
+        self.load.add(len(run.task.payload), run.task.shared)
         run.copies += 1
         self.idle_s = float("inf")
 
@@ -57,22 +55,21 @@ class Slot:
         run = self.attempts.pop(attempt_id, None)
         if run is None:
             return None
-        self.payload_bytes -= len(run.task.payload)
+        self.load.remove(len(run.task.payload), run.task.shared)
         run.copies -= 1
         self.recalled.discard(attempt_id)
         if not self.attempts:
             self.idle_s = now.mono_s
         return run
 
+    def has_room_for(self, run: TaskRun) -> bool:
+        return self.load.has_room_for(run.task.payload, run.task.shared)
+
     @property
     def slow(self) -> str | None:
         """The attempt that runs, where it has been running for longer than a moment."""
         first = next(iter(self.attempts), None)
         return first if first == self.began else None
-
-    @property
-    def room_bytes(self) -> int:
-        return MAX_UNDER_WAY_BYTES - self.payload_bytes
 
     def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
         """What brings these to the worker, with what it does not have yet of what they share."""

@@ -86,9 +86,11 @@ class TaskRun:
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """`due_s` is its deadline, on this machine's monotonic clock."""
+    """`due_s` is its deadline, on this machine's monotonic clock. `life` ends the names of its
+    attempts, so that no two lives of a scheduler use one twice."""
 
     job: Job
+    life: str = ""
     due_s: float = float("inf")
     cancelled: bool = False
     overdue: bool = False

@@ -8,7 +8,7 @@ again as soon as the scheduler is heard of. When the lease ends, all of it goes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from formation_p2p.effects import Effect
@@ -25,8 +25,8 @@ from formation_p2p.execution.effects import (
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.lessor import WINDOW, Lease
 from formation_p2p.negotiation.messages import (
+    MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,
-    Assignment,
     Cancel,
     Dispatch,
     ResultAck,
@@ -36,38 +36,39 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.parts import Parts
 from formation_p2p.negotiation.session import Send
+from formation_p2p.negotiation.under_way import UnderWay
 from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
-# Payloads under way, and results not yet acknowledged, of one lease: two of the largest each. A
-# lease takes 64 MiB of the machine's memory at the least, so that what the node keeps for its
-# leases stays below what they reserve.
-MAX_UNDER_WAY_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
+# Results not yet acknowledged, of one lease: as much as may be under way (under_way.py).
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
+# Attempts that are remembered, under way or with results not yet acknowledged: those of one window
+# may all end while those of the next come. One message carries as many (negotiation/messages.py).
+MAX_REMEMBERED: Final = 2 * WINDOW
 # Results in one message: whatever else waits for the stream waits no longer than for this much.
 BATCH_BYTES: Final = 256 * KIB
 
 
 @dataclass(slots=True)
 class _Run:
-    """What goes on under one lease. `under_way` has the sizes of the payloads; `unsent` are the
-    results of the outbox that the owner may not have seen."""
+    """What goes on under one lease. `under_way` has the size of each payload, and what it shares;
+    `unsent` are the results of the outbox that the owner may not have seen."""
 
     lease: Lease
     parts: Parts = field(default_factory=Parts)
-    under_way: dict[str, int] = field(default_factory=dict)
-    under_way_bytes: int = 0
+    under_way: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    load: UnderWay = field(default_factory=UnderWay)
     outbox: dict[str, Ended] = field(default_factory=dict)
     outbox_bytes: int = 0
     unsent: set[str] = field(default_factory=set)
     paused: bool = False
 
-    def has_room_for(self, assignment: Assignment) -> bool:
+    def has_room_for(self, payload: bytes, shared: bytes) -> bool:
         return (
             len(self.under_way) < WINDOW
-            and self.under_way_bytes + len(assignment.payload) <= MAX_UNDER_WAY_BYTES
+            and len(self.under_way) + len(self.outbox) < MAX_REMEMBERED
+            and self.load.has_room_for(payload, shared)
         )
 
     @property
@@ -97,12 +98,12 @@ class Executions:
             if shared is None:
                 problem = f"part {assignment.part} is not here; dispatch it again"
                 refused.append(_not_run(attempt_id, problem))
-            elif not run.has_room_for(assignment):
+            elif not run.has_room_for(assignment.payload, shared):
                 problem = f"{len(run.under_way)} attempts wait under this lease; wait for one"
                 refused.append(_not_run(attempt_id, problem))
             else:
-                run.under_way[attempt_id] = len(assignment.payload)
-                run.under_way_bytes += len(assignment.payload)
+                run.under_way[attempt_id] = len(assignment.payload), shared
+                run.load.add(len(assignment.payload), shared)
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
                 work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
         effects: list[Effect] = []
@@ -141,7 +142,7 @@ class Executions:
         for attempt_id in message.attempt_ids:
             ended = run.outbox.pop(attempt_id, None)
             if ended is not None:
-                run.outbox_bytes -= len(ended.outcome.result)
+                run.outbox_bytes -= _bytes_of(ended)
                 run.unsent.discard(attempt_id)
         if not run.paused or run.outbox_is_full:
             return []
@@ -189,13 +190,13 @@ class Executions:
             return []  # its lease ended first: nobody may have the result
         results: list[Ended] = []
         for ended in event.ended:
-            payload_bytes = run.under_way.pop(ended.attempt_id, None)
-            if payload_bytes is None:
+            known = run.under_way.pop(ended.attempt_id, None)
+            if known is None:
                 continue
-            run.under_way_bytes -= payload_bytes
+            run.load.remove(*known)
             kept = _bounded(ended)
             run.outbox[kept.attempt_id] = kept
-            run.outbox_bytes += len(kept.outcome.result)
+            run.outbox_bytes += _bytes_of(kept)
             results.append(kept)
         cause = "attempts ended"
         effects = self._tell(run, results, cause)
@@ -203,6 +204,10 @@ class Executions:
             run.paused = True
             effects.append(Pause(event.lease_id, cause=cause))
         return effects
+
+    def under_way(self, lease_id: str) -> int:
+        run = self._runs.get(lease_id)
+        return 0 if run is None else len(run.under_way)
 
     def drop(self, lease_id: str) -> None:
         """The lease ended. What still runs under it, the shell is killing."""
@@ -231,23 +236,34 @@ def _batches(ended: Iterable[Ended]) -> Iterable[tuple[Ended, ...]]:
     batch: list[Ended] = []
     batch_bytes = 0
     for each in ended:
-        if batch and batch_bytes + len(each.outcome.result) > BATCH_BYTES:
+        size = _bytes_of(each)
+        if batch and batch_bytes + size > BATCH_BYTES:
             yield tuple(batch)
             batch, batch_bytes = [], 0
         batch.append(each)
-        batch_bytes += len(each.outcome.result)
+        batch_bytes += size
     if batch:
         yield tuple(batch)
 
 
+def _bytes_of(ended: Ended) -> int:
+    """At the most, as it travels: a character has up to four."""
+    outcome = ended.outcome
+    message = outcome.message if isinstance(outcome, Failed) else ""
+    return len(outcome.result) + 4 * len(message)
+
+
 def _bounded(ended: Ended) -> Ended:
-    """What travels. A driver may be anybody's, and a result too large would cost the stream."""
-    result_bytes = len(ended.outcome.result)
-    if result_bytes <= MAX_RESULT_BYTES:
-        return ended
-    problem = f"the result has {result_bytes} bytes, of at most {MAX_RESULT_BYTES}"
-    outcome: Outcome = Failed(FailureKind.OUTPUT, problem)
-    return Ended(ended.attempt_id, outcome, ended.ran_us)
+    """What travels. A driver may be anybody's, and what is too large would cost the stream."""
+    outcome = ended.outcome
+    result_bytes = len(outcome.result)
+    if result_bytes > MAX_RESULT_BYTES:
+        problem = f"the result has {result_bytes} bytes, of at most {MAX_RESULT_BYTES}"
+        return replace(ended, outcome=Failed(FailureKind.OUTPUT, problem))
+    if isinstance(outcome, Failed) and len(outcome.message) > MAX_MESSAGE_CHARS:
+        end = outcome.message[-MAX_MESSAGE_CHARS:]
+        return replace(ended, outcome=replace(outcome, message=end))
+    return ended
 
 
 def _not_run(attempt_id: str, problem: str) -> Ended:

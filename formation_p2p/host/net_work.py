@@ -38,8 +38,9 @@ BACKLOG_BYTES: Final = 256 * KIB
 JOINED_BYTES: Final = 64 * KIB
 # To reach a peer and agree on the protocol, before what is queued for it is given up.
 OPEN_S: Final = 20.0
-# Nobody acknowledges frames here: those written so shortly before a stream broke may be lost.
-UNSURE_S: Final = 30.0
+# Nobody acknowledges frames here: those written so shortly before a stream broke may be lost. That
+# is longer than it takes to find that a peer has fallen silent (UNACKNOWLEDGED_MS of net_tcp.py).
+UNSURE_S: Final = 45.0
 
 Received = Callable[[Contact, bytes], None]
 Undelivered = Callable[[PeerId, str], None]

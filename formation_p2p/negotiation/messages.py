@@ -47,7 +47,7 @@ MAX_MESSAGE_CHARS: Final = 16_384
 MAX_INT: Final = 2**63 - 1
 # Attempts under way under one lease. A scheduler keeps a record of each; many more than hide
 # the longest round trip behind the shortest task would only be taken from other workers.
-MAX_WINDOW: Final = 4096
+MAX_WINDOW: Final = MAX_BATCH
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 

@@ -60,6 +60,7 @@ from formation_p2p.peer.events import (
     Submit,
     Tick,
 )
+from formation_p2p.peer.status import Status, status_of
 from formation_p2p.peer.worker import Worker
 from formation_p2p.placement.decision import decide
 from formation_p2p.records.profile import SignedProfile
@@ -118,6 +119,17 @@ class Peer:
         self._due_s = self._next_due()
         return effects
 
+    def status(self, now: Moment) -> Status:
+        """What it is doing, for whoever looks on. Changes nothing."""
+        worker = self._worker
+        return status_of(
+            self._scheduler.jobs(),
+            self._scheduler.slots(),
+            () if worker is None else worker.granted(),
+            None if worker is None else worker.free,
+            now,
+        )
+
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
         return self._due_s
@@ -161,7 +173,8 @@ class Peer:
             case Submit(job):
                 return self._submit(job, now)
             case Resume(jobs, leases):
-                return self._scheduler.resume(jobs, leases, now)
+                life = f".{self._rng.getrandbits(24):06x}"
+                return self._scheduler.resume(jobs, leases, life, now)
             case CancelJob(job_id):
                 return self._scheduler.cancel(job_id, now)
             case Explain():

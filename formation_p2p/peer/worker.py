@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 from formation_p2p.capability.buckets import buckets_of
@@ -32,6 +32,7 @@ from formation_p2p.negotiation.session import Send
 from formation_p2p.peer.events import Serve
 from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.refusals import Denied
+from formation_p2p.resources.capability import Capacity
 from formation_p2p.resources.requirements import Requirements
 
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
@@ -144,6 +145,14 @@ class Worker:
 
     def next_timeout(self) -> float:
         return min(self._lessor.next_timeout(), self._announcer.next_timeout())
+
+    def granted(self) -> Iterator[tuple[Lease, int]]:
+        """The leases, with how many attempts are under way on each."""
+        return ((lease, self._executions.under_way(lease.lease_id)) for lease in self._lessor)
+
+    @property
+    def free(self) -> Capacity:
+        return self._lessor.ledger.free
 
     @property
     def has_leases(self) -> bool:

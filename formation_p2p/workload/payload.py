@@ -14,8 +14,8 @@ from formation_p2p.units import MIB, format_bytes
 # of it leaves room for whatever else the message grows to hold.
 MAX_RESULT_BYTES: Final = 8 * MIB
 
-# The deepest here is a map in a map.
-_MAX_DEPTH: Final = 4
+# The deepest here are the addresses of a source of a blob, in the map of inputs.
+_MAX_DEPTH: Final = 6
 
 
 class _NoTags(dict[int, Any]):

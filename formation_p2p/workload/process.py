@@ -21,6 +21,7 @@ import cbor2
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.units import KIB
+from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.payload import MAX_RESULT_BYTES, check_size, decode_cbor
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
@@ -36,8 +37,10 @@ MAX_NAME_BYTES: Final = 255
 # The end of what a process printed, kept with its result; the whole is streamed while it runs.
 MAX_TAIL_BYTES: Final = 64 * KIB
 
-_SPEC_FIELDS: Final = frozenset({"argv", "env", "stdin", "files_in", "files_out"})
-_RESULT_FIELDS: Final = frozenset({"exit_code", "files", "stdout_tail", "stderr_tail"})
+_SPEC_FIELDS: Final = frozenset(
+    {"argv", "env", "stdin", "files_in", "files_out", "inputs", "outputs"}
+)
+_RESULT_FIELDS: Final = frozenset({"exit_code", "files", "stdout_tail", "stderr_tail", "outputs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,21 @@ class ProcessSpec:
     """One process: `argv[0]` is looked up in PATH; `env` is added to the driver's own minimum.
 
     `stdin` of None is an empty input. `files_in` are there, executable, when it starts;
-    `files_out` must be there when it has ended with 0.
+    `files_out` must be there when it has ended with 0. `inputs` and `outputs` are likewise, but by
+    content, and so of any size: the worker fetches the former from whoever has them, may only
+    read and execute them, and keeps the latter for whoever fetches them.
     """
 
     driver: ClassVar[str] = "process"
+    shared: ClassVar[bytes] = b""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = None
     files_in: Mapping[str, bytes] = field(default_factory=dict)
     files_out: tuple[str, ...] = ()
+    inputs: Mapping[str, Blob] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_count("argv", self.argv, MAX_ARGUMENTS)
@@ -71,8 +79,12 @@ class ProcessSpec:
         if self.stdin is not None:
             _check_bytes("stdin", self.stdin)
         _check_files("files_in", self.files_in)
+        _check_blobs("inputs", self.inputs)
+        _check_names("inputs", (*self.files_in, *self.inputs))
         _check_count("files_out", self.files_out, MAX_FILES)
+        _check_count("outputs", self.outputs, MAX_FILES)
         _check_names("files_out", self.files_out)
+        _check_names("outputs", (*self.files_out, *self.outputs))
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
@@ -85,6 +97,8 @@ class ProcessSpec:
                     "stdin": self.stdin,
                     "files_in": dict(self.files_in),
                     "files_out": list(self.files_out),
+                    "inputs": {name: blob.pack() for name, blob in self.inputs.items()},
+                    "outputs": list(self.outputs),
                 }
             ),
             MAX_PAYLOAD_BYTES,
@@ -100,22 +114,28 @@ class ProcessSpec:
             stdin=fields["stdin"],
             files_in=_map_of("files_in", fields["files_in"]),
             files_out=_tuple_of("files_out", fields["files_out"]),
+            inputs=_blobs_of("inputs", fields["inputs"]),
+            outputs=_tuple_of("outputs", fields["outputs"]),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """How a process ended. `exit_code` is minus the signal's number where a signal ended it."""
+    """How a process ended. `exit_code` is minus the signal's number where a signal ended it.
+    `outputs` are to be fetched from the worker, which keeps them for an hour at least."""
 
     exit_code: int
     files: Mapping[str, bytes] = field(default_factory=dict)
     stdout_tail: bytes = b""
     stderr_tail: bytes = b""
+    outputs: Mapping[str, Blob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
             raise InvalidInput("exit_code", "is no exit status from -64 to 255")
         _check_files("files", self.files)
+        _check_blobs("outputs", self.outputs)
+        _check_names("outputs", self.outputs)
         for name, tail in (("stdout_tail", self.stdout_tail), ("stderr_tail", self.stderr_tail)):
             _check_bytes(name, tail)
             if len(tail) > MAX_TAIL_BYTES:
@@ -131,6 +151,7 @@ class ProcessResult:
                     "files": dict(self.files),
                     "stdout_tail": self.stdout_tail,
                     "stderr_tail": self.stderr_tail,
+                    "outputs": {name: blob.pack() for name, blob in self.outputs.items()},
                 }
             ),
             MAX_RESULT_BYTES,
@@ -145,6 +166,7 @@ class ProcessResult:
             files=_map_of("files", fields["files"]),
             stdout_tail=fields["stdout_tail"],
             stderr_tail=fields["stderr_tail"],
+            outputs=_blobs_of("outputs", fields["outputs"]),
         )
 
 
@@ -158,6 +180,10 @@ def _tuple_of(name: str, value: object) -> tuple[Any, ...]:
     if type(value) is not list:
         raise InvalidInput(name, "is no list")
     return tuple(value)
+
+
+def _blobs_of(name: str, value: object) -> dict[Any, Blob]:
+    return {key: Blob.unpack(each) for key, each in _map_of(name, value).items()}
 
 
 def _check_fields(name: str, fields: dict[Any, Any], expected: frozenset[str]) -> None:
@@ -193,6 +219,13 @@ def _check_files(name: str, files: Mapping[str, bytes]) -> None:
     _check_names(name, files)
     for content in files.values():
         _check_bytes(name, content)
+
+
+def _check_blobs(name: str, blobs: Mapping[str, Blob]) -> None:
+    _check_count(name, blobs, MAX_FILES)
+    for blob in blobs.values():
+        if type(blob) is not Blob:
+            raise InvalidInput(name, f"holds a {type(blob).__name__} where a Blob belongs")
 
 
 def _check_names(name: str, files: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.keyspace import Key, key_of
+from formation_p2p.resources.bounds import check_amount
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
 
@@ -24,7 +25,7 @@ MAX_DEADLINE_S: Final = 365 * 24 * 3600
 MAX_PRICE_MICRO: Final = 2**63 - 1
 # Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
 # (negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
-MAX_TASK_ID_CHARS: Final = 120
+MAX_TASK_ID_CHARS: Final = 100
 # What a task has of a machine at the least, whatever it asks for: an interpreter that imports
 # little needs 20 MiB.
 MIN_MEMORY_BYTES: Final = 64 * MIB
@@ -93,9 +94,8 @@ class Job:
             raise InvalidInput("priority", f"{self.priority} is not in 0 to {MAX_PRIORITY}")
         if self.deadline_s is not None and not 0 < self.deadline_s <= MAX_DEADLINE_S:
             raise InvalidInput("deadline", f"{self.deadline_s} s is not in 0 to {MAX_DEADLINE_S} s")
-        if self.max_price_micro is not None and not 0 <= self.max_price_micro <= MAX_PRICE_MICRO:
-            problem = f"{self.max_price_micro} is not in 0 to {MAX_PRICE_MICRO}"
-            raise InvalidInput("price", problem)
+        if self.max_price_micro is not None:
+            check_amount("price", self.max_price_micro, 0, MAX_PRICE_MICRO)
 
 
 def task_id(job_id: str, index: int) -> str:

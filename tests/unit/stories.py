@@ -25,9 +25,9 @@ from formation_p2p.peer.peer import Peer
 from formation_p2p.peer.worker import Worker
 from formation_p2p.resources.capability import Capacity, idle
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.sim.executor import Running
+from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, Run, World
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from formation_p2p.workload.task import Job, Task, task_id
 
 T = TypeVar("T")

@@ -154,7 +154,7 @@ def test_every_error_has_its_exit_code(error: FormationError, code: int) -> None
 def failed(
     why: str, kind: FailureKind | None, result: bytes = b"", lost: bool = False
 ) -> TaskResult:
-    attempt = Attempt(BOB, why, lost)
+    attempt = Attempt("j/0#1", BOB, why, lost)
     return TaskResult("j/0", "x", "failed", BOB, result, reasons=(attempt,), kind=kind)
 
 
@@ -176,6 +176,12 @@ def test_errors_of_tasks_say_who_and_why() -> None:
     error = error_of(failed("timeout: ran past its 3 s", FailureKind.TIMEOUT), "sleep")
     assert isinstance(error, TaskFailed)
     assert str(error) == f"sleep failed on …{BOB[-8:]}: ran past its 3 s"
+    for attempts in ((), failed("exit: killed", FailureKind.EXIT).reasons):
+        late = TaskResult("j/0", "x", "failed", reasons=attempts, kind=FailureKind.DEADLINE)
+        assert str(error_of(late, "sleep")).endswith(
+            "did not end before the deadline; allow it longer"
+        )
+        assert "did not end before its job's deadline" in str(late.error())
     small = Infeasible("memory", 8 * GIB, GIB)
     nobody = error_of(TaskResult("j/0", "x", "unplaceable", refusals=((BOB, small),)), "sleep")
     assert type(nobody) is Unplaceable
@@ -255,14 +261,14 @@ def test_a_character_cut_in_two_is_put_together() -> None:
     second = lines.line(TaskPrinted("j/0", False, "ä".encode()[1:]))
     assert first["text"] + second["text"] == "ä"
     lines.line(TaskPrinted("j/0", True, b"\xc3"))
-    lines.line(TaskPlaced("j/0", "j/0#2", BOB, True))
+    lines.line(TaskPlaced("j/0", "j/0#2", BOB, "lease", True))
     assert lines.line(TaskPrinted("j/0", True, b"a"))["text"] == "a"
 
 
 def test_events_are_json_even_where_a_result_is_nonsense() -> None:
     lines = EventLines({"j/0": "x"})
     good = ProcessResult(0, {"a": b"123"}).encode()
-    attempts = (Attempt(BOB, "exit: 1", False),)
+    attempts = (Attempt("j/0#1", BOB, "exit: 1", False),)
     told = [
         lines.line(TaskSucceeded("j/0", BOB, good, 12)),
         lines.line(TaskSucceeded("j/0", BOB, b"nonsense", 12)),

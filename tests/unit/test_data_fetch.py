@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,6 @@ from formation_p2p.data.fetch import (
     SLOW_S,
     STALL_S,
     TICK_S,
-    WINDOW_CHUNKS,
     ChunkStored,
     CloseSource,
     Effect,
@@ -54,6 +55,14 @@ def manifest(chunks: int) -> Manifest:
 def blob(chunks: int, *sources: Contact) -> Blob:
     made = manifest(chunks).blob
     return Blob(made.cid, made.size_bytes, sources)
+
+
+@pytest.fixture(autouse=True)
+def four_at_a_time() -> Iterator[None]:
+    """So that the stories are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetching, "WINDOW_CHUNKS", 4)
+        yield
 
 
 class Story:
@@ -133,7 +142,7 @@ def test_those_whom_a_source_knows_to_have_it_are_asked_as_well() -> None:
 
 
 def test_no_more_sources_are_opened_than_there_is_work_for() -> None:
-    story = Story(WINDOW_CHUNKS, A, B)
+    story = Story(fetching.WINDOW_CHUNKS, A, B)
     assert story.begin() == wants(ALICE, 0, 1, 2, 3)
 
 
@@ -303,7 +312,7 @@ def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObjec
                 case WantChunk(peer, index):
                     assert index not in stored
                     open_[peer].add(index)
-                    assert len(open_[peer]) <= WINDOW_CHUNKS
+                    assert len(open_[peer]) <= fetching.WINDOW_CHUNKS
                 case CloseSource(peer):
                     del open_[peer]
                 case Inspect():

@@ -68,16 +68,17 @@ def test_a_sign_of_life_wakes_the_group_when_the_wait_is_over() -> None:
     assert group.wake_s == 6.0
 
 
-def test_who_leaves_is_a_candidate_again_with_a_new_profile() -> None:
+def test_who_leaves_is_a_candidate_again_once_found_and_with_a_new_profile_at_once() -> None:
     group = group_of(ALICE)
     group.back_off(ALICE.peer_id, Leaving(), at(0))
     known = []
     for sequence in (1, 2):
-        known.append((group.has_candidates, group.reasons()))
+        known.append((group.has_candidates, group.reasons(), group.next_askable_s()))
         group.learn((ranked(ALICE, sequence),), ())
-    known.append((group.has_candidates, group.reasons()))
-    left = (False, ((ALICE.peer_id, Leaving()),))
-    assert known == [left, left, (True, ())]
+    known.append((group.has_candidates, group.reasons(), group.next_askable_s()))
+    why = ((ALICE.peer_id, Leaving()),)
+    never = float("inf")
+    assert known == [(False, why, never), (True, why, 1.0), (True, (), never)]
 
 
 def test_a_worker_that_fails_tasks_gets_no_more_while_another_may_take_them() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.group import MAX_STEAL_SCAN, MAX_WORKERS, Group
+from formation_p2p.dispatch.group import HORIZON_S, MAX_STEAL_SCAN, MAX_WORKERS, PIPELINE, Group
 from formation_p2p.dispatch.job_events import Attempt
 from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
@@ -71,7 +74,7 @@ def held_by(worker: Contact) -> HeldLease:
 
 def next_for(group: Group, worker: Contact, now_s: float = 0) -> TaskRun | None:
     """The one task that a free worker takes."""
-    taken = group.take(worker.peer_id, 1, MIB, at(now_s))
+    taken = list(group.take(worker.peer_id, 1, lambda run: True, at(now_s)))
     assert len(taken) <= 1
     return taken[0][0] if taken else None
 
@@ -271,3 +274,81 @@ def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
     assert group.is_idle
     group.committing.add(ALICE.peer_id)
     assert not group.is_idle
+
+
+# -- how long they take ---------------------------------------------------------------------
+
+
+def window_of(size: int) -> Slot:
+    lease = held_by(ALICE)
+    lease.window = size
+    return Slot(lease)
+
+
+def test_as_much_is_under_way_as_hides_the_round_trip() -> None:
+    group, slot = group_of(ALICE), window_of(512)
+    assert (group.mean_s, group.depth(slot)) == (float("inf"), PIPELINE)
+    group.took(0.001)
+    assert group.depth(slot) == round(HORIZON_S / 0.001)
+    group.took(0.0)
+    group._mean_s = 0.0
+    assert group.depth(slot) == 512
+    group.took(5.0)
+    assert group.depth(slot) == PIPELINE
+
+
+def test_a_worker_gets_no_more_than_it_says_it_takes() -> None:
+    group = group_of(ALICE)
+    assert [group.depth(window_of(size)) for size in (1, 2, 3)] == [1, 2, 2]
+    group.took(0.001)
+    assert [group.depth(window_of(size)) for size in (1, 7, 512)] == [1, 7, 100]
+
+
+def test_a_longer_task_counts_at_once_and_shorter_ones_bit_by_bit() -> None:
+    group = group_of(ALICE)
+    means = []
+    for ran_s in (1.0, 3.0, 1.0, 1.0):
+        group.took(ran_s)
+        means.append(round(group.mean_s, 6))
+    assert means == [1.0, 3.0, 2.6, 2.28]
+
+
+# -- how much is taken ----------------------------------------------------------------------
+
+
+def taken(group: Group, worker: Contact, count: int, room_bytes: int) -> list[tuple[str, bool]]:
+    under_way: list[TaskRun] = []
+
+    def fits(run: TaskRun) -> bool:
+        return sum(len(each.task.payload) for each in (*under_way, run)) <= room_bytes
+
+    ids = []
+    for run, nearest in group.take(worker.peer_id, count, fits, at(0)):
+        under_way.append(run)
+        ids.append((run.task.task_id, nearest))
+    return ids
+
+
+def test_its_own_tasks_come_first_and_are_told_from_those_of_others() -> None:
+    group = group_of(ALICE, CAROL)
+    own, others = near(ALICE, CAROL, count=2), near(CAROL, ALICE, count=3)
+    for run in (*others, *own):
+        group.wait(run)
+    mine = [(run.task.task_id, True) for run in own]
+    theirs = [(run.task.task_id, False) for run in others]
+    assert taken(group, ALICE, 1, MIB) == mine[:1]
+    assert taken(group, ALICE, 3, MIB) == mine[1:] + theirs[:2]
+    assert taken(group, ALICE, 9, MIB) == theirs[2:]
+    assert taken(group, ALICE, 9, MIB) == []
+
+
+@pytest.mark.parametrize("whose", [ALICE, CAROL])
+def test_no_more_bytes_are_taken_than_there_is_room_for(whose: Contact) -> None:
+    group = group_of(ALICE, CAROL)
+    other = CAROL if whose is ALICE else ALICE
+    for run in near(whose, other, count=3):  # each has a payload of its number
+        run.task = replace(run.task, payload=bytes(10))
+        group.wait(run)
+    assert len(taken(group, ALICE, 9, 9)) == 0
+    assert len(taken(group, ALICE, 9, 25)) == 2
+    assert len(taken(group, ALICE, 9, 10)) == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.dispatch.job_events import (
     Attempt,
@@ -12,6 +14,7 @@ from formation_p2p.dispatch.job_events import (
     JobEvent,
     TaskCancelled,
     TaskGaveUp,
+    TaskRecalled,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
@@ -22,7 +25,7 @@ from formation_p2p.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, TaskSt
 from formation_p2p.errors import InvalidInput
 from formation_p2p.refusals import Leaving
 from formation_p2p.workload.outcome import Failed, FailureKind
-from tests.unit.stories import ALICE, CAROL, at, job
+from tests.unit.stories import ALICE, CAROL, END, at, job
 
 ATTEMPT = "an attempt"
 EXIT = Failed(FailureKind.EXIT, "exit code 1", b"so far")
@@ -121,7 +124,9 @@ def test_a_failure_is_tried_again_up_to_the_limit_of_the_task() -> None:
 
 def test_what_does_not_parse_is_not_tried_again() -> None:
     bob = Bob()
-    assert not bob.jobs.failed(bob.runs[0], ATTEMPT, ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR"))
+    assert not bob.jobs.failed(
+        bob.runs[0], ATTEMPT, ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR")
+    )
     attempt = Attempt(ATTEMPT, ALICE.peer_id, "invalid: no CBOR", lost=False)
     assert bob.told()[0] == TaskGaveUp("job/0", (attempt,), FailureKind.INVALID, b"")
 
@@ -172,13 +177,160 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
     bob = Bob(tasks=3)
     bob.job.cancelled = True
     failed, lost, returned = bob.runs
-    assert not bob.jobs.failed(failed, ATTEMPT, ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed"))
+    assert not bob.jobs.failed(
+        failed, ATTEMPT, ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed")
+    )
     assert not bob.jobs.lost(lost, ATTEMPT, ALICE.peer_id, "it broke")
     assert not bob.jobs.returned(returned, ATTEMPT, ALICE.peer_id, "it broke")
     assert bob.told() == [
         *(TaskCancelled(f"job/{n}") for n in range(3)),
         JobEnded(0, 0, 0, 3),
     ]
+
+
+def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None:
+    bob = Bob(tasks=4)
+    bob.job.overdue = True
+    waiting, failed, lost, recalled = bob.runs
+    waiting.move("retry")
+    bob.jobs.stopped(waiting)
+    assert not bob.jobs.failed(failed, "a", ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed"))
+    assert not bob.jobs.lost(lost, "b", ALICE.peer_id, "it broke")
+    assert not bob.jobs.recalled(recalled, "c")
+    killed = Attempt("a", ALICE.peer_id, "cancelled: killed", lost=False)
+    broke = Attempt("b", ALICE.peer_id, "it broke", lost=True)
+    assert bob.told() == [
+        TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
+        TaskGaveUp("job/1", (killed,), FailureKind.DEADLINE, b""),
+        TaskGaveUp("job/2", (broke,), FailureKind.DEADLINE, b""),
+        TaskGaveUp("job/3", (), FailureKind.DEADLINE, b""),
+        JobEnded(0, 4, 0, 0),
+    ]
+
+
+def test_a_job_is_overdue_once_from_its_deadline_on() -> None:
+    jobs = Jobs()
+    assert jobs.next_deadline_s() == float("inf")
+    late = jobs.begin(job(deadline_s=5.0), at(10))
+    jobs.begin(job(job_id="later", deadline_s=9.0), at(10))
+    jobs.begin(job(job_id="never"), at(10))
+    assert jobs.next_deadline_s() == 15
+    assert jobs.overdue(at(14.9)) == []
+    assert jobs.overdue(at(15)) == [late]
+    assert late.overdue
+    assert jobs.overdue(at(15)) == []
+    assert jobs.next_deadline_s() == 19
+
+
+# -- more than one attempt at once ----------------------------------------------------------
+
+
+def test_while_another_attempt_is_under_way_none_ends_the_task() -> None:
+    bob = Bob(attempts=1)
+    (run,) = bob.runs
+    run.copies = 1
+    assert not bob.jobs.failed(run, "a", ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR"))
+    assert not bob.jobs.lost(run, "b", ALICE.peer_id, "it broke")
+    assert not bob.jobs.returned(run, "c", ALICE.peer_id, "it gave way")
+    assert not bob.jobs.recalled(run, "d")
+    assert run.state is TaskState.DISPATCHED  # a result of the other one counts
+    bob.jobs.succeeded(run, CAROL.peer_id, b"2", 10)
+    assert [type(event) for event in bob.told()] == [
+        TaskRetried,
+        TaskRetried,
+        TaskRetried,
+        TaskRecalled,
+        TaskSucceeded,
+        JobEnded,
+    ]
+
+
+def test_the_last_attempt_that_fails_ends_it() -> None:
+    bob = Bob(attempts=1)
+    (run,) = bob.runs
+    run.copies = 1
+    assert not bob.jobs.failed(run, "a", ALICE.peer_id, EXIT)
+    run.copies = 0
+    assert not bob.jobs.failed(run, "b", CAROL.peer_id, EXIT)
+    retried, gave_up, _ = bob.told()
+    assert isinstance(retried, TaskRetried)
+    assert isinstance(gave_up, TaskGaveUp)
+    assert [each.attempt_id for each in gave_up.attempts] == ["a", "b"]
+
+
+def test_what_is_taken_back_before_it_began_waits_again_and_does_not_count() -> None:
+    bob = Bob(attempts=1)
+    (run,) = bob.runs
+    for number in range(20):
+        assert bob.jobs.recalled(run, f"{number}")
+        assert run.state is TaskState.WAITING
+        run.move("dispatch")
+    assert run.attempts == ()
+    assert bob.told() == [TaskRecalled("job/0", f"{number}") for number in range(20)]
+    bob.job.cancelled = True
+    assert not bob.jobs.recalled(run, "last")
+    assert bob.told() == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+
+
+def state_of(run: TaskRun) -> TaskState:
+    return run.state
+
+
+HAPPENINGS = st.lists(
+    st.sampled_from(
+        ["place", "succeed", "fail", "invalid", "lose", "return", "recall", "cancel", "overdue"]
+    ),
+    max_size=30,
+)
+
+
+@given(HAPPENINGS)
+def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> None:
+    """Of up to three attempts at once. In the end whatever is under way fails."""
+    bob = Bob(attempts=2)
+    (run,) = bob.runs
+    run.copies, waits = 1, False
+    for number, what in enumerate([*story, *["fail"] * 9]):
+        if what == "place":
+            if waits or (run.state is TaskState.DISPATCHED and 0 < run.copies < 3):
+                run.move("dispatch")
+                run.copies, waits = run.copies + 1, False
+            continue
+        if what in ("cancel", "overdue"):
+            bob.job.cancelled |= what == "cancel"
+            bob.job.overdue |= what == "overdue"
+            if waits:
+                bob.jobs.stopped(run)
+                waits = False
+            continue
+        if what == "fail" and waits and number >= len(story):
+            run.move("dispatch")
+            run.copies, waits = run.copies + 1, False
+        if run.copies == 0:
+            continue
+        run.copies -= 1
+        if run.state is not TaskState.DISPATCHED:
+            continue  # as the scheduler has it: it counts nothing any more
+        worker, name = ALICE.peer_id, f"attempt {number}"
+        match what:
+            case "succeed":
+                bob.jobs.succeeded(run, worker, b"", 1)
+            case "fail":
+                waits = bob.jobs.failed(run, name, worker, EXIT)
+            case "invalid":
+                invalid = Failed(FailureKind.INVALID, "no CBOR")
+                waits = bob.jobs.failed(run, name, worker, invalid)
+            case "lose":
+                waits = bob.jobs.lost(run, name, worker, "it broke")
+            case "return":
+                waits = bob.jobs.returned(run, name, worker, "it gave way")
+            case "recall":
+                waits = bob.jobs.recalled(run, name)
+        assert waits == (state_of(run) is TaskState.WAITING)
+    told = bob.told()
+    assert len([event for event in told if isinstance(event, END)]) == 1
+    assert isinstance(told[-1], JobEnded)
+    assert bob.jobs.named("job") is None
 
 
 # -- bounds ---------------------------------------------------------------------------------

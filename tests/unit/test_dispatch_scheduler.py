@@ -19,7 +19,7 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.dispatch.jobs import MAX_LOST
-from formation_p2p.dispatch.scheduler import MAX_PRINTED_BYTES
+from formation_p2p.dispatch.scheduler import LINGER_S, MAX_PRINTED_BYTES
 from formation_p2p.execution.effects import ExecutionOutput
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import distance
@@ -39,13 +39,14 @@ from formation_p2p.negotiation.messages import (
     TaskStarted,
 )
 from formation_p2p.negotiation.session import Received, Undelivered
-from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving
+from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
+from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving, Preempted
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job, Task
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from tests.unit.stories import (
     NEEDS,
     ends,
@@ -59,6 +60,7 @@ from tests.unit.stories import (
     peer_of,
     town,
     where,
+    worker_of,
     workers_of,
 )
 
@@ -105,7 +107,7 @@ def test_one_task_goes_to_the_nearest_worker_in_four_messages() -> None:
         assert [type(x) for x in passed(world, "bob", each)] == [PlacementRequest, Release]
 
 
-def test_the_whole_story_is_told_in_order_and_the_lease_given_back_at_once() -> None:
+def test_the_whole_story_is_told_in_order_and_the_lease_given_back_soon() -> None:
     world = town(alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     her = alice.identity.peer_id
@@ -724,3 +726,239 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
         assert bob.told == []
     world.elapse(5)
     assert all_succeeded(bob, 1)
+
+
+# -- how much is under way ------------------------------------------------------------------
+
+
+def quickly(seconds: float, **cores: int) -> World:
+    """Workers whose tasks take so long, and echo their payload."""
+    return town(3, lambda x: (seconds, Succeeded(x.payload)), **(cores or {"alice": 1}))
+
+
+def batches(world: World, name: str = "alice") -> list[int]:
+    """How many tasks came with each message."""
+    return [len(each.assignments) for each in only(passed(world, "bob", name), Dispatch)]
+
+
+def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> None:
+    world = quickly(0.001)
+    bob = world.nodes["bob"]
+    bob.submit(job(1000))
+    world.elapse(5)
+    assert all_succeeded(bob, 1000)
+    sizes = batches(world)
+    assert sizes[:2] == [1, 1]  # one runs, and one waits behind it
+    assert max(sizes) >= 50
+    assert len(sizes) < 30
+    (leased,) = only(passed(world, "alice", "bob"), Leased)[:1]
+    assert leased.window >= 100
+
+
+def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> None:
+    world = quickly(0.01)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(100))
+    most = 0
+    for _ in range(150):
+        world.elapse(0.01)
+        under_way = [len(r.under_way) for r in worker_of(alice)._executions._runs.values()]
+        most = max([most, *under_way])
+    assert all_succeeded(bob, 100)
+    assert 5 <= most <= 10
+
+
+def test_more_goes_out_when_half_of_it_is_done() -> None:
+    world = quickly(0.01)
+    bob = world.nodes["bob"]
+    bob.submit(job(200))
+    world.elapse(3)
+    assert all_succeeded(bob, 200)
+    middle = batches(world)[4:-4]
+    assert min(middle) >= 3  # of ten
+
+
+def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
+    world = quickly(0.3)
+    bob = world.nodes["bob"]
+    most = 0
+
+    def look(node: SimNode, event: object, effects: object) -> None:
+        nonlocal most
+        for group in peer_of(bob)._scheduler._groups.values():
+            for slot in group.slots.values():
+                payloads = [len(run.task.payload) for run in slot.attempts.values()]
+                assert slot.load.total_bytes == sum(payloads)
+                most = max(most, slot.load.total_bytes)
+
+    world.witness = look
+    size = MAX_PAYLOAD_BYTES // 2 + 1
+    tasks = tuple(Task(f"job/{n}", NEEDS, bytes(size)) for n in range(6))
+    bob.submit(Job("job", tasks))
+    world.elapse(5)
+    assert bob.told[-1] == JobEnded(6, 0, 0, 0)
+    assert size <= most <= MAX_UNDER_WAY_BYTES
+    assert len(only(bob.told, TaskRetried)) == 0  # the worker refused none
+
+
+def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() -> None:
+    world = quickly(0.2)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    function = bytes(10_000)
+    bob.submit(job(20, shared=function))
+    world.elapse(1)
+    dispatches = only(passed(world, "bob", "alice"), Dispatch)
+    assert len(dispatches) > 3
+    assert [d.parts for d in dispatches if d.parts] == [((1, function),)]
+    world.tell(bob, Undelivered(alice.identity.peer_id, "connection reset"))
+    world.elapse(6)
+    assert all_succeeded(bob, 20)
+    dispatches = only(passed(world, "bob", "alice"), Dispatch)
+    assert [d.parts for d in dispatches if d.parts] == [((1, function),), ((2, function),)]
+
+
+def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
+    world = quickly(0.002)
+    bob = world.nodes["bob"]
+    tasks = tuple(Task(f"job/{n}", NEEDS, b"%d" % n, shared=b"f%d" % n) for n in range(100))
+    bob.submit(Job("job", tasks))
+    world.elapse(3)
+    assert all_succeeded(bob, 100)
+    assert only(bob.told, TaskRetried) == []
+
+
+def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batches() -> None:
+    world = quickly(0.0)
+    bob = world.nodes["bob"]
+    bob.submit(job(500))
+    world.elapse(3)
+    assert all_succeeded(bob, 500)
+    ended = only(passed(world, "alice", "bob"), TasksEnded)
+    acks = only(passed(world, "bob", "alice"), ResultAck)
+    assert [[each.attempt_id for each in e.ended] for e in ended] == [
+        [*a.attempt_ids] for a in acks
+    ]
+    assert len(acks) < 50
+
+
+# -- leases that are kept for a moment ------------------------------------------------------
+
+
+def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
+    world = quickly(0.01)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    for n in range(5):
+        bob.submit(job(job_id=f"call {n}"))
+        world.elapse(0.2)
+        assert len(only(bob.told, JobEnded)) == n + 1
+    assert len(only(passed(world, "alice", "bob"), Leased)) == 1
+    world.elapse(LINGER_S - 0.15)
+    assert len(only(passed(world, "bob", "alice"), Release)) == 1
+    world.elapse(0.1)
+    assert is_idle(alice)
+
+
+def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> None:
+    world = quickly(0.01)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.1)
+    assert only(passed(world, "bob", "alice"), Release) == []
+    bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
+    world.elapse(0.15)
+    assert len(only(bob.told, TaskSucceeded)) == 2
+
+
+def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
+    world = quickly(2.0, alice=2)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.5)
+    bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
+    world.elapse(6)
+    assert len(only(bob.told, TaskSucceeded)) == 2
+    assert only(bob.told, WorkerLost) == []
+
+
+# -- giving way -----------------------------------------------------------------------------
+
+
+def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> None:
+    world = quickly(4.0)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(2, attempts=1))
+    for _ in range(MAX_LOST + 1):
+        while not alice.running:
+            world.elapse(0.5)
+        ((lease_id, _),) = alice.running
+        preempted = LeaseEnded(lease_id, Preempted(50))
+        world.tell(bob, Received(alice.contact, preempted))
+        alice.executor.fence(lease_id)
+        world.elapse(1.5)
+    retried = only(bob.told, TaskRetried)
+    assert len(retried) == 2 * (MAX_LOST + 1)
+    assert {each.attempt.why for each in retried} == {str(Preempted(50))}
+    assert only(bob.told, WorkerLost) == []
+    world.elapse(60)
+    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+
+
+# -- deadlines ------------------------------------------------------------------------------
+
+
+def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
+    world = lasting(2)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, deadline_s=3.0))
+    world.elapse(2.99)
+    ended = ends(bob)
+    assert len(only(ended.values(), TaskSucceeded)) == len(ended) == 3
+    world.elapse(0.1)
+    ended = ends(bob)
+    gave_up = only(ended.values(), TaskGaveUp)
+    assert {each.kind for each in gave_up} == {FailureKind.DEADLINE}
+    assert {len(each.attempts) for each in gave_up} == {0, 1}  # some were never placed
+    assert bob.told[-1] == JobEnded(3, 6, 0, 0)
+    world.elapse(1)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
+
+
+def test_a_deadline_passes_also_where_nobody_is_free() -> None:
+    world = lasting(60)
+    bob, eve = world.nodes["bob"], world.add("eve")
+    world.elapse(1)
+    eve.submit(job(3))
+    world.elapse(1)
+    bob.submit(job(2, deadline_s=5.0))
+    world.elapse(5.01)
+    assert bob.told == [
+        TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
+        TaskGaveUp("job/1", (), FailureKind.DEADLINE, b""),
+        JobEnded(0, 2, 0, 0),
+    ]
+
+
+def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts() -> None:
+    world = lasting(2)
+    bob = world.nodes["bob"]
+    began_s = world.now_s
+    bob.submit(job(1))
+    while not only(bob.told, TaskSucceeded):
+        world.elapse(0.001)
+    took_s = world.now_s - began_s
+    world.elapse(1)
+    bob.told.clear()
+    bob.submit(job(1, deadline_s=took_s - 0.005))
+    world.elapse(4)
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None:
+    world = quickly(1.0)
+    bob = world.nodes["bob"]
+    bob.submit(job(3, job_id="late", deadline_s=1.5))
+    bob.submit(job(3))
+    world.elapse(10)
+    ended = ends(bob)
+    assert all(isinstance(ended[f"job/{n}"], TaskSucceeded) for n in range(3))
+    assert len(only(ended.values(), TaskGaveUp)) >= 2

@@ -24,7 +24,6 @@ from formation_p2p.execution.executions import (
     BATCH_BYTES,
     MAX_OUTBOX_BYTES,
     MAX_REMEMBERED,
-    MAX_UNDER_WAY_BYTES,
     Executions,
 )
 from formation_p2p.negotiation.lessor import WINDOW, Lease, LeaseState
@@ -46,6 +45,7 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.session import Send
+from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
 from formation_p2p.resources.fits import GpuClaim
 from formation_p2p.resources.ledger import Reservation
 from formation_p2p.units import KIB
@@ -440,8 +440,8 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
             case "dispatch":
                 payload = payloads[size]
                 effects = alice.dispatched(LEASE, dispatch_of(*sorted(numbers), payload=payload))
-                for each in only(effects, Execute):
-                    for given_work in each.work:
+                for handed_over in only(effects, Execute):
+                    for given_work in handed_over.work:
                         assert given_work.attempt_id not in running
                         assert given_work.attempt_id not in waiting
                         running[given_work.attempt_id] = len(given_work.payload)
@@ -466,7 +466,7 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
                 assert {kill.attempt_id for kill in kills} == running.keys() & set(names)
         run = alice._runs.get("lease")
         if run is not None:
-            assert run.under_way == running
-            assert run.under_way_bytes == sum(running.values()) <= MAX_UNDER_WAY_BYTES
+            assert {name: size for name, (size, _) in run.under_way.items()} == running
+            assert run.load.total_bytes == sum(running.values()) <= MAX_UNDER_WAY_BYTES
             assert run.outbox.keys() == waiting
             assert run.outbox_bytes == len(b"done") * len(waiting)

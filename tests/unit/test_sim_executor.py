@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.negotiation.fencing import Fenced
 from formation_p2p.peer.events import Event
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.world import World
@@ -34,7 +35,8 @@ class Shell:
             Work(f"t#{number}", b"shared", each.encode(), timeout_s)
             for number, each in enumerate(seconds, first)
         )
-        self.executor.execute(Execute(lease_id, "process", 1000, 64, ("gpu",), work, cause="test"))
+        execute = Execute(lease_id, "process", 1000, 64, 0, False, ("gpu",), work, cause="test")
+        self.executor.execute(execute)
 
     def ended(self) -> list[tuple[float, tuple[str, ...]]]:
         return [
@@ -95,22 +97,30 @@ def test_an_attempt_ends_at_its_own_limit(shell: Shell) -> None:
 def test_one_that_is_killed_ends_once_and_makes_room(shell: Shell) -> None:
     shell.execute("5", "1")
     shell.world.elapse(1)
-    shell.executor.kill(LEASE, "t#1")
+    shell.executor.kill(LEASE, "t#1", begun=True)
     shell.world.elapse(10)
     assert shell.ended() == [(1, ("t#1",)), (2, ("t#2",))]
 
 
 def test_one_that_waits_is_taken_back(shell: Shell) -> None:
     shell.execute("1", "1", "1")
-    shell.executor.kill(LEASE, "t#2")
+    shell.executor.kill(LEASE, "t#2", begun=True)
     shell.world.elapse(10)
     assert shell.ended() == [(0, ("t#2",)), (1, ("t#1",)), (2, ("t#3",))]
 
 
+def test_one_that_has_begun_may_be_left_to_its_end(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.executor.kill(LEASE, "t#1", begun=False)
+    shell.executor.kill(LEASE, "t#2", begun=False)
+    shell.world.elapse(10)
+    assert shell.ended() == [(0, ("t#2",)), (1, ("t#1",))]
+
+
 def test_a_kill_of_what_is_not_there_changes_nothing(shell: Shell) -> None:
-    shell.executor.kill("no lease", "t#1")
+    shell.executor.kill("no lease", "t#1", begun=True)
     shell.execute("1")
-    shell.executor.kill(LEASE, "t#9")
+    shell.executor.kill(LEASE, "t#9", begun=True)
     shell.world.elapse(10)
     assert shell.ended() == [(1, ("t#1",))]
 
@@ -142,3 +152,30 @@ def test_who_is_dead_tells_nothing(shell: Shell) -> None:
     shell.executor.stop()
     shell.world.elapse(10)
     assert (shell.told, shell.executor.running) == ([], {})
+
+
+def test_what_runs_while_a_lease_is_fenced_ends_with_it_and_is_not_told(shell: Shell) -> None:
+    shell.execute("1", "9")
+    shell.execute("3", lease_id="another")
+    shell.executor.fence(LEASE, 2.0)
+    shell.world.elapse(1.5)
+    assert list(shell.executor.running) == [("another", "t#1")]  # the first is over, no next
+    shell.executor.fence("another", 1.0)
+    assert shell.executor.running
+    shell.world.elapse(5)
+    assert shell.executor.running == {}
+    fenced = [(at_s, e.lease_id) for at_s, e in shell.told if isinstance(e, Fenced)]
+    assert fenced == [(2, LEASE), (2.5, "another")]
+    assert shell.ended() == []
+
+
+def test_on_a_machine_that_sleeps_nothing_goes_on(shell: Shell) -> None:
+    shell.execute("1", "1")
+    shell.execute("5", lease_id="long")
+    shell.world.elapse(0.5)
+    shell.executor.suspend()
+    shell.world.elapse(10)
+    assert shell.ended() == []
+    shell.executor.resume()
+    shell.world.elapse(10)
+    assert shell.ended() == [(11, ("t#1",)), (12, ("t#2",)), (15, ("t#1",))]

@@ -1,6 +1,7 @@
 """The simulated world: the same seed tells the same story, and what is done to people happens."""
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -9,15 +10,21 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.dht import messages as kad
-from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskSucceeded
-from formation_p2p.effects import Effect
-from formation_p2p.execution.effects import Kill
+from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.effects import Effect, Moment
+from formation_p2p.execution.effects import Continue, Execute, Kill, Pause, Work
+from formation_p2p.negotiation.fencing import Fenced
 from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
+from formation_p2p.peer.events import Event, Resume
 from formation_p2p.records.addresses import address_bytes
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim import world as world_module
+from formation_p2p.sim.clock import TRUE, Clock
+from formation_p2p.sim.connections import Connections
+from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import LATENCY_S, World
 from formation_p2p.workload.outcome import FailureKind, Outcome, Succeeded
 from formation_p2p.workload.task import Job, Task
@@ -343,6 +350,115 @@ def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
 def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
     world = World(6)
     gate = world.add("gate")
-    world._perform(gate, Kill("a lease", "an attempt", cause="too late"))
+    world._perform(gate, Kill("a lease", "an attempt", True, cause="too late"))
     world.elapse(1)
     assert gate.running == {}
+
+
+# -- lives, clocks, and machines that sleep -----------------------------------------------------
+
+
+def test_no_two_clocks_need_run_alike() -> None:
+    world = World(7)
+    world.clock_of = lambda name: Clock(1.0001, 5000.0, -3.0) if name == "bob" else TRUE
+    world.add("gate")
+    world.add("alice", serve=world.machine(cpu=2))
+    bob = world.add("bob")
+    seen: list[Moment] = []
+    handle = bob.peer.handle
+
+    def looking(event: object, now: Moment) -> list[Effect]:
+        seen.append(now)
+        return handle(event, now)  # type: ignore[arg-type]
+
+    bob.peer.handle = looking  # type: ignore[method-assign]
+    world.elapse(5)
+    bob.submit(job("sums", 3))
+    assert seen[-1].mono_s == pytest.approx(5000 + 5 * 1.0001)
+    assert seen[-1].unix_s == pytest.approx(world_module.EPOCH_UNIX_S + 5 - 3)
+    world.elapse(30)
+    assert sorted(results(bob)) == [b"0", b"1", b"2"]
+    assert Clock().world_s(7.0) == 7.0
+    assert Clock(2.0, 10.0).world_s(float("inf")) == float("inf")
+
+
+def test_a_node_that_died_lives_again_and_what_was_on_its_way_is_not_for_it() -> None:
+    world, _, alice, bob = small_town()
+    bob.submit(job("sums"))
+    world.elapse(0.2)
+    heard: list[Event] = []
+    world.witness = lambda node, event, effects: heard.append(event) if node is alice else None
+    world.later(LATENCY_S, alice, Fenced("an old lease"))
+    world.kill(alice)
+    world.restart(alice, world.machine(cpu=2))
+    assert world.node_of(alice.identity.peer_id) is alice
+    assert (alice.life, alice.alive, alice.running) == (1, True, {})
+    world.elapse(5)
+    assert results(bob) == [b"0"]  # in its second life
+    assert heard
+    assert Fenced("an old lease") not in heard
+    bob.submit(job("more sums"))
+    world.elapse(5)
+    assert results(bob) == [b"0", b"0"]
+
+
+def test_a_machine_that_sleeps_does_nothing_until_it_wakes() -> None:
+    world, _, alice, bob = small_town()
+    bob.submit(job("sums"))
+    world.elapse(0.2)
+    world.suspend(alice)
+    bob.explain(None)
+    world.elapse(5)
+    assert results(bob) == []
+    assert alice.inbox
+    [explained] = bob.explained  # it did not wait for her
+    assert explained.trace.asked > 0
+    world.resume(alice)
+    assert alice.inbox == []
+    world.resume(alice)  # she is awake
+    world.elapse(5)
+    assert results(bob) == [b"0"]
+
+
+def test_a_scheduler_with_a_disk_goes_on_in_its_next_life() -> None:
+    world = World(7, lambda running: (5.0, Succeeded(running.payload)))
+    world.streams = Streams(world, random.Random(7))
+    world.add("gate")
+    world.add("alice", serve=world.machine(cpu=2))
+    bob = world.add("bob")
+    bob.disk = Disk(world, lambda: 0.001)
+    world.elapse(5)
+    sums = job("sums")
+    assert bob.disk.submit(sums)
+    bob.submit(sums)
+    world.elapse(3)
+    world.kill(bob)
+    bob.disk.crash(written=False)
+    world.elapse(1)
+    world.restart(bob, Resume(*bob.disk.saved()))
+    world.elapse(30)
+    stored = bob.disk.jobs["sums"]
+    assert stored.is_over
+    placed = [event for event in stored.events if isinstance(event, TaskPlaced)]
+    assert len(placed) == 1  # what ran went on meanwhile, and was not run again
+    assert results(bob) == [b"0"]
+
+
+def test_whose_machine_is_gone_closes_its_connections() -> None:
+    world, gate, alice, _ = small_town()
+    world.connections = Connections()
+    world.connections.connect(alice.number, gate.number)
+    world.vanish(alice)
+    assert world.connections.of(gate.number) == []
+
+
+def test_a_worker_may_be_told_to_begin_nothing_for_a_while() -> None:
+    world, _, alice, _ = small_town()
+    work = (Work("t#1", b"", b"", None),)
+    world._perform(alice, Pause("a lease", cause="a test"))
+    execute = Execute("a lease", "process", 1, 1, 0, False, (), work, cause="a test")
+    world._perform(alice, execute)
+    world.elapse(5)
+    assert not alice.running
+    world._perform(alice, Continue("a lease", cause="a test"))
+    assert list(alice.running) == [("a lease", "t#1")]

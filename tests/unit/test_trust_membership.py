@@ -65,3 +65,12 @@ def test_a_scheduler_may_have_run_what_its_grant_allows_and_no_more() -> None:
     ):
         assert isinstance(denied, Denied)
         assert denied.right == "submit"
+
+
+def test_whoever_may_do_anything_here_belongs_and_nobody_else() -> None:
+    for rights in ((Right.SUBMIT,), (Right.WORK,), tuple(Right)):
+        assert MEMBERSHIP.belongs(grant(BOB, *rights), BOB.peer_id, NOW) is None
+    forged = issue(identity("another root"), Rights(EXPIRY), BOB.peer_id)
+    for shown in (b"", b"\x00", grant(ALICE), forged):
+        assert isinstance(MEMBERSHIP.belongs(shown, BOB.peer_id, NOW), Denied)
+    assert isinstance(MEMBERSHIP.belongs(grant(BOB), BOB.peer_id, LATER), Denied)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.errors import InvalidInput
+from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.payload import MAX_RESULT_BYTES, decode_cbor
 from formation_p2p.workload.process import (
     MAX_ARGUMENT_BYTES,
@@ -62,6 +63,14 @@ def test_a_process_spec_survives_the_wire(spec: ProcessSpec) -> None:
 
 @given(RESULTS)
 def test_a_process_result_survives_the_wire(result: ProcessResult) -> None:
+    assert ProcessResult.decode(result.encode()) == result
+
+
+def test_content_that_travels_apart_is_named_in_spec_and_result() -> None:
+    blobs = {name: Blob(Cid(RAW, digest_of(name.encode())), 1) for name in ("a", "b")}
+    spec = ProcessSpec(("cat", "a", "b"), inputs=blobs)
+    assert ProcessSpec.decode(spec.encode()) == spec
+    result = ProcessResult(0, outputs=blobs)
     assert ProcessResult.decode(result.encode()) == result
 
 
@@ -125,6 +134,7 @@ def test_a_spec_with_any_field_put_wrong_decodes_or_is_refused(
         ("files_in", {str(number): b"" for number in range(MAX_FILES + 1)}),
         ("files_out", ("../../root/.ssh/id_ed25519",)),
         ("files_out", ("a", "a")),
+        ("inputs", {"a": b"no blob"}),
         ("files_out", tuple(map(str, range(MAX_FILES + 1)))),
     ],
 )

@@ -1,0 +1,201 @@
+"""A lease in force: what is under way on it, and in which messages that goes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.dispatch.slot import BATCH_BYTES, Slot
+from formation_p2p.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.execution.effects import Execute, ExecutionsEnded
+from formation_p2p.execution.executions import Executions
+from formation_p2p.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.negotiation.lessor import Lease, LeaseState
+from formation_p2p.negotiation.messages import Dispatch, PlacementRequest, ResultAck, pack, parse
+from formation_p2p.negotiation.parts import MAX_PARTS
+from formation_p2p.negotiation.session import Send
+from formation_p2p.resources.ledger import Reservation
+from formation_p2p.units import KIB
+from formation_p2p.workload.outcome import Ended, Succeeded
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Job, Task
+from tests.unit.stories import ALICE, BOB, NEEDS, at, only
+
+FENCE = 3
+
+
+def slot_on_alice() -> Slot:
+    lease = HeldLease("lease", ALICE, NEEDS, 0, HeldState.LEASED, expires_s=10, fence=FENCE)
+    return Slot(lease, idle_s=0)
+
+
+def runs(*tasks: Task) -> list[tuple[str, TaskRun]]:
+    owner = JobRun(Job("job", tasks))
+    return [(f"{task.task_id}#1", TaskRun(task, owner, task.key)) for task in tasks]
+
+
+def task(number: int, payload: bytes = b"", shared: bytes = b"") -> Task:
+    return Task(f"job/{number}", NEEDS, payload, shared=shared)
+
+
+class Alice:
+    """The other side: she reads each message, and hands over what she can run."""
+
+    def __init__(self) -> None:
+        self.executions = Executions()
+        request = PlacementRequest(1, NEEDS, b"")
+        reservation = Reservation("lease", NEEDS, ())
+        self.lease = Lease("lease", BOB, request, reservation, LeaseState.LEASED, 10, FENCE)
+
+    def got(self, message: Dispatch) -> list[tuple[str, bytes, bytes]]:
+        parsed = parse(pack(message))
+        assert isinstance(parsed, Dispatch)
+        effects = self.executions.dispatched(self.lease, parsed)
+        assert only(effects, Send) == []  # she refuses nothing
+        work = [each for execute in only(effects, Execute) for each in execute.work]
+        return [(each.attempt_id, each.shared, each.payload) for each in work]
+
+
+# -- the book -------------------------------------------------------------------------------
+
+
+def test_a_slot_knows_what_is_under_way_and_since_when_nothing_is() -> None:
+    slot = slot_on_alice()
+    (one, first), (two, second) = runs(task(0, b"abc"), task(1, b"de"))
+    slot.add(one, first)
+    slot.add(two, second)
+    slot.add("job/0#2", first)
+    assert (slot.load.total_bytes, first.copies, slot.idle_s) == (8, 2, float("inf"))
+    slot.recalled.add(two)
+    assert slot.remove(two, at(1)) is second
+    assert slot.remove(two, at(1)) is None
+    assert (slot.load.total_bytes, second.copies, slot.recalled) == (6, 0, set())
+    assert slot.remove(one, at(2)) is first
+    assert slot.idle_s == float("inf")
+    assert slot.remove("job/0#2", at(3)) is first
+    assert (slot.load.total_bytes, first.copies, slot.idle_s) == (0, 0, 3)
+
+
+def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
+    slot, seen = slot_on_alice(), list[str | None]()
+    seen.append(slot.slow)
+    for attempt_id, run in runs(task(0), task(1)):
+        slot.add(attempt_id, run)
+    seen.append(slot.slow)
+    slot.began = "job/0#1"
+    seen.append(slot.slow)
+    slot.remove("job/0#1", at(1))
+    seen.append(slot.slow)
+    assert seen == [None, None, "job/0#1", None]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 99)), max_size=40))
+def test_the_bytes_under_way_are_those_of_the_attempts(
+    story: list[tuple[bool, int, int]],
+) -> None:
+    slot = slot_on_alice()
+    for adds, number, size in story:
+        attempt_id = f"job/{number}#1"
+        if not adds:
+            slot.remove(attempt_id, at(1))
+        elif attempt_id not in slot.attempts:
+            ((_, run),) = runs(task(number, bytes(size)))
+            slot.add(attempt_id, run)
+        payloads = [run.task.payload for run in slot.attempts.values()]
+        assert slot.load.total_bytes == sum(map(len, payloads))
+        assert (slot.idle_s == float("inf")) == bool(slot.attempts)
+
+
+# -- messages -------------------------------------------------------------------------------
+
+
+def test_many_small_tasks_go_out_in_one_message() -> None:
+    slot = slot_on_alice()
+    (message,) = slot.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
+    assert (message.lease_id, message.fence, message.parts) == ("lease", FENCE, ())
+    assert [each.payload for each in message.assignments] == [b"%d" % n for n in range(100)]
+
+
+def test_a_time_limit_is_never_rounded_to_none() -> None:
+    timed = [replace(task(n), timeout_s=s) for n, s in enumerate((None, 0.0001, 1.5))]
+    (message,) = slot_on_alice().messages(runs(*timed))
+    assert [each.timeout_ms for each in message.assignments] == [0, 1, 1500]
+
+
+def test_nothing_to_send_is_no_message() -> None:
+    assert list(slot_on_alice().messages([])) == []
+
+
+def test_what_is_shared_goes_out_once_and_again_after_it_was_forgotten() -> None:
+    slot, function = slot_on_alice(), b"f" * KIB
+    (first,) = slot.messages(runs(task(0, b"a", function), task(1, b"b", function), task(2)))
+    assert first.parts == ((1, function),)
+    assert [each.part for each in first.assignments] == [1, 1, 0]
+    (second,) = slot.messages(runs(task(3, b"c", function)))
+    assert (second.parts, second.assignments[0].part) == ((), 1)
+    slot.parts.forget()
+    (third,) = slot.messages(runs(task(3, b"c", function)))
+    assert (third.parts, third.assignments[0].part) == (((2, function),), 2)
+
+
+def test_a_message_has_a_bounded_size_and_one_task_at_least() -> None:
+    half = BATCH_BYTES // 2
+    sizes = [half, half, 1, MAX_PAYLOAD_BYTES, 1]
+    messages = slot_on_alice().messages(runs(*(task(n, bytes(s)) for n, s in enumerate(sizes))))
+    sent = [[len(each.payload) for each in message.assignments] for message in messages]
+    assert sent == [[half, half], [1], [MAX_PAYLOAD_BYTES], [1]]
+
+
+def test_what_is_shared_counts_for_the_size_of_the_message_that_brings_it() -> None:
+    half = bytes(BATCH_BYTES // 2)
+    tasks = [task(0, half, half), task(1, half, half), task(2, b"", b"x")]
+    messages = list(slot_on_alice().messages(runs(*tasks)))
+    assert [len(message.assignments) for message in messages] == [1, 2]
+
+
+@pytest.mark.parametrize("count", [MAX_PARTS, MAX_PARTS + 1, 100])
+def test_each_task_may_have_a_function_of_its_own(count: int) -> None:
+    slot, alice = slot_on_alice(), Alice()
+    tasks = [task(n, b"", b"function %d" % n) for n in range(count)]
+    messages = list(slot.messages(runs(*tasks)))
+    assert len(messages) == -(-count // MAX_PARTS)
+    ran = [shared for message in messages for _, shared, _ in alice.got(message)]
+    assert ran == [each.shared for each in tasks]
+
+
+def test_a_part_is_not_pushed_out_by_one_of_the_same_message() -> None:
+    slot, alice = slot_on_alice(), Alice()
+    for n in range(MAX_PARTS):
+        (message,) = slot.messages(runs(task(n, b"", b"%d" % n)))
+        alice.got(message)
+    # The oldest part is known, and makes room for what comes with the next task.
+    messages = list(slot.messages(runs(task(100, b"", b"0"), task(101, b"", b"new"))))
+    assert [shared for m in messages for _, shared, _ in alice.got(m)] == [b"0", b"new"]
+
+
+SIZES = st.sampled_from([0, 1, BATCH_BYTES // 3, BATCH_BYTES, MAX_PAYLOAD_BYTES // 2])
+KINDS = st.integers(0, 40).map(lambda n: b"" if n == 0 else b"%d" % n) | st.sampled_from(
+    [b"a" * (MAX_PAYLOAD_BYTES // 2), b"b" * (MAX_PAYLOAD_BYTES // 2)]
+)
+
+
+@given(st.lists(st.lists(st.tuples(SIZES, KINDS), min_size=1, max_size=8), max_size=6), st.data())
+def test_whatever_goes_out_alice_runs_with_what_it_shares(
+    batches: list[list[tuple[int, bytes]]], data: st.DataObject
+) -> None:
+    slot, alice, number = slot_on_alice(), Alice(), 0
+    for batch in batches:
+        tasks = [task(number + n, bytes(size), kind) for n, (size, kind) in enumerate(batch)]
+        number += len(tasks)
+        if data.draw(st.booleans()):
+            slot.parts.forget()
+        ran: list[tuple[str, bytes, bytes]] = []
+        for message in slot.messages(runs(*tasks)):
+            ran += alice.got(message)
+            over = tuple(Ended(each.attempt_id, Succeeded(b""), 0) for each in message.assignments)
+            alice.executions.ended(ExecutionsEnded("lease", over))
+            names = tuple(each.attempt_id for each in over)
+            alice.executions.acknowledged(BOB.peer_id, ResultAck("lease", names))
+        assert ran == [(f"{each.task_id}#1", each.shared, each.payload) for each in tasks]

@@ -1,0 +1,426 @@
+"""Slow tasks: what waits behind them goes elsewhere, and some of them are overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+)
+from formation_p2p.dispatch.scheduler import LINGER_S
+from formation_p2p.dispatch.slot import Slot
+from formation_p2p.dispatch.stragglers import (
+    LEAST_PATIENCE_S,
+    LEAST_STRAGGLER_S,
+    MOST_PATIENCE_S,
+    PATIENCE,
+    STRAGGLER,
+    idle_of,
+    is_stuck,
+    overtake_s,
+    to_recall,
+)
+from formation_p2p.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.negotiation.messages import Cancel
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from tests.unit.stories import (
+    ALICE,
+    NEEDS,
+    at,
+    ends,
+    is_idle,
+    job,
+    mend,
+    name_of,
+    only,
+    passed,
+    peer_of,
+    town,
+    where,
+)
+
+NEVER = float("inf")
+EXIT = Failed(FailureKind.EXIT, "exit code 1")
+
+
+def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> Slot:
+    """A lease with so many attempts under way. The first has been said to run since then."""
+    lease = HeldLease("lease", ALICE, NEEDS, 0, HeldState.LEASED, expires_s=10)
+    slot, owner = Slot(lease), JobRun(job(max(1, count), speculate=speculate))
+    for task in owner.job.tasks[:count]:
+        run = TaskRun(task, owner, task.key)
+        run.move("dispatch")
+        slot.add(f"{task.task_id}#1", run)
+    if began_s is not None:
+        slot.began, slot.began_s = "job/0#1", began_s
+    return slot
+
+
+# -- when -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_taken_back_from_behind_a_task_that_is_not_slow() -> None:
+    assert to_recall(slot_with(3, began_s=None), 0.1, True, at(99)) == ([], NEVER)
+    assert to_recall(slot_with(0), 0.1, True, at(99)) == ([], NEVER)
+    assert to_recall(slot_with(1), 0.1, True, at(99)) == ([], NEVER)  # nothing waits there
+    doubtful = slot_with(3)
+    doubtful.lease.doubtful = True
+    assert to_recall(doubtful, 0.1, True, at(99)) == ([], NEVER)  # nobody would hear it
+
+
+def test_a_lease_is_idle_where_nothing_is_under_way_and_its_worker_is_not_in_doubt() -> None:
+    idle, busy, doubtful = slot_with(0), slot_with(1), slot_with(0)
+    doubtful.lease.doubtful = True
+    assert idle_of([busy, idle, doubtful]) == [idle]
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "patience_s"),
+    [
+        (0.0, LEAST_PATIENCE_S),
+        (0.5, PATIENCE * 0.5),
+        (60.0, MOST_PATIENCE_S),
+        (NEVER, MOST_PATIENCE_S),
+    ],
+)
+def test_where_nobody_is_idle_it_is_taken_back_after_a_while_and_once(
+    mean_s: float, patience_s: float
+) -> None:
+    slot = slot_with(3, began_s=7.0)
+    due_s = 7.0 + patience_s
+    assert to_recall(slot, mean_s, False, at(due_s - 0.01)) == ([], due_s)
+    assert not is_stuck(slot, mean_s, at(due_s - 0.01))
+    assert to_recall(slot, mean_s, False, at(due_s)) == (["job/1#1", "job/2#1"], NEVER)
+    assert slot.recalled == {"job/1#1", "job/2#1"}
+    assert is_stuck(slot, mean_s, at(due_s))
+    assert to_recall(slot, mean_s, True, at(due_s + 9)) == ([], NEVER)
+
+
+def test_where_somebody_is_idle_it_is_taken_back_at_once_and_nothing_follows_it() -> None:
+    slot = slot_with(2)
+    assert to_recall(slot, 10.0, True, at(0.05)) == (["job/1#1"], NEVER)
+    assert is_stuck(slot, 10.0, at(0.05))
+    slot.remove("job/0#1", at(1))
+    assert not is_stuck(slot, 10.0, at(1))
+
+
+def test_a_task_is_overtaken_after_twice_what_others_take_if_its_job_allows_it() -> None:
+    for mean_s, after_s in ((0.0, LEAST_STRAGGLER_S), (2.0, STRAGGLER * 2.0), (NEVER, NEVER)):
+        assert overtake_s(slot_with(1, began_s=3.0, speculate=True), mean_s) == 3.0 + after_s
+    assert overtake_s(slot_with(1), 1.0) == NEVER
+    assert overtake_s(slot_with(0, speculate=True), 1.0) == NEVER
+    assert overtake_s(slot_with(1, began_s=None, speculate=True), 1.0) == NEVER
+
+
+@pytest.mark.parametrize("why", ["overtaken already", "over", "cancelled", "overdue"])
+def test_a_task_of_which_no_other_result_would_count_is_not_overtaken(why: str) -> None:
+    slot = slot_with(1, speculate=True)
+    run = slot.attempts["job/0#1"]
+    match why:
+        case "overtaken already":
+            run.copies += 1
+        case "over":
+            run.move("success")
+        case "cancelled":
+            run.job.cancelled = True
+        case _:
+            run.job.overdue = True
+    assert overtake_s(slot, 1.0) == NEVER
+
+
+# -- what waits behind a slow task ----------------------------------------------------------
+
+
+def slowly(slow: Callable[[Running], bool], *, usual_s: float = 0.1, slow_s: float = 30.0) -> World:
+    """Three workers of a core each. What is slow takes long there."""
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        return slow_s if slow(running) else usual_s, Succeeded(running.payload)
+
+    return town(3, run, alice=1, carol=1, dave=1)
+
+
+def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
+    world = slowly(lambda running: running.payload == b"0")
+    bob = world.nodes["bob"]
+    bob.submit(job(30))
+    world.elapse(3)
+    assert len(only(bob.told, TaskSucceeded)) == 29
+    recalled = only(bob.told, TaskRecalled)
+    assert len(recalled) <= 1  # one waits behind another, as a rule
+    for each in recalled:
+        (cancel,) = [
+            c for n in ("alice", "carol", "dave") for c in only(passed(world, "bob", n), Cancel)
+        ]
+        assert (cancel.attempt_ids, cancel.begun) == ((each.attempt_id,), False)
+    world.elapse(30)
+    assert bob.told[-1] == JobEnded(30, 0, 0, 0)
+    assert len(only(bob.told, TaskPlaced)) == 30 + len(recalled)
+
+
+def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
+    """Each waits behind another once, is taken back, and then waits with the scheduler."""
+    world = slowly(lambda running: True)
+    bob = world.nodes["bob"]
+    bob.submit(job(12))
+    world.elapse(29)
+    assert len(only(bob.told, TaskRecalled)) <= 3
+    world.elapse(100)
+    assert bob.told[-1] == JobEnded(12, 0, 0, 0)
+    assert len(only(bob.told, TaskRecalled)) <= 12
+
+
+def test_a_node_that_works_for_itself_does_not_go_round_in_circles() -> None:
+    world = town(7, lambda x: (8.0, Succeeded(x.payload)))
+    alice = world.add("alice", serve=world.machine(cpu=2))
+    world.elapse(2)
+    alice.submit(job(6))
+    world.elapse(40)
+    assert alice.told[-1] == JobEnded(6, 0, 0, 0)
+    assert len(only(alice.told, TaskRecalled)) <= 6
+
+
+def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
+    """She would not get it."""
+    world = slowly(lambda running: running.payload == b"slow", slow_s=10.0)
+    bob = world.nodes["bob"]
+    broken = Failed(FailureKind.DRIVER, "no such driver")
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if where(world, running).name != "alice":
+            return 0.1, broken
+        return 4.0, Succeeded(running.payload)
+
+    world.run = run
+    bob.submit(job(4))
+    world.elapse(60)
+    assert bob.told[-1] == JobEnded(4, 0, 0, 0)
+    assert len(only(bob.told, TaskRecalled)) <= 4
+
+
+def test_a_recall_that_was_lost_is_sent_again() -> None:
+    world = town(3, lambda x: (20.0, Succeeded(x.payload)), alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(2))
+    world.elapse(2)
+    assert len(only(bob.told, TaskPlaced)) == 2
+    world.cut(bob, alice)
+    world.elapse(4)  # the patience with the first ends
+    (slot,) = [s for g in peer_of(bob)._scheduler._groups.values() for s in g.slots.values()]
+    assert len(slot.recalled) == 1
+    assert only(bob.told, TaskRecalled) == []
+    mend(world, bob, alice)
+    world.elapse(0.1)
+    assert len(only(bob.told, TaskRecalled)) == 1
+    world.elapse(60)
+    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+
+
+# -- second attempts ------------------------------------------------------------------------
+
+
+def first_is_slow(running: Running) -> bool:
+    return running.payload == b"7" and running.attempt_id.endswith("#1")
+
+
+def until_overtaken(world: World, bob: SimNode) -> tuple[SimNode, SimNode]:
+    """Where the first and where the second attempt of the slow task runs."""
+    while True:
+        world.elapse(0.02)
+        placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+        if len(placed) == 2:
+            world.elapse(0.05)
+            one, two = (world.nodes[name_of(world, each.worker)] for each in placed)
+            return one, two
+
+
+def test_no_second_attempt_is_made_unless_the_job_asks_for_it() -> None:
+    world = slowly(first_is_slow)
+    bob = world.nodes["bob"]
+    bob.submit(job(9))
+    world.elapse(29)
+    assert len(only(bob.told, TaskSucceeded)) == 8
+    world.elapse(3)
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    assert len(only(bob.told, TaskPlaced)) == 9 + len(only(bob.told, TaskRecalled))
+
+
+def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
+    world = slowly(first_is_slow)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    one, two = until_overtaken(world, bob)
+    assert one is not two
+    assert {attempt for _, attempt in one.running} == {"job/7#1"}
+    world.elapse(0.2)
+    ended = ends(bob)["job/7"]
+    assert isinstance(ended, TaskSucceeded)
+    assert ended.worker == two.identity.peer_id
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    (cancel,) = only(passed(world, "bob", one.name), Cancel)
+    assert (cancel.attempt_ids, cancel.begun) == (("job/7#1",), True)
+    world.elapse(0.1)
+    assert one.running == {}
+    world.elapse(1)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
+
+
+def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
+    """An idle lease is kept for it, since it would be given back before."""
+    assert LINGER_S < LEAST_STRAGGLER_S
+    world = slowly(lambda running: running.attempt_id == "job/9#1")
+    bob = world.nodes["bob"]
+    bob.submit(job(10, speculate=True))
+    world.elapse(1.5)
+    assert bob.told[-1] == JobEnded(10, 0, 0, 0)
+    world.elapse(1)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
+
+
+def test_a_lease_that_is_kept_for_a_second_attempt_is_given_to_what_waits_for_room() -> None:
+    world = slowly(lambda running: running.payload == b"7", usual_s=2.0)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    world.elapse(7.5)
+    assert len(only(bob.told, TaskSucceeded)) == 8
+    kept = [n for n in ("alice", "carol", "dave") if not is_idle(world.nodes[n])]
+    assert len(kept) == 2  # that of the slow task, and the one to overtake it
+    bob.submit(job(3, job_id="urgent", priority=9, payload=b"x"))
+    world.elapse(5)
+    assert len([e for e in only(bob.told, TaskSucceeded) if e.task_id[:6] == "urgent"]) == 3
+
+
+def test_the_first_attempt_may_win_after_all() -> None:
+    world = slowly(first_is_slow, slow_s=1.0, usual_s=0.2)
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.attempt_id == "job/7#2":
+            return 30.0, Succeeded(b"late")
+        return 1.0 if running.payload == b"7" else 0.2, Succeeded(running.payload)
+
+    world.run = run
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    one, two = until_overtaken(world, bob)
+    world.elapse(1)
+    ended = ends(bob)["job/7"]
+    assert isinstance(ended, TaskSucceeded)
+    assert (ended.worker, ended.result) == (one.identity.peer_id, b"7")
+    world.elapse(1)
+    assert two.running == {}
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> None:
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.payload != b"7":
+            return 0.1, Succeeded(running.payload)
+        return (2.0 if running.attempt_id.endswith("#1") else 0.1), EXIT
+
+    world = slowly(first_is_slow)
+    world.run = run
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True, attempts=attempts))
+    until_overtaken(world, bob)
+    world.elapse(0.2)
+    assert [each.attempt.attempt_id for each in only(bob.told, TaskRetried)] == ["job/7#2"]
+    assert "job/7" not in ends(bob)
+    world.elapse(3)
+    gave_up = ends(bob)["job/7"]
+    assert isinstance(gave_up, TaskGaveUp)
+    assert [each.attempt_id for each in gave_up.attempts] == ["job/7#2", "job/7#1"]
+    assert bob.told[-1] == JobEnded(8, 1, 0, 0)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
+    world = slowly(lambda running: running.payload == b"7", slow_s=5.0)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    victim = until_overtaken(world, bob)[which]
+    world.kill(victim)
+    world.elapse(0.5)
+    placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+    assert len(placed) >= 2
+    world.elapse(10)
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    assert isinstance(ends(bob)["job/7"], TaskSucceeded)
+
+
+def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
+    world = slowly(lambda running: running.payload == b"7")
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    one, two = until_overtaken(world, bob)
+    bob.cancel("job")
+    world.elapse(0.2)
+    assert isinstance(ends(bob)["job/7"], TaskCancelled)
+    assert bob.told[-1] == JobEnded(8, 0, 0, 1)
+    assert (one.running, two.running) == ({}, {})
+
+
+def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> None:
+    world = slowly(first_is_slow)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    one, _ = until_overtaken(world, bob)
+    world.cut(bob, one)
+    world.elapse(2)
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    placed = len(only(bob.told, TaskPlaced))
+    assert one.running  # and nobody tries to overtake it again
+    mend(world, bob, one)
+    world.elapse(0.2)
+    assert one.running == {}
+    world.elapse(1)
+    assert len(only(bob.told, TaskPlaced)) == placed
+    assert is_idle(one)
+
+
+def test_a_late_result_of_the_loser_counts_nothing() -> None:
+    world = slowly(lambda running: running.attempt_id == "job/7#1", slow_s=1.5)
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    one, _ = until_overtaken(world, bob)
+    world.cut(bob, one)
+    world.elapse(2)  # it has ended there, and bob does not know
+    told = list(bob.told)
+    mend(world, bob, one)
+    world.elapse(1)
+    assert bob.told == told
+    assert is_idle(one)
+
+
+def test_a_second_attempt_is_not_made_where_the_task_failed_before() -> None:
+    world = slowly(first_is_slow)
+    bob = world.nodes["bob"]
+    failed_at: set[str] = set()
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.payload != b"7":
+            return 0.4, Succeeded(running.payload)
+        name = where(world, running).name
+        if not failed_at:
+            failed_at.add(name)
+            return 0.1, EXIT
+        return 3.0, Succeeded(running.payload)
+
+    world.run = run
+    bob.submit(job(9, speculate=True))
+    world.elapse(10)
+    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    names = [name_of(world, p.worker) for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+    assert failed_at.isdisjoint(names[1:])

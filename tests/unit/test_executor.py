@@ -1,0 +1,160 @@
+"""How the executor hands calls over: in few jobs, no further ahead than the network takes them in.
+The network here is this thread."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from formation_p2p.call_jobs import BATCH_CALLS, Terms
+from formation_p2p.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
+from formation_p2p.errors import NodeClosed
+from formation_p2p.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
+from formation_p2p.identity import PeerId
+from formation_p2p.job import Told
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.task import Job
+
+ALICE = PeerId("alice")
+TERMS = Terms(Requirements(driver="python"), 1, None, 0, False)
+WITHIN_S = 20.0
+
+
+class Network:
+    """Takes jobs in; places and runs their calls when it is told to, or at once."""
+
+    def __init__(self, at_once: bool = False) -> None:
+        self.jobs: list[Job] = []
+        self.closed = False
+        self._at_once = at_once
+        self._told: list[Told] = []
+        self._lock = threading.Lock()
+
+    def begin_aside(self, job: Job, told: Told) -> None:
+        if self.closed:
+            raise NodeClosed("it is not running")
+        with self._lock:
+            self.jobs.append(job)
+            self._told.append(told)
+        if self._at_once:
+            self.run(len(self.jobs) - 1)
+
+    @property
+    def calls(self) -> int:
+        with self._lock:
+            return sum(len(job.tasks) for job in self.jobs)
+
+    def place(self, number: int) -> None:
+        for task in self.jobs[number].tasks:
+            placed = TaskPlaced(task.task_id, f"{task.task_id}#1", ALICE, "lease", True)
+            self._told[number].tell(placed)
+
+    def run(self, number: int) -> None:
+        self.place(number)
+        job, told = self.jobs[number], self._told[number]
+        for task in job.tasks:
+            args, kwargs = pickle.loads(task.payload)
+            result = pickle.dumps(pickle.loads(task.shared)(*args, **kwargs))
+            told.tell(TaskSucceeded(task.task_id, ALICE, result, 0))
+        told.tell(JobEnded(len(job.tasks), 0, 0, 0))
+
+    def fail(self, number: int) -> None:
+        self._told[number].fail(NodeClosed("it crashed"))
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
+
+
+def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
+    network = Network(at_once=True)
+    with NodeExecutor(network, TERMS) as executor:
+        futures = [executor.submit(abs, -n) for n in range(5000)]
+    assert [future.result() for future in futures] == list(range(5000))
+    assert network.calls == 5000
+    assert len(network.jobs) < 500
+    assert max(len(job.tasks) for job in network.jobs) <= BATCH_CALLS
+    assert {job.name for job in network.jobs} == {"abs"}
+
+
+def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
+    network = Network()
+    executor = NodeExecutor(network, TERMS)
+    futures = [executor.submit(abs, n) for n in range(10_000)]
+    until(lambda: network.calls > 0)
+    time.sleep(0.05)
+    before = network.calls
+    assert before <= FIRST_WAITING
+    assert [future.cancel() for future in futures[-3:]] == [True] * 3
+    done = 0
+    while network.calls < 4 * LAST_WAITING // 2 and done < 400:
+        until(lambda: len(network.jobs) > done)  # noqa: B023 - it is called at once
+        network.place(done)
+        done += 1
+    # Where they are taken in at once, ever more of them are.
+    assert max(len(job.tasks) for job in network.jobs) == BATCH_CALLS
+    executor.shutdown(wait=False, cancel_futures=True)
+    ran = 0
+
+    def all_done() -> bool:
+        nonlocal ran
+        while ran < len(network.jobs):
+            network.run(ran)
+            ran += 1
+        return all(future.done() for future in futures)
+
+    until(all_done)
+    assert 0 < sum(future.cancelled() for future in futures) < 10_000
+
+
+def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
+    network = Network()
+    with NodeExecutor(network, TERMS, max_workers=3) as executor:
+        futures = [executor.submit(abs, n) for n in range(7)]
+        for done in range(3):
+            until(lambda: network.calls == min(3 * (done + 1), 7))  # noqa: B023
+            for number, job in enumerate(list(network.jobs)):
+                if not futures[int(pickle.loads(job.tasks[0].payload)[0][0])].done():
+                    network.run(number)
+    assert [future.result() for future in futures] == list(range(7))
+
+
+def test_where_the_node_is_down_the_futures_say_so() -> None:
+    network = Network()
+    with NodeExecutor(network, TERMS) as executor:
+        crashed: Future[int] = executor.submit(abs, 1)
+        until(lambda: network.calls == 1)
+        network.fail(0)
+        assert isinstance(crashed.exception(WITHIN_S), NodeClosed)
+        network.closed = True
+        assert isinstance(executor.submit(abs, 1).exception(WITHIN_S), NodeClosed)
+
+
+def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Network):
+        def begin_aside(self, job: Job, told: Told) -> None:
+            raise RuntimeError("a fault")
+
+    executor = NodeExecutor(Broken(), TERMS)
+    assert isinstance(executor.submit(abs, 1).exception(WITHIN_S), RuntimeError)
+    executor.shutdown()
+    assert "the executor failed" in caplog.text
+    with pytest.raises(RuntimeError, match="its thread failed"):
+        executor.submit(abs, 1)
+
+
+def test_sizes_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        NodeExecutor(Network(), TERMS, max_workers=0)
+    with NodeExecutor(Network(), TERMS) as executor, pytest.raises(ValueError, match="chunksize"):
+        executor.map(abs, [1], chunksize=0)
