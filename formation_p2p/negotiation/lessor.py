@@ -316,7 +316,7 @@ class Lessor:
         """The priority of something more urgent that would not find room any more."""
         for want in self._wants.above(priority, now):
             free = self.ledger.free
-            for lease_id in (*self._ending(), *want.displaced):
+            for lease_id in {*self._ending(), *want.displaced}:
                 free = self.ledger.with_back(free, lease_id)
             if self.ledger.lacks(want.needs, free) is not None:
                 return want.priority
