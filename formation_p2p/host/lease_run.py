@@ -120,6 +120,10 @@ class LeaseRun:
     def next_bytes(self) -> int | None:
         return None if self._paused or not self._waiting else len(self._waiting[0].payload)
 
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
     def take(self) -> Execution:
         work = self._waiting.popleft()
         self._taken[work.attempt_id] = work

@@ -5,17 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import trio
 
+from formation_p2p.execution.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
 from formation_p2p.host.drivers.cores import Cores
-from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
+from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Outcome
 
 _numbers = itertools.count()
 
@@ -60,6 +64,9 @@ async def an_execution(
     memory_bytes: int = 256 * MIB,
     device_ids: tuple[str, ...] = (),
     timeout_s: float | None = 10.0,
+    shared: bytes = b"",
+    storage_bytes: int = 0,
+    network: bool = False,
 ) -> AsyncIterator[Execution]:
     async with scratch_folder(root) as scratch:
         yield Execution(
@@ -71,7 +78,69 @@ async def an_execution(
             device_ids,
             timeout_s,
             scratch,
+            shared,
+            storage_bytes,
+            network,
         )
+
+
+class ALease:
+    """A lease, whose executions a driver runs as the shell has it do."""
+
+    def __init__(
+        self,
+        driver: Driver | LeaseDriver,
+        root: Path,
+        *,
+        lease_id: str = "lease",
+        memory_bytes: int = 256 * MIB,
+        device_ids: tuple[str, ...] = (),
+    ) -> None:
+        self._held = Execute(
+            lease_id, driver.name, 1000, memory_bytes, 0, False, device_ids, (), cause="a test"
+        )
+        self._run = LeaseRun(self._held, driver, root, self._take)
+        self._reports: dict[str, Recorder] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._ended: dict[str, trio.Event] = {}
+
+    async def serve(self) -> None:
+        """Until `end`."""
+        await self._run.run()
+
+    async def outcome(
+        self,
+        shared: bytes,
+        payload: bytes,
+        *,
+        timeout_s: float | None = 10.0,
+        report: Recorder | None = None,
+    ) -> Outcome:
+        attempt = f"execution-{next(_numbers)}"
+        self._reports[attempt] = report or Recorder()
+        self._ended[attempt] = trio.Event()
+        self._run.add(replace(self._held, work=(Work(attempt, shared, payload, timeout_s),)))
+        with trio.fail_after(30):
+            await self._ended[attempt].wait()
+        del self._ended[attempt]
+        return self._outcomes.pop(attempt)
+
+    def kill(self) -> None:
+        """End all that is under way, as its owner may ask."""
+        for attempt in list(self._ended):
+            self._run.kill(attempt, begun=True)
+
+    async def end(self) -> None:
+        await self._run.stop()
+
+    def _take(self, event: LeaseEvent) -> None:
+        match event:
+            case ExecutionOutput(_, attempt, is_stderr, data):
+                self._reports[attempt].output("stderr" if is_stderr else "stdout", data)
+            case ExecutionsEnded(_, ended):
+                for each in ended:
+                    self._outcomes[each.attempt_id] = each.outcome
+                    self._ended[each.attempt_id].set()
 
 
 async def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -90,6 +159,7 @@ def alive(pid: int) -> bool:
 
 
 def open_descriptors() -> int:
+    Heartbeat.of_this_process()  # one for all tasks, made with the first
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 

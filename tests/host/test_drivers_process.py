@@ -14,6 +14,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.errors import InvalidInput
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver
@@ -338,5 +339,8 @@ def test_files_larger_than_a_result_are_not_sent(tmp_path: Path) -> None:
 
 
 def test_the_builtin_drivers_go_by_their_names(tmp_path: Path) -> None:
-    made = {name: make().name for name, make in builtin_drivers().items()}
-    assert made == {"process": "process", "python": "python"}
+    makers = builtin_drivers(["python", "process", "wasm"], tmp_path)
+    made = {name: make().name for name, make in makers.items()}
+    assert made == {"process": "process", "python": "python", "wasm": "wasm"}
+    with pytest.raises(InvalidInput, match="there are process, python, wasm, container"):
+        builtin_drivers(["process", "no-such-driver"], tmp_path)

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ from hypothesis import strategies as st
 
 from formation_p2p.host.drivers import interpreter, python
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.python_call import PythonCall
 from tests.host.drivers_world import (
+    ALease,
     Recorder,
     alive,
-    an_execution,
     bare_machine,
     eventually,
     within,
@@ -39,23 +40,36 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class World:
-    """One driver on one machine, and calls made through it."""
+    """One driver on one machine, the leases that it runs, and calls made under them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, nursery: trio.Nursery) -> None:
         self.root = root
         self.driver = PythonDriver(bare_machine())
-        self.leases: set[str] = set()
+        self.leases: dict[str, ALease] = {}
+        self._nursery = nursery
 
-    async def outcome(self, function: Callable[..., Any], *args: Any, **how: Any) -> Outcome:
-        call = PythonCall(cloudpickle.dumps(function), cloudpickle.dumps((args, {})))
-        return await self.outcome_of(call.encode(), **how)
+    def lease(self, lease_id: str = "lease", **held: Any) -> ALease:
+        """It holds what it is first asked for with."""
+        if lease_id not in self.leases:
+            lease = ALease(self.driver, self.root, lease_id=lease_id, **held)
+            self.leases[lease_id] = lease
+            self._nursery.start_soon(lease.serve)
+        return self.leases[lease_id]
 
-    async def outcome_of(
-        self, payload: bytes, *, report: Recorder | None = None, **held: Any
+    async def end(self, lease_id: str = "lease") -> None:
+        await self.leases.pop(lease_id).end()
+
+    async def outcome(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        report: Recorder | None = None,
+        timeout_s: float | None = 10.0,
+        **held: Any,
     ) -> Outcome:
-        self.leases.add(held.get("lease_id", "lease"))
-        async with an_execution(self.root, payload, **held) as execution:
-            return await self.driver.run(execution, report or Recorder())
+        shared, payload = cloudpickle.dumps(function), cloudpickle.dumps((args, {}))
+        lease = self.lease(**held)
+        return await lease.outcome(shared, payload, timeout_s=timeout_s, report=report)
 
     async def value(self, function: Callable[..., Any], *args: Any, **how: Any) -> Any:
         outcome = await self.outcome(function, *args, **how)
@@ -75,12 +89,14 @@ def story(root: Path, tell: Callable[[World], Awaitable[None]]) -> None:
     """Tells a story in a new world, and checks that ending its leases leaves nothing."""
 
     async def bounded() -> None:
-        world = World(root)
-        try:
-            await tell(world)
-        finally:
-            for lease in sorted(world.leases):
-                await world.driver.end_lease(lease)
+        async with trio.open_nursery() as nursery:
+            world = World(root, nursery)
+            try:
+                await tell(world)
+            finally:
+                with trio.CancelScope(shield=True):
+                    for lease_id in sorted(world.leases):
+                        await world.end(lease_id)
         left = [path.name for path in sorted(root.iterdir()) if path.is_dir()]  # noqa: ASYNC240
         assert left == []
 
@@ -132,11 +148,8 @@ def test_arguments_travel_and_what_the_callers_main_defines_travels_with_them(
     )
 
     async def tell(world: World) -> None:
-        payload = PythonCall(
-            cloudpickle.dumps(main["task"]),
-            cloudpickle.dumps(((main["Point"](3, 4),), {"scale": 2})),
-        ).encode()
-        outcome = await world.outcome_of(payload)
+        arguments = cloudpickle.dumps(((main["Point"](3, 4),), {"scale": 2}))
+        outcome = await world.lease().outcome(cloudpickle.dumps(main["task"]), arguments)
         assert isinstance(outcome, Succeeded), outcome
         assert pickle.loads(outcome.result) == 10.0
 
@@ -164,7 +177,7 @@ def test_modules_of_the_nodes_environment_are_found_and_no_file_beside_the_drive
     story(tmp_path, tell)
 
 
-def test_a_call_runs_in_its_own_folder_with_an_environment_of_its_own(
+def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORMATION_SECRET", "the key to everything")
@@ -172,15 +185,26 @@ def test_a_call_runs_in_its_own_folder_with_an_environment_of_its_own(
 
     def look() -> tuple[str, dict[str, str], list[str]]:
         descriptors = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+        assert list(Path.cwd().iterdir()) == []
         return str(Path.cwd()), dict(os.environ), descriptors
+
+    def litter(how: str) -> None:
+        if how == "file":
+            Path("file").touch()
+        elif how == "lock":
+            Path.cwd().chmod(0)
+        else:
+            Path.cwd().rmdir()
 
     async def tell(world: World) -> None:
         folder, environment, descriptors = await world.value(look, device_ids=("GPU-a",))
-        other, *_ = await world.value(look)
-        assert folder != other
-        assert {Path(folder).parent, Path(other).parent} == {tmp_path}
+        assert (await world.value(look))[0] == folder  # it was left as it was found
+        for how in ("file", "lock", "gone"):
+            await world.value(litter, how)
+            await world.value(look)
+        assert [path.name[:5] for path in Path(folder).parent.iterdir()] == ["call-"]
         home = environment["HOME"]
-        assert Path(home).parent == tmp_path
+        assert (Path(home).parent, Path(folder).parent) == (tmp_path, Path(home))
         assert environment == {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": home,
@@ -188,8 +212,8 @@ def test_a_call_runs_in_its_own_folder_with_an_environment_of_its_own(
             "LANG": "C.UTF-8",
             "CUDA_VISIBLE_DEVICES": "GPU-a",
         }
-        # The call's socket, and the folder being listed.
-        assert len(descriptors) == 5
+        # The socket of the calls, two copies of the outputs, and the folder being listed.
+        assert len(descriptors) == 7
 
     story(tmp_path, tell)
 
@@ -225,7 +249,7 @@ def test_calls_of_one_lease_share_a_process_and_leases_do_not(tmp_path: Path) ->
         bob = await world.value(os.getpid, lease_id="bob")
         assert len(set(ann)) == 1
         assert bob not in (ann[0], os.getpid())
-        await world.driver.end_lease("ann")
+        await world.end("ann")
         assert not alive(ann[0])
         assert alive(bob)
         assert await world.value(os.getpid, lease_id="bob") == bob
@@ -251,18 +275,30 @@ class CountsReads:
         raise AssertionError("it is called where it was read")
 
 
-def test_a_function_is_read_once_and_a_bounded_number_is_kept(tmp_path: Path) -> None:
+def test_a_function_is_read_once_and_the_newest_ones_are_kept(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         assert [await world.value(CountsReads("a")) for _ in range(3)] == [1, 1, 1]
-        for number in range(interpreter.MAX_FUNCTIONS - 1):
+        for number in range(MAX_PARTS - 1):
             assert await world.value(CountsReads(str(number))) == 1
         assert await world.value(CountsReads("a")) == 1
-        # Those used last are the ones that stay.
-        assert await world.value(CountsReads("one more")) == 1
-        assert await world.value(CountsReads("a")) == 1
-        for number in range(interpreter.MAX_FUNCTIONS):
-            assert await world.value(CountsReads(f"another {number}")) == 1
+        assert await world.value(CountsReads("one more")) == 1  # in the place of the oldest
         assert await world.value(CountsReads("a")) == 2
+
+    story(tmp_path, tell)
+
+
+def test_a_killed_call_leaves_its_folder_to_nobody(tmp_path: Path) -> None:
+    def leave() -> None:
+        Path("secret").touch()
+        os._exit(1)
+
+    def look() -> list[str]:
+        return [str(path) for path in Path.cwd().parent.rglob("secret")]
+
+    async def tell(world: World) -> None:
+        for _ in range(3):
+            await world.failure(FailureKind.EXIT, leave)
+        assert await world.value(look) == []
 
     story(tmp_path, tell)
 
@@ -290,16 +326,12 @@ def test_a_warm_call_costs_little_and_a_cold_one_not_much(tmp_path: Path) -> Non
     """Measured on two busy cores: 0.25 ms and 65 ms. The bounds are ten times that."""
 
     async def tell(world: World) -> None:
-        payload = PythonCall(
-            cloudpickle.dumps(lambda item: item), cloudpickle.dumps(((1,), {}))
-        ).encode()
-        async with an_execution(tmp_path, payload) as execution:
-            took: list[float] = []
-            for _ in range(201):
-                began = time.perf_counter()
-                await world.driver.run(execution, Recorder())
-                took.append(time.perf_counter() - began)
-        await world.driver.end_lease("lease")
+        call = (cloudpickle.dumps(lambda item: item), cloudpickle.dumps(((1,), {})))
+        took: list[float] = []
+        for _ in range(201):
+            began = time.perf_counter()
+            await world.lease().outcome(*call)
+            took.append(time.perf_counter() - began)
         assert took[0] < 0.65
         assert statistics.median(took) < 0.0025
 
@@ -418,15 +450,16 @@ def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path
     story(tmp_path, tell)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(payload=st.binary(max_size=64))
-def test_a_malformed_payload_is_refused_before_anything_runs(
-    tmp_path: Path, payload: bytes
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(shared=st.binary(max_size=64), payload=st.binary(max_size=64))
+def test_whatever_bytes_are_called_it_is_their_own_failure(
+    tmp_path: Path, shared: bytes, payload: bytes
 ) -> None:
     async def tell(world: World) -> None:
-        outcome = await world.outcome_of(payload)
+        outcome = await world.lease().outcome(shared, payload)
         assert isinstance(outcome, Failed)
-        assert outcome.kind is FailureKind.INVALID
+        assert outcome.kind is FailureKind.EXCEPTION
+        assert await world.value(lambda: "well") == "well"
 
     story(tmp_path, tell)
 
@@ -440,7 +473,7 @@ def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path
             (b"garbage", b"garbage", "UnpicklingError"),
             (cloudpickle.dumps(len), cloudpickle.dumps(7), "TypeError"),
         ):
-            outcome = await world.outcome_of(PythonCall(function, arguments).encode())
+            outcome = await world.lease().outcome(function, arguments)
             assert isinstance(outcome, Failed)
             assert outcome.kind is FailureKind.EXCEPTION
             assert expected in outcome.message
@@ -476,31 +509,36 @@ def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path
 
 
 def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None:
-    def meddle(how: str) -> None:
+    def meddle(written: bytes | None, *, leave: bool) -> None:
         import socket
 
         (fd,) = open_sockets()
-        if how == "junk":
-            os.write(fd, b"junk" * 100)
-        elif how == "huge":
-            os.write(fd, b"R\0\0\0\0\xff\xff\xff\xff")
-        elif how == "unknown":
-            os.write(fd, b"?" + bytes(8))
-        elif how == "long":
-            os.write(fd, b"E\xff\xff\xff\xff\0\0\0\0")
-        elif how == "half":
-            os.write(fd, b"R\0\0")
-            os._exit(0)
-        elif how == "body":
-            os.write(fd, b"R\0\0\0\0\0\0\0\x09")
-            os._exit(0)
-        else:
+        if written is None:
             socket.socket(fileno=fd).shutdown(socket.SHUT_RDWR)
+        else:
+            os.write(fd, written)
+        if leave:
+            os._exit(0)
         time.sleep(60)
 
+    def reply(kind: bytes, message_bytes: int, value_bytes: int) -> bytes:
+        return interpreter.REPLY.pack(kind, 0, False, message_bytes, value_bytes)
+
+    half = reply(interpreter.RETURNED, 0, 9)
+    junk = {
+        "junk": b"junk" * 100,
+        "unknown": reply(b"?", 0, 0),
+        "huge": reply(interpreter.RETURNED, 0, 2**32 - 1),
+        "long": reply(interpreter.RAISED, 2**32 - 1, 0),
+        "shut": None,
+    }
+
     async def tell(world: World) -> None:
-        for how in ("junk", "unknown", "huge", "long", "half", "body", "shut"):
-            await world.failure(FailureKind.EXIT, meddle, how)
+        for written in junk.values():
+            await world.failure(FailureKind.EXIT, partial(meddle, leave=False), written)
+            assert await world.value(lambda: "well") == "well"
+        for written in (half[:3], half):
+            await world.failure(FailureKind.EXIT, partial(meddle, leave=True), written)
             assert await world.value(lambda: "well") == "well"
 
     story(tmp_path, tell)
@@ -521,14 +559,30 @@ def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
-def test_cancelling_a_call_returns_when_its_interpreter_is_dead(tmp_path: Path) -> None:
+def test_killing_a_call_ends_when_its_interpreter_is_dead(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         pid = await world.value(os.getpid)
-        with trio.move_on_after(0.1) as time_up:
-            await world.value(time.sleep, 600)
-        assert time_up.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.failure, FailureKind.CANCELLED, time.sleep, 600)
+            await trio.sleep(0.1)
+            world.lease().kill()
         assert not alive(pid)
         assert await world.value(os.getpid) != pid
+
+    story(tmp_path, tell)
+
+
+def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async def tell(world: World) -> None:
+        await world.value(os.getpid)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.failure, FailureKind.CANCELLED, time.sleep, 600)
+            await trio.sleep(0.1)
+            world.lease().kill()
+            for number in range(10):
+                assert await world.value(abs, -number) == number
 
     story(tmp_path, tell)
 
@@ -546,40 +600,37 @@ def test_ending_a_lease_ends_its_call_and_those_that_wait(tmp_path: Path) -> Non
             await trio.sleep(0.1)
             nursery.start_soon(call, 0)
             await trio.sleep(0.1)
-            await world.driver.end_lease("lease")
+            await world.end()
             assert not alive(pid)
-        assert ended == 2 * [Failed(FailureKind.CANCELLED, "its lease ended")]
-        await world.driver.end_lease("lease")
-        await world.driver.end_lease("a lease it never heard of")
+            await trio.sleep(0.05)
+            assert ended == []  # nobody may have what ends after its lease
+            nursery.cancel_scope.cancel()
 
     story(tmp_path, tell)
 
 
-def test_ending_a_lease_while_its_interpreter_starts_ends_the_call(
+def test_ending_a_lease_while_its_interpreter_starts_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = trio.lowlevel.open_process
-    started = trio.Event()
+    started: list[trio.Process] = []
+    begun = trio.Event()
 
     async def start_slowly(*args: Any, **options: Any) -> trio.Process:
-        process = await start(*args, **options)
-        started.set()
+        started.append(await start(*args, **options))
+        begun.set()
         await trio.sleep(0.05)
-        return process
+        return started[-1]
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start_slowly)
 
     async def tell(world: World) -> None:
-        ended: list[Outcome] = []
-
-        async def call() -> None:
-            ended.append(await world.outcome(time.sleep, 600, timeout_s=None))
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(call)
-            await started.wait()
-            await world.driver.end_lease("lease")
-        assert ended == [Failed(FailureKind.CANCELLED, "its lease ended")]
+            nursery.start_soon(world.outcome, time.sleep, 600)
+            await begun.wait()
+            await world.end()
+            nursery.cancel_scope.cancel()
+        await eventually(lambda: not alive(started[0].pid))
 
     story(tmp_path, tell)
 
@@ -595,8 +646,9 @@ def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         failed = await world.failure(FailureKind.MEMORY, at_once, memory_bytes=128 * MIB)
         assert failed.message.endswith("MemoryError\n")
-        failed = await world.failure(FailureKind.MEMORY, bit_by_bit)
-        assert failed.message == "stopped at its memory limit of 256MiB; ask for more memory"
+        less = {"lease_id": "another", "memory_bytes": 128 * MIB}
+        failed = await world.failure(FailureKind.MEMORY, bit_by_bit, **less)
+        assert failed.message == "stopped at its memory limit of 128MiB; ask for more memory"
 
     story(tmp_path, tell)
 

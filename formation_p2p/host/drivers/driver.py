@@ -84,6 +84,11 @@ class Turns(Protocol):
         """The size of the next payload; None while nothing is to begin."""
         ...
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nobody takes further results for now."""
+        ...
+
     def take(self) -> Execution:
         """The next execution; there is one where `next_bytes` says so."""
         ...

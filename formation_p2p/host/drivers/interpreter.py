@@ -142,10 +142,18 @@ class Folder:
         try:
             os.chdir(self.path)
         except OSError:  # the first one, or a call has removed it
-            self.count += 1
-            self.path = os.path.join(self.home, f"call-{self.count}")
-            os.mkdir(self.path, 0o700)
+            self.path = self.make()
             os.chdir(self.path)
+
+    def make(self) -> str:
+        """A new one. Those of an interpreter that was killed may be there still."""
+        while True:
+            self.count += 1
+            path = os.path.join(self.home, f"call-{self.count}")
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+                return path
+            shutil.rmtree(path, ignore_errors=True)
 
     def leave(self) -> None:
         try:

@@ -16,7 +16,8 @@ from typing import Final
 
 import trio
 
-from formation_p2p.errors import InvalidInput
+from formation_p2p.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.host.drivers.blobs import Blobs
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.supervised import (
@@ -28,6 +29,7 @@ from formation_p2p.host.drivers.supervised import (
     device_environment,
 )
 from formation_p2p.units import KIB, format_bytes
+from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
@@ -37,12 +39,13 @@ MESSAGE_TAIL_BYTES: Final = 2 * KIB
 
 
 class ProcessDriver:
-    """Keeps nothing between executions."""
+    """Keeps nothing between executions. `blobs` is for inputs and outputs by content."""
 
     name = "process"
 
     def __init__(self, machine: Machine | None = None) -> None:
         self._machine = machine or Machine.found()
+        self.blobs: Blobs | None = None
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
@@ -51,22 +54,23 @@ class ProcessDriver:
             return Failed(FailureKind.INVALID, str(problem))
         output = Output(report)
         try:
-            await trio.to_thread.run_sync(_write_files, execution.scratch, spec.files_in)
+            await trio.to_thread.run_sync(write_files, execution.scratch, spec.files_in)
+            await fetch_inputs(self.blobs, execution.scratch, spec.inputs)
             task = await Supervised.start(self._machine, _launch(execution, spec))
         except OSError as problem:
             return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
+        except FormationError as problem:
+            return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
         try:
             ending, timed_out = await task.run_to_end(output, execution.timeout_s)
         finally:
             await task.close()
         if timed_out:
             message = f"ran past its {execution.timeout_s:g} s"
-            return Failed(FailureKind.TIMEOUT, message, _printed(ending, output))
+            return Failed(FailureKind.TIMEOUT, message, printed(ending, output))
         if ending.how == "exit":
-            return await trio.to_thread.run_sync(
-                _exited, ending.number, output, execution.scratch, spec.files_out
-            )
-        return failure(ending, output, execution, _printed(ending, output))
+            return await exited(ending.number, output, execution.scratch, spec, self.blobs)
+        return failure(ending, output, execution, printed(ending, output))
 
     async def end_lease(self, lease_id: str) -> None:
         """Nothing is kept: executions still running are cancelled by whoever runs them."""
@@ -84,10 +88,15 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             limit = format_bytes(execution.limits.enforced_memory_bytes)
             message = f"stopped at its memory limit of {limit}; ask for more memory"
             return Failed(FailureKind.MEMORY, message, result)
+        case "storage":
+            limit = format_bytes(execution.limits.storage_bytes)
+            message = f"stopped at its storage limit of {limit}; ask for more storage"
+            return Failed(FailureKind.STORAGE, message, result)
         case "start":
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}")
         case "lost":
-            return Failed(FailureKind.DRIVER, "its supervisor ended without a word", result)
+            message = f"its supervisor ended without a word{_last_words(output)}"
+            return Failed(FailureKind.DRIVER, message, result)
 
 
 def _launch(execution: Execution, spec: ProcessSpec) -> Launch:
@@ -105,16 +114,39 @@ def _launch(execution: Execution, spec: ProcessSpec) -> Launch:
     )
 
 
-def _printed(ending: Ending, output: Output) -> bytes:
+def printed(ending: Ending, output: Output) -> bytes:
     code = {"exit": ending.number, "signal": -ending.number}.get(ending.how, -signal.SIGKILL)
-    return _result(code, output, {}).encode()
+    return result_of(code, output, {}).encode()
 
 
-def _result(code: int, output: Output, files: Mapping[str, bytes]) -> ProcessResult:
-    return ProcessResult(code, files, output.tail("stdout"), output.tail("stderr"))
+def result_of(
+    code: int, output: Output, files: Mapping[str, bytes], outputs: Mapping[str, Blob] | None = None
+) -> ProcessResult:
+    tails = (output.tail("stdout"), output.tail("stderr"))
+    return ProcessResult(code, files, *tails, outputs or {})
 
 
-def _exited(code: int, output: Output, folder: Path, names: Iterable[str]) -> Outcome:
+async def exited(
+    code: int, output: Output, folder: Path, spec: ProcessSpec, blobs: Blobs | None
+) -> Outcome:
+    """The outcome of a program that has ended with `code`, with what it left in `folder`."""
+    outputs: dict[str, Blob] = {}
+    try:
+        if code == 0:
+            outputs = await keep_outputs(blobs, folder, spec.outputs)
+    except FormationError as problem:
+        result = result_of(code, output, {}).encode()
+        return Failed(FailureKind.OUTPUT, str(problem), result)
+    except OSError as problem:
+        result = result_of(code, output, {}).encode()
+        message = f"ended well, but an output cannot be read: {problem}"
+        return Failed(FailureKind.EXIT, message, result)
+    return await trio.to_thread.run_sync(_with_files, code, output, folder, spec.files_out, outputs)
+
+
+def _with_files(
+    code: int, output: Output, folder: Path, names: Iterable[str], outputs: Mapping[str, Blob]
+) -> Outcome:
     files: dict[str, bytes] = {}
     unread: list[str] = []
     left_bytes = MAX_RESULT_BYTES
@@ -126,11 +158,11 @@ def _exited(code: int, output: Output, folder: Path, names: Iterable[str]) -> Ou
         else:
             left_bytes -= len(files[name])
     try:
-        result = _result(code, output, files).encode()
+        result = result_of(code, output, files, outputs).encode()
     except InvalidInput as problem:
         if code == 0:
-            return Failed(FailureKind.OUTPUT, str(problem), _result(code, output, {}).encode())
-        result = _result(code, output, {}).encode()
+            return Failed(FailureKind.OUTPUT, str(problem), result_of(code, output, {}).encode())
+        result = result_of(code, output, {}).encode()
     if code != 0:
         return Failed(FailureKind.EXIT, _exit_message(code, output), result)
     if unread:
@@ -140,7 +172,13 @@ def _exited(code: int, output: Output, folder: Path, names: Iterable[str]) -> Ou
 
 
 def _read_file(folder: Path, name: str, max_bytes: int) -> bytes:
-    """At most `max_bytes` of a plain file below `folder`; OSError for anything else.
+    """At most `max_bytes` of a plain file below `folder`; OSError for anything else."""
+    with open(open_file(folder, name), "rb") as content:
+        return content.read(max(max_bytes, 0))
+
+
+def open_file(folder: Path, name: str) -> int:
+    """A plain file below `folder`, open to be read; OSError for anything else.
 
     Nothing on the way may be a link: it could lead to a file of the node's own.
     """
@@ -155,10 +193,39 @@ def _read_file(folder: Path, name: str, max_bytes: int) -> bytes:
         found = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=way)
     finally:
         os.close(way)
-    with open(found, "rb") as content:  # noqa: PTH123 - a descriptor has no path
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file")
-        return content.read(max(max_bytes, 0))
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "not a plain file")
+    return found
+
+
+async def fetch_inputs(blobs: Blobs | None, folder: Path, inputs: Mapping[str, Blob]) -> None:
+    """Put inputs into `folder`, which has no links. Raises OSError, LocalError, RemoteError."""
+    if not inputs:
+        return
+    if blobs is None:
+        raise LocalError("this worker keeps no data; choose another")
+    for name in inputs:
+        (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    await blobs.copies((folder / name, blob) for name, blob in inputs.items())
+
+
+async def keep_outputs(blobs: Blobs | None, folder: Path, names: Iterable[str]) -> dict[str, Blob]:
+    """Keep files of `folder`, in which nothing runs any more, for others to fetch. Raises
+    LocalError, and OSError, with the name, for what is no plain file."""
+    kept: dict[str, Blob] = {}
+    for name in names:
+        if blobs is None:
+            raise LocalError("this worker keeps no data; choose another")
+        try:
+            file = open_file(folder, name)
+        except OSError as problem:
+            raise OSError(f"{name} ({problem.strerror})") from problem
+        try:
+            kept[name] = await blobs.keep(file, folder / name)
+        finally:
+            os.close(file)
+    return kept
 
 
 def _exit_message(code: int, output: Output) -> str:
@@ -177,7 +244,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """`folder` is empty and the names are checked, so that nothing leads out of it."""
     for name, content in files.items():
         file = folder / name

@@ -55,6 +55,7 @@ _MAX_IN_FLIGHT: Final = 64
 _MAX_IN_FLIGHT_BYTES: Final = 64 * KIB
 # A result waits for others to be told of with it for so long.
 _TELL_S: Final = 0.002
+_TELL_BYTES: Final = 1024 * KIB
 # What a call prints is read once it has run for so long, and then as it comes.
 _LONG_S: Final = 0.05
 
@@ -262,6 +263,7 @@ class _Session:
         self._unwanted: set[int] = set()  # on their way, not to be run after all
         self._began_s = 0.0
         self._untold_s = math.inf  # since when a result waits to be told
+        self._untold_bytes = 0
         self._output: Output | None = None  # of the call that runs, once it has printed
 
     async def run(self) -> None:
@@ -276,7 +278,7 @@ class _Session:
                     return
                 continue
             await self._wait()
-            alive = self._warm.receive()
+            alive = self._turns.is_paused or self._warm.receive()
             for reply in self._warm.replies():
                 await self._reply(*reply)
             if self._warm.broken:
@@ -289,6 +291,8 @@ class _Session:
                 self._end(failure(ending, self._drained(), self._calls[0].execution))
                 return
             if self._turns.is_killed:
+                await self._warm.task.stop()
+                self._drained()
                 self._end(_CANCELLED)
                 return
             if trio.current_time() >= self._due_s:
@@ -374,6 +378,14 @@ class _Session:
 
     async def _wait(self) -> None:
         """Until there may be something to do."""
+        if self._turns.is_paused:
+            # What it has to say stays in the socket, and it waits when that is full.
+            self._tell()
+            with trio.CancelScope(deadline=self._due_s) as scope:
+                self._turns.watch(scope)
+                await trio.sleep(math.inf)
+            self._turns.watch(None)
+            return
         long_s = self._began_s + _LONG_S
         if trio.current_time() >= long_s:
             self._tell()
@@ -405,6 +417,9 @@ class _Session:
         self._weight -= call.weight
         self._turns.ended(call.execution.execution_id, outcome)
         self._untold_s = min(self._untold_s, trio.current_time())
+        self._untold_bytes += len(outcome.result)
+        if self._untold_bytes >= _TELL_BYTES:
+            self._tell()
         if self._calls:
             self._begin()
         if waits:
@@ -425,7 +440,7 @@ class _Session:
         self._tell()
 
     def _tell(self) -> None:
-        self._untold_s = math.inf
+        self._untold_s, self._untold_bytes = math.inf, 0
         self._turns.flush()
 
     def _its_output(self) -> Output:

@@ -9,15 +9,20 @@ without privileges, on any Linux:
   the task has started is killed: also what daemonised, since orphans become the supervisor's.
 - Memory is sampled ten times a second over all that the task started, and going over ends it. Up
   to twice the limit and 512 MiB of memory of one process can come and go in between.
+- What it leaves in its folder is counted the same way, where its lease holds storage. A file that
+  it keeps open and has removed is not counted; no file is longer than the lease holds.
 - The task runs on as many cores as its share, rounded up, and behind the node (nice).
 
 With control groups (`groups.py`) the kernel holds memory and processor share exactly, and the
 number of processes; and what is killed cannot run from it.
 
-Not guaranteed: a task has the node's user id. It can read what that user can, the node's own
-files and memory included, and kill the supervisor (its own process then dies with it, but what
-it started before may live on unless there is a control group). These are limits on mistakes. Who
-may run what is for grants to say, and a stranger's code belongs in a container.
+In a sandbox (`bubblewrap.py`) it reads nothing of the node's, reaches no network that it did not
+ask for, writes to its own folder alone, and can kill neither its supervisor nor what is not its.
+
+Not guaranteed without a sandbox: a task has the node's user id. It can read what that user can,
+the node's own files and memory included, and kill the supervisor (its own process then dies with
+it, but what it started before may live on unless there is a control group). These are limits on
+mistakes. Who may run what is for grants to say; a stranger's code belongs in the `wasm` driver.
 """
 
 from __future__ import annotations
@@ -38,11 +43,14 @@ from typing import Final, Literal, Self
 import trio
 
 from formation_p2p.execution.limits import TaskLimits
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Stream
 from formation_p2p.host.drivers.groups import Group, Groups
+from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
+from formation_p2p.host.home import default_path
 
 _log = logging.getLogger(__name__)
 
@@ -57,22 +65,45 @@ _KILL_WAIT_S: Final = 10.0
 _FLOOD_PAUSE_S: Final = 0.001
 # pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
 _MAX_PIPE_READS: Final = 16
-_MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60}
+_MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60, "storage": 1 << 60}
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
+_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+# `auto` is a sandbox where there is one; `required` is none of the drivers without.
+Sandboxing = Literal["off", "auto", "required"]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the drivers of one node share out between their tasks."""
+    """What the drivers of one node share out between their tasks, and the sandbox of those."""
 
     cores: Cores
     groups: Groups | None
+    sandbox: Bubblewrap | None = None
 
     @classmethod
-    def found(cls) -> Self:
-        return cls(Cores.of_this_process(), Groups.found())
+    def found(cls, home: Path | None = None, sandbox: Sandboxing = "auto") -> Self:
+        """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
+
+        Raises NoSandbox where one is required and there is none.
+        """
+        around = _sandbox(home or default_path(), sandbox)
+        return cls(Cores.of_this_process(), Groups.found(), around)
+
+
+def _sandbox(home: Path, wanted: Sandboxing) -> Bubblewrap | None:
+    if wanted == "off":
+        return None
+    try:
+        return Bubblewrap.found(home, interpreter_environment())
+    except NoSandbox as problem:
+        if wanted == "required":
+            raise
+        _log.warning("tasks run without a sandbox, and can read what this user can: %s", problem)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +117,19 @@ class Launch:
     stdin: bytes = b""
     passed_fd: int | None = None
 
+    @property
+    def gpus(self) -> bool:
+        return self.environment.get(_DEVICES, "") != ""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended. `number` is its exit code, signal, or bytes of memory.
+    """How a task ended. `number` is its exit code, signal, or bytes of memory or storage.
 
     `start`: it never ran. `lost`: the supervisor did not live to tell, or cannot kill it.
     """
 
-    how: Literal["exit", "signal", "memory", "start", "lost"]
+    how: Literal["exit", "signal", "memory", "storage", "start", "lost"]
     number: int = 0
     problem: str = ""
 
@@ -106,7 +141,7 @@ def base_environment(home: Path) -> dict[str, str]:
 
 def device_environment(device_ids: tuple[str, ...]) -> dict[str, str]:
     """The GPUs that a task sees: empty hides them all, where unset would show them all."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(device_ids)}
+    return {_DEVICES: ",".join(device_ids)}
 
 
 def interpreter_environment() -> dict[str, str]:
@@ -158,11 +193,29 @@ class Supervised:
                     passed.callback(os.close, stdin)
                     os.write(stdin, launch.stdin)
                     os.lseek(stdin, 0, os.SEEK_SET)
-                named = () if launch.passed_fd is None else (launch.passed_fd,)
+                kept = [] if launch.passed_fd is None else [launch.passed_fd]
+                kept.append(its_control.fileno())
+                heart = Heartbeat.of_this_process().open()
+                passed.callback(os.close, heart)
+                kept.append(heart)
+                procs = node_fd = -1
+                if group is not None:
+                    procs = os.open(group.path / "cgroup.procs", os.O_WRONLY)
+                    passed.callback(os.close, procs)
+                    kept.append(procs)
+                around: tuple[str, ...] = ()
+                if machine.sandbox is not None:
+                    around = machine.sandbox.command(
+                        launch.folder, network=launch.limits.network, gpus=launch.gpus
+                    )
+                    node_fd = os.pidfd_open(os.getpid())
+                    passed.callback(os.close, node_fd)
+                    kept.append(node_fd)
                 supervisor = await trio.lowlevel.open_process(
                     [
+                        *around,
                         *(sys.executable, "-I", "-S", str(_SUPERVISOR)),
-                        *(str(its_control.fileno()), str(os.getpid())),
+                        *map(str, (its_control.fileno(), os.getpid(), node_fd, heart)),
                     ],
                     stdin=stdin,
                     stdout=its_outputs["stdout"],
@@ -170,11 +223,11 @@ class Supervised:
                     env=interpreter_environment(),
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=(its_control.fileno(), *named),
+                    pass_fds=kept,
                 )
             task = cls(supervisor, control, outputs, group)
             held.push_async_callback(task._bury)
-            await task._give(_order(launch, cores, group))
+            await task._give(_order(launch, cores, group, procs, machine.sandbox))
             task._held = held.pop_all()
             return task
 
@@ -247,6 +300,10 @@ class Supervised:
                 nursery.start_soon(_pass_on, fd, stream, output)
             yield
             nursery.cancel_scope.cancel()
+        self.drain(output)
+
+    def drain(self, output: Output) -> None:
+        """Passes on what the pipes hold."""
         for stream, fd in self._outputs.items():
             with suppress(BlockingIOError):
                 for _ in range(_MAX_PIPE_READS):
@@ -286,7 +343,13 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
         await trio.sleep(_FLOOD_PAUSE_S if output.full else 0)
 
 
-def _order(launch: Launch, cores: tuple[int, ...], group: Group | None) -> bytes:
+def _order(
+    launch: Launch,
+    cores: tuple[int, ...],
+    group: Group | None,
+    procs: int,
+    sandbox: Bubblewrap | None,
+) -> bytes:
     """What `supervisor.py` reads. Both ends are the same interpreter, and nobody else writes it:
     that is what marshal is for, and json takes 9 ms to import."""
     limits = launch.limits
@@ -295,11 +358,17 @@ def _order(launch: Launch, cores: tuple[int, ...], group: Group | None) -> bytes
             "argv": list(launch.argv),
             "env": dict(launch.environment),
             "folder": str(launch.folder),
+            "silence_s": SILENCE_S,
             "cores": list(cores),
-            "resource_limits": limits.resource_limits,
-            "group": "" if group is None else str(group.path),
+            "resource_limits": limits.resource_limits
+            if sandbox is None
+            else limits.resource_limits | sandbox.resource_limits,
+            # A descriptor, since a sandbox shows no control groups to write to.
+            "group": procs,
             # 0 where the kernel itself counts.
             "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
+            "in_memory": [] if sandbox is None else list(sandbox.in_memory),
+            "storage_bytes": limits.storage_bytes,
         }
     )
     return len(order).to_bytes(4, "big") + order
@@ -315,7 +384,7 @@ def _read_ending(written: bytes) -> Ending:
     match how:
         case "start":
             return Ending("start", problem=rest)
-        case "exit" | "signal" | "memory":
+        case "exit" | "signal" | "memory" | "storage":
             # 18 digits: no machine has so many bytes, and int() takes long over thousands.
             number = int(rest) if rest.isdecimal() and len(rest) <= 18 else -1
             if 0 <= number <= _MOST[how]:

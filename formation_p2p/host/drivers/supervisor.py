@@ -1,17 +1,21 @@
 """Runs one task as its child, and sees to it that nothing of the task outlives either of them.
 
-Run as a file, `python -I -S supervisor.py <control fd> <pid of the node>`, in a session of its
-own. It imports only what starts quickly, and nothing of this package. `supervised.py` is its
-other end and says what is guaranteed.
+Run as a file, `python -I -S supervisor.py <control fd> <pid of the node> <its pidfd> <heartbeat
+fd>`, in a session of its own. It imports only what starts quickly, and nothing of this package.
+`supervised.py` is its other end and says what is guaranteed. In a sandbox it is the first process
+there: the node is watched by its pidfd, since it has no number and is nobody's parent there.
+Outside the pidfd is -1, and the pid that of the parent.
 
 Over the control socket it reads one order (a length of 4 bytes and a marshalled dict, made by
 the same interpreter), and then waits for the task to end, for `STOP` (ask the task to end, then
-kill it), or for the end of the socket or of the node (kill it now). Once everything that the
+kill it), or for the end of the socket or of the node, or a node that is stopped for longer than
+its leases live (kill it now; see `heartbeat.py`). Once everything that the
 task started is dead it writes one line saying how the task ended, and exits:
 
     exit 3
     signal 9
     memory 734003200
+    storage 1073745920
     start sotr: No such file or directory
 """
 
@@ -21,11 +25,13 @@ task started is dead it writes one line saying how the task ended, and exits:
 from __future__ import annotations
 
 import ctypes
+import errno
 import marshal
 import os
 import resource
 import select
 import signal
+import stat
 import sys
 import time
 
@@ -45,6 +51,11 @@ HASTE_S = 2.0
 # hundredth of a core, on a machine that runs thousands of processes.
 SAMPLE_S = 0.1
 SAMPLE_SHARE = 100
+# What it has written is counted for this long ten times a second, and on from there the next
+# time: a twentieth of a core, however many files there are.
+WALK_S = 0.005
+# A folder whose path is too long to be read: more than any lease holds.
+UNCOUNTABLE = 1 << 59
 # Behind the node in every queue for a core: a late heartbeat costs the task its lease.
 NICENESS = 5
 # Half way to "take this one first": when the machine runs out of memory the kernel is to end a
@@ -53,6 +64,7 @@ OOM_SCORE = 500
 
 # <linux/prctl.h>
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
@@ -60,12 +72,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    control, node = int(sys.argv[1]), int(sys.argv[2])
+    control, node, node_fd, heart = (int(number) for number in sys.argv[1:5])
     os.set_inheritable(control, False)
+    os.set_inheritable(heart, False)
+    if node_fd >= 0:
+        os.set_inheritable(node_fd, False)
+        # Whoever traces it could stop it, also from inside.
+        prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     order = read_order(control)
     if order is None:
         return
+    if order["group"] >= 0:
+        os.set_inheritable(order["group"], False)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -73,7 +92,7 @@ def main() -> None:
     task = os.fork()
     if task == 0:
         become(order, control, supervisor)
-    ending = watch(task, control, wake, node, order["memory_bytes"])
+    ending = watch(order, task, control, wake, node, node_fd, heart)
     kill_all()
     os.set_blocking(control, False)
     try:
@@ -110,6 +129,7 @@ def become(order: Order, control: int, supervisor: int) -> None:
     what = "the limits of its lease"
     try:
         os.setsid()
+        prctl(PR_SET_DUMPABLE, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(127)
@@ -117,8 +137,8 @@ def become(order: Order, control: int, supervisor: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        if order["group"]:
-            write_file(order["group"] + "/cgroup.procs", "0")
+        if order["group"] >= 0:
+            os.write(order["group"], b"0")
         write_file("/proc/self/oom_score_adj", str(OOM_SCORE))
         os.nice(NICENESS)
         os.sched_setaffinity(0, order["cores"])
@@ -147,12 +167,17 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
-def watch(task: int, control: int, wake: int, node: int, memory_bytes: int) -> str:
+def watch(
+    order: Order, task: int, control: int, wake: int, node: int, node_fd: int, heart: int
+) -> str:
     """Until the task has ended or is to be ended; how it ended, in words."""
     poll = select.poll()
-    poll.register(control, select.POLLIN)
-    poll.register(wake, select.POLLIN)
-    sample_at, stop_at = 0.0, None
+    for fd in (control, wake, node_fd):
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+    memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
+    sample_at, stop_at, stopped = 0.0, None, 0
+    walk = storage_below(order["folder"])
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
@@ -161,7 +186,12 @@ def watch(task: int, control: int, wake: int, node: int, memory_bytes: int) -> s
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
             return f"exit {code}" if code >= 0 else f"signal {-code}"
-        if os.getppid() != node or (control in ready and not read_stop(control)):
+        gone = node_fd in ready if node_fd >= 0 else os.getppid() != node
+        if gone or (control in ready and not read_stop(control)):
+            return "signal 9"
+        # Twice: what is read while it is written may be half of each.
+        stopped = stopped + 1 if silent_for(heart) > order["silence_s"] else 0
+        if stopped == 2:
             return "signal 9"
         now = time.monotonic()
         if control in ready and stop_at is None:
@@ -173,11 +203,26 @@ def watch(task: int, control: int, wake: int, node: int, memory_bytes: int) -> s
         if stop_at is not None and now >= stop_at:
             return "signal 9"
         if memory_bytes and now >= sample_at:
-            used = memory_of_descendants(memory_bytes)
+            used = memory_in_use(memory_bytes, order["in_memory"])
             if used > memory_bytes:
                 return f"memory {used}"
             took_s = time.monotonic() - now
             sample_at = now + SAMPLE_SHARE * took_s
+        if storage_bytes:
+            walk_until = time.monotonic() + WALK_S
+            for used in walk:
+                if used > storage_bytes:
+                    return f"storage {used}"
+                if time.monotonic() > walk_until:
+                    break
+            else:
+                walk = storage_below(order["folder"])
+
+
+def silent_for(heart: int) -> float:
+    """For how many seconds, asleep or awake, the node has shown no life that it said it would."""
+    beat_ns = int.from_bytes(os.pread(heart, 8, 0), "little")
+    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - beat_ns) / 1e9 if beat_ns else 0.0
 
 
 def read_stop(control: int) -> bool:
@@ -235,8 +280,9 @@ def processes() -> Iterator[tuple[int, int]]:
                 yield int(entry.name), int(stat[1])
 
 
-def memory_of_descendants(memory_bytes: int) -> int:
-    """Bytes of memory, neither files nor swap, in use by all that the task has started.
+def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
+    """Bytes of memory, neither files nor swap, in use by all that the task has started, and by
+    the files in the folders `in_memory`.
 
     Pages that several of them share are counted once for each at first, and only where that is
     more than `memory_bytes` in proportion, as that takes the kernel long.
@@ -247,13 +293,48 @@ def memory_of_descendants(memory_bytes: int) -> int:
     found = family.get(os.getpid(), [])
     for pid in found:
         found.extend(family.get(pid, ()))
-    rough = {pid: kib_in(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") for pid in found}
-    if sum(rough.values()) * 1024 <= memory_bytes:
-        return 0
-    return 1024 * sum(
-        kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:", b"Pss_Shmem:") or kib
-        for pid, kib in rough.items()
+    files = sum(
+        (folder.f_blocks - folder.f_bfree) * folder.f_frsize
+        for folder in map(os.statvfs, in_memory)
     )
+    rough = {pid: kib_in(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") for pid in found}
+    if sum(rough.values()) * 1024 + files <= memory_bytes:
+        return 0
+    held = shared = 0
+    for pid, kib in rough.items():
+        anonymous = kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:")
+        shared += kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
+        held += anonymous or kib
+    # A file of those folders that is mapped counts in both.
+    return 1024 * held + max(1024 * shared, files)
+
+
+def storage_below(folder: str) -> Iterator[int]:
+    """Bytes on the disk that all below the folder takes, as far as counted; after every entry."""
+    used = 0
+    linked: set[int] = set()
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode):
+                        waiting.append(entry.path)
+                    elif found.st_nlink > 1 and found.st_ino in linked:
+                        continue
+                    elif found.st_nlink > 1:
+                        linked.add(found.st_ino)
+                    used += found.st_blocks * 512
+                    yield used
+        except FileNotFoundError:
+            pass  # meanwhile; what else is there is counted the next time
+        except PermissionError:
+            os.chmod(place, 0o700)  # it is the task's own, which cannot hide there
+        except OSError as problem:
+            if problem.errno == errno.ENAMETOOLONG:
+                yield UNCOUNTABLE
 
 
 def kib_in(path: str, *names: bytes) -> int:

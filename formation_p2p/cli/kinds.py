@@ -1,0 +1,79 @@
+"""What `run` and job files can have run: a program of the worker's, a WebAssembly module, or a
+command in an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from formation_p2p.cli.files import read_input
+from formation_p2p.errors import InvalidInput
+from formation_p2p.workload.container import ContainerSpec
+from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.workload.wasm import WasmSpec
+
+if TYPE_CHECKING:
+    from formation_p2p.node import Work
+
+WasmOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--wasm",
+        metavar="FILE",
+        help="Run this WebAssembly module (WASI preview 1), on a worker with the driver wasm; ARGV "
+        "are its arguments.",
+        show_default=False,
+    ),
+]
+FuelOption = Annotated[
+    int,
+    typer.Option(
+        "--fuel",
+        metavar="N",
+        help="Let the module take so many instructions and no more.",
+        show_default=False,
+    ),
+]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="Run the command in a container of this image, on a worker with the driver container.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`wasm` and `image` are not both there. `program` goes in front of the arguments."""
+
+    wasm: Path | None = None
+    fuel: int = 0
+    image: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.wasm is not None and self.image is not None:
+            raise InvalidInput("wasm", "a task is a module or in an image, not both")
+        if self.fuel and self.wasm is None:
+            raise InvalidInput("fuel", "is for a module; name one with wasm")
+
+    @property
+    def driver(self) -> str:
+        if self.wasm is not None:
+            return WasmSpec.driver
+        return ProcessSpec.driver if self.image is None else ContainerSpec.driver
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        return () if self.wasm is None else (self.wasm.name,)
+
+    def of(self, process: ProcessSpec) -> Work:
+        """What to submit. Raises InvalidInput, LocalError."""
+        if self.wasm is not None:
+            return WasmSpec(read_input(self.wasm), process, self.fuel)
+        return process if self.image is None else ContainerSpec(self.image, process)

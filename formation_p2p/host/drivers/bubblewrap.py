@@ -1,0 +1,173 @@
+"""The sandbox around a task: bubblewrap (`bwrap`), where it is installed and may be used.
+
+Inside it a task, and all that it starts, has
+
+- a root that is read-only, of which /home, /root, /run and the node's own home folder are
+  hidden; what Python needs to run is shown, also below those;
+- its own folder to write to, and a /tmp, a /var/tmp and a /dev/shm that go with it;
+- no network but a loopback of its own, unless it asked for one (`TaskLimits.network`);
+- the devices that every program has, and the GPUs only where its lease holds some;
+- its own process numbers, of which the supervisor has the first: that one cannot be killed from
+  inside, and the kernel ends all others with it;
+- no capabilities, and no user namespaces to get some in, where bubblewrap can forbid those
+  (0.8 and later).
+
+Not hidden is what else on the machine the node's user may read: /etc, /srv, /mnt. A worker for
+strangers runs as a user of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from formation_p2p.errors import LocalError
+from formation_p2p.execution.limits import MAX_PROCESSES
+
+# It starts in milliseconds; a disk that has to wake up takes seconds.
+_PROBE_S: Final = 20.0
+# Where people, services and other tasks keep what is theirs, sockets to them included.
+_HIDDEN: Final = ("/home", "/root", "/run")
+# Hidden too, but to be written to. They are held in memory, which the supervisor counts.
+_TEMPORARY: Final = ("/tmp", "/var/tmp")
+_SHARED_MEMORY: Final = "/dev/shm"
+# What a GPU needs beside its libraries, which are on the root.
+_GPUS: Final = ("nvidia*", "dri", "kfd")
+# Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
+# and a kernel that lets only root make any needs none.
+_USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
+
+
+class NoSandbox(LocalError):
+    """bubblewrap cannot be used here. The message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bubblewrap:
+    """`home` is the node's home folder. `user` are the options for a user namespace."""
+
+    program: str
+    home: Path
+    user: tuple[str, ...] = _USER[0]
+
+    @classmethod
+    def found(cls, home: Path, environment: Mapping[str, str]) -> Self:
+        """One that was seen to start this interpreter with `environment`. Raises NoSandbox."""
+        program = shutil.which("bwrap")
+        if program is None:
+            raise NoSandbox("bwrap is not on PATH; install the package bubblewrap")
+        for user in _USER:
+            sandbox = cls(program, home, user)
+            problem = sandbox._problem(environment)
+            if problem == "":
+                return sandbox
+        raise NoSandbox(
+            f"{program} does not work here ({problem}); allow this user to make user namespaces: "
+            "see sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces and "
+            "kernel.apparmor_restrict_unprivileged_userns, or the options of the container"
+        )
+
+    def _problem(self, environment: Mapping[str, str]) -> str:
+        """Why it cannot start this interpreter; empty where it can."""
+        with tempfile.TemporaryDirectory() as folder:
+            argv = (
+                *self.command(Path(folder), network=False, gpus=False),
+                *(sys.executable, "-I", "-S", "-c", "import ctypes"),
+            )
+            try:
+                probe = subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    env=environment,
+                    timeout=_PROBE_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as problem:
+                return str(problem)
+        if probe.returncode == 0:
+            return ""
+        said = probe.stderr.decode(errors="replace").strip().splitlines()
+        return said[-1] if said else f"it ended with {probe.returncode}"
+
+    def command(self, folder: Path, *, network: bool, gpus: bool) -> tuple[str, ...]:
+        """What goes in front of the supervisor's argv. `folder` is what the task may write to."""
+        hidden = _folders((*_HIDDEN, str(Path.home())))
+        temporary = _folders(_TEMPORARY)
+        own = _folders((str(self.home),))
+        shown = _below((*hidden, *temporary), _needed(network))
+        return (
+            *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
+            *("--unshare-ipc", "--unshare-uts", *(() if network else ("--unshare-net",))),
+            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+            # One may be below another.
+            *_each("--tmpfs", sorted((*hidden, *temporary))),
+            *(word for path in shown for word in ("--ro-bind", path, path)),
+            # After what is shown: it may be below that.
+            *_each("--tmpfs", own),
+            *("--tmpfs", _SHARED_MEMORY),
+            *(word for path in _gpus(gpus) for word in ("--dev-bind", path, path)),
+            *("--bind", str(folder), str(folder)),
+            *_each("--remount-ro", (*hidden, *own, "/dev")),
+            "--",
+        )
+
+    @property
+    def resource_limits(self) -> dict[str, int]:
+        """Beside those of a lease. Linux counts the processes of each user namespace by itself
+        (5.14, and not root's); before it counts all of the user's, and the node's with them."""
+        return {"RLIMIT_NPROC": MAX_PROCESSES}
+
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        """The folders whose files take memory, as the task sees them."""
+        return (*_folders(_TEMPORARY), _SHARED_MEMORY)
+
+
+def _each(option: str, values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word for value in values for word in (option, value))
+
+
+def _folders(names: Iterable[str]) -> tuple[str, ...]:
+    """Those that are there, without links, and without those that are below another."""
+    found = sorted({Path(name).resolve() for name in names if Path(name).is_dir()})
+    return tuple(
+        str(path)
+        for path in found
+        if path != Path("/") and not any(other in path.parents for other in found)
+    )
+
+
+def _needed(network: bool) -> Iterator[str]:
+    """What this interpreter reads: itself, its library, the supervisor, and all modules."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).parent))
+    yield from filter(None, sys.path)
+    if network:
+        yield "/etc/resolv.conf"
+
+
+def _below(covered: Iterable[str], needed: Iterable[str]) -> tuple[str, ...]:
+    """Those of `needed`, by name and without links, that would be hidden. Not a folder that is to
+    be hidden itself, nor one above it: modules that lie loose in a person's home are not found."""
+    paths = {path for name in needed for path in (Path(name).absolute(), Path(name).resolve())}
+    folders = [Path(name) for name in covered]
+    hidden = {
+        path
+        for path in paths
+        if path.exists()
+        and any(folder in path.parents for folder in folders)
+        and not any(folder.is_relative_to(path) for folder in folders)
+    }
+    return tuple(str(path) for path in sorted(hidden) if not hidden.intersection(path.parents))
+
+
+def _gpus(wanted: bool) -> tuple[str, ...]:
+    if not wanted:
+        return ()
+    return tuple(str(path) for name in _GPUS for path in sorted(Path("/dev").glob(name)))

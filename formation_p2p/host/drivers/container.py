@@ -1,0 +1,119 @@
+"""The `container` driver: a command in an image, by Docker or Podman. Payload:
+workload/container.py; what holds the container: engine.py.
+
+The client that starts a container runs under a supervisor, so that its output, its time and its
+folder are watched as those of any process. The container itself is the engine's and outlives its
+client; so it is removed by its name when its execution is over or cancelled, and at the next
+start where the node was killed. Until then it can run on: an engine knows nothing of leases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from formation_p2p.errors import FormationError, InvalidInput
+from formation_p2p.host.drivers.blobs import Blobs
+from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, State, task_user
+from formation_p2p.host.drivers.output import Output
+from formation_p2p.host.drivers.process import (
+    exited,
+    failure,
+    fetch_inputs,
+    printed,
+    write_files,
+)
+from formation_p2p.host.drivers.supervised import Ending, Launch, Machine, Supervised
+from formation_p2p.workload.container import ContainerSpec
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+
+
+class ContainerDriver:
+    """Keeps nothing between executions; the engine keeps the images."""
+
+    name = "container"
+
+    def __init__(self, machine: Machine, engine: Engine) -> None:
+        # The client is the node's own, and reads its user's credentials.
+        self._machine = replace(machine, sandbox=None)
+        self._engine = engine
+        self.blobs: Blobs | None = None
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        try:
+            spec = ContainerSpec.decode(execution.payload)
+        except InvalidInput as problem:
+            return Failed(FailureKind.INVALID, str(problem))
+        name = container_name(execution)
+        output = Output(report)
+        try:
+            await trio.to_thread.run_sync(write_files, execution.scratch, spec.process.files_in)
+            await fetch_inputs(self.blobs, execution.scratch, spec.process.inputs)
+            await trio.to_thread.run_sync(_give, execution.scratch)
+            task = await Supervised.start(self._machine, self._launch(name, execution, spec))
+        except OSError as problem:
+            return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
+        except FormationError as problem:
+            return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
+        try:
+            try:
+                ending, timed_out = await task.run_to_end(output, execution.timeout_s)
+                state = await self._engine.state(name)
+            finally:
+                await task.close()
+        finally:
+            await self._engine.remove(name)
+        if timed_out:
+            message = f"ran past its {execution.timeout_s:g} s"
+            return Failed(FailureKind.TIMEOUT, message, printed(ending, output))
+        if ending.how != "exit" or state is None or not state.ran or state.out_of_memory:
+            return _failed(ending, state, execution, output)
+        return await exited(state.exit_code, output, execution.scratch, spec.process, self.blobs)
+
+    async def end_lease(self, lease_id: str) -> None:
+        """Nothing is kept: executions still running are cancelled by whoever runs them."""
+
+    def _launch(self, name: str, execution: Execution, spec: ContainerSpec) -> Launch:
+        process = spec.process
+        return Launch(
+            argv=(
+                *self._engine.command(
+                    name, spec.image, execution, process.env, process.stdin is not None
+                ),
+                *process.argv,
+            ),
+            environment=self._engine.environment(),
+            folder=execution.scratch,
+            limits=replace(CLIENT_LIMITS, storage_bytes=execution.limits.storage_bytes),
+            stdin=process.stdin or b"",
+        )
+
+
+def container_name(execution: Execution) -> str:
+    """That of an attempt, under the names that engines take."""
+    attempt = f"{execution.lease_id} {execution.execution_id}".encode()
+    return f"formation-{hashlib.sha256(attempt).hexdigest()[:24]}"
+
+
+def _give(folder: Path) -> None:
+    """What is in the folder becomes the task's, where that is another user."""
+    uid, gid = task_user()
+    if uid != os.getuid():
+        for place in (folder, *folder.rglob("*")):
+            os.chown(place, uid, gid)
+
+
+def _failed(ending: Ending, state: State | None, execution: Execution, output: Output) -> Failed:
+    if ending.how != "exit":
+        return failure(ending, output, execution, printed(ending, output))
+    if state is None or not state.ran:
+        # The client's last words say why: no such image, no such program in it.
+        why = output.tail("stderr").decode(errors="replace").strip() or f"code {ending.number}"
+        why = (state and state.problem) or why
+        return Failed(FailureKind.DRIVER, f"the container could not be started: {why[-2048:]}")
+    return failure(Ending("memory"), output, execution, printed(ending, output))

@@ -1,0 +1,274 @@
+"""The `wasm` driver: WebAssembly, for code that nobody trusts. Payload: workload/wasm.py.
+
+Modules run in a process of the lease's own (`wasm_runner.py`) and not in the node's: a module
+that found a hole in the engine would be in a sandbox with nothing to take, and what an engine
+cannot interrupt, such as a compilation or a sleep, can be killed. The process is kept for the
+lease, with what it has compiled; each call has memory and a folder of its own.
+
+Two things hold a call: the engine (time by epochs, fuel, memory) and, should the engine fail, all
+that holds a process (`supervised.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import marshal
+import math
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.host.drivers import wasm_runner
+from formation_p2p.host.drivers.blobs import Blobs
+from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.output import Output
+from formation_p2p.host.drivers.process import (
+    exited,
+    failure,
+    fetch_inputs,
+    printed,
+    result_of,
+    write_files,
+)
+from formation_p2p.host.drivers.scratch import remove_folder
+from formation_p2p.host.drivers.supervised import (
+    Launch,
+    Machine,
+    Supervised,
+    base_environment,
+    interpreter_environment,
+)
+from formation_p2p.units import MIB, format_bytes
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.workload.wasm import WasmSpec
+
+_RUNNER: Final = Path(wasm_runner.__file__)
+# How long it takes to start on a machine busy with everything else, as for an interpreter.
+_START_S: Final = 60.0
+# Past the time of a call: the engine has interrupted it by then, or cannot.
+_PATIENCE_S: Final = 1.0
+# What the runner itself takes of the lease's memory, and what a module gets at the least.
+_RUNNER_BYTES: Final = 48 * MIB
+_LEAST_BYTES: Final = 16 * MIB
+# As wasmtime's own program exits after a trap: 128 and SIGABRT.
+_TRAPPED_CODE: Final = 134
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    kind: bytes
+    code: int
+    message: str
+
+
+class _Runner:
+    """A started runner, seen from the node. `close` it, whatever happens."""
+
+    def __init__(self, task: Supervised, calls: socket.socket, folder: Path) -> None:
+        self.task = task
+        self.folder = folder
+        self._calls = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
+        self._numbers = itertools.count()
+        self._ready = False
+        self.idle = False
+
+    @classmethod
+    async def start(cls, machine: Machine, execution: Execution) -> _Runner:
+        """Raises OSError where this machine cannot start a process."""
+        folder = Path(tempfile.mkdtemp(prefix="wasm-", dir=execution.scratch.parent))
+        calls, its_calls = socket.socketpair()
+        try:
+            with its_calls:
+                task = await Supervised.start(
+                    machine,
+                    Launch(
+                        argv=(
+                            *(sys.executable, "-I", "-u", str(_RUNNER)),
+                            *(str(its_calls.fileno()), str(memory_of_module(execution))),
+                        ),
+                        environment={**base_environment(folder), **interpreter_environment()},
+                        folder=folder,
+                        limits=execution.limits,
+                        passed_fd=its_calls.fileno(),
+                    ),
+                )
+        except BaseException:
+            calls.close()
+            await remove_folder(folder)
+            raise
+        return cls(task, calls, folder)
+
+    async def call(self, spec: WasmSpec, folder: Path, timeout_s: float | None) -> _Reply | None:
+        """None where it ended without a reply. Leaves it idle where it can take another call."""
+        self.idle = False
+        if not self._ready:
+            with trio.move_on_after(_START_S):
+                self._ready = await self._read(len(wasm_runner.READY)) == wasm_runner.READY
+            if not self._ready:
+                return None
+        stdin = self.folder / "stdin"
+        await trio.to_thread.run_sync(stdin.write_bytes, spec.process.stdin or b"")
+        order = marshal.dumps(
+            {
+                "module": spec.module,
+                "argv": list(spec.process.argv),
+                "env": list(spec.process.env.items()),
+                "stdin": str(stdin),
+                "folder": str(folder),
+                "fuel": spec.fuel,
+                "timeout_s": timeout_s,
+            }
+        )
+        try:
+            await self._calls.send_all(len(order).to_bytes(4, "big") + order)
+        except trio.BrokenResourceError:
+            return None
+        header = await self._read(wasm_runner.REPLY.size)
+        if header is None:
+            return None
+        # What it runs may have got out of the engine, so its word is checked like a stranger's.
+        kind, code, size = wasm_runner.REPLY.unpack(header)
+        message = await self._read(size) if size <= wasm_runner.MAX_MESSAGE_BYTES else None
+        if message is None:
+            return None
+        self.idle = True
+        return _Reply(kind, code, message.decode(errors="replace"))
+
+    async def _read(self, size: int) -> bytes | None:
+        """None where it ended first."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                more = await self._calls.receive_some(size - len(data))
+            except trio.BrokenResourceError:
+                return None
+            if not more:
+                return None
+            data += more
+        return bytes(data)
+
+    def hang_up(self) -> None:
+        """Ends the wait for a reply, also where a fork of the node holds the other end."""
+        with suppress(OSError):
+            self._calls.socket.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        self._calls.socket.close()
+        await self.task.close()
+        await remove_folder(self.folder)
+
+
+class WasmDriver:
+    """Keeps one runner for each lease that has used it, until `end_lease`. The shell runs those
+    of one lease one after the other. Raises LocalError as `check` does."""
+
+    name = "wasm"
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        check()
+        self._machine = machine or Machine.found()
+        self.blobs: Blobs | None = None
+        # As many as the worker has leases.
+        self._runners: dict[str, _Runner] = {}
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        try:
+            spec = WasmSpec.decode(execution.shared, execution.payload)
+        except InvalidInput as problem:
+            return Failed(FailureKind.INVALID, str(problem))
+        output = Output(report)
+        runner = self._runners.pop(execution.lease_id, None)
+        try:
+            if runner is not None and runner.task.over:
+                await runner.close()
+                runner = None
+            if runner is None:
+                runner = await _Runner.start(self._machine, execution)
+        except OSError as problem:
+            return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
+        try:
+            return await _run(runner, spec, execution, output, self.blobs)
+        finally:
+            if runner.idle:
+                self._runners[execution.lease_id] = runner
+            else:
+                await runner.close()
+
+    async def end_lease(self, lease_id: str) -> None:
+        runner = self._runners.pop(lease_id, None)
+        if runner is not None:
+            await runner.close()
+
+
+def check() -> None:
+    """Raises LocalError where wasmtime is not installed."""
+    if importlib.util.find_spec("wasmtime") is None:
+        raise LocalError(
+            "the driver wasm needs wasmtime; install it: pip install 'formation_p2p[wasm]'"
+        )
+
+
+def memory_of_module(execution: Execution) -> int:
+    """What the engine lets a module have of the lease's memory, in bytes."""
+    return max(_LEAST_BYTES, execution.limits.enforced_memory_bytes - _RUNNER_BYTES)
+
+
+async def _run(
+    runner: _Runner, spec: WasmSpec, execution: Execution, output: Output, blobs: Blobs | None
+) -> Outcome:
+    folder = Path(tempfile.mkdtemp(prefix="call-", dir=runner.folder))
+    try:
+        await trio.to_thread.run_sync(write_files, folder, spec.process.files_in)
+        await fetch_inputs(blobs, folder, spec.process.inputs)
+        patience_s = math.inf if execution.timeout_s is None else execution.timeout_s + _PATIENCE_S
+        ending = None
+        async with runner.task.passing_on(output, when_over=runner.hang_up):
+            with trio.move_on_after(patience_s) as time:
+                reply = await runner.call(spec, folder, execution.timeout_s)
+            if time.cancelled_caught:
+                await runner.task.stop()
+            elif reply is None:
+                ending = await runner.task.settled()
+        if time.cancelled_caught:
+            reply = _Reply(wasm_runner.TIMED_OUT, 0, "")
+        if reply is None:
+            assert ending is not None
+            return failure(ending, output, execution, printed(ending, output))
+        if reply.kind == wasm_runner.EXITED and 0 <= reply.code <= 255:
+            return await exited(reply.code, output, folder, spec.process, blobs)
+        return _failed(reply, spec, execution, output)
+    except FormationError as problem:
+        return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
+    except OSError as problem:
+        return Failed(FailureKind.DRIVER, f"this machine cannot keep its files: {problem}")
+    finally:
+        await remove_folder(folder)
+
+
+def _failed(reply: _Reply, spec: WasmSpec, execution: Execution, output: Output) -> Failed:
+    memory = format_bytes(memory_of_module(execution))
+    kind, message = {
+        wasm_runner.TRAPPED: (
+            FailureKind.EXIT,
+            f"{reply.message}; where that is for want of memory, ask for more than {memory}",
+        ),
+        wasm_runner.TIMED_OUT: (FailureKind.TIMEOUT, f"ran past its {execution.timeout_s} s"),
+        wasm_runner.NO_FUEL: (
+            FailureKind.TIMEOUT,
+            f"used up its fuel of {spec.fuel} instructions; give it more",
+        ),
+        wasm_runner.NO_MEMORY: (
+            FailureKind.MEMORY,
+            f"needs more than its memory of {memory}; ask for more: {reply.message}",
+        ),
+        wasm_runner.INVALID: (FailureKind.INVALID, reply.message),
+    }.get(reply.kind, (FailureKind.EXIT, "wrote to the socket that the driver calls it over"))
+    return Failed(kind, message, result_of(_TRAPPED_CODE, output, {}).encode())

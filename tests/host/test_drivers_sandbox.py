@@ -1,0 +1,473 @@
+"""Tasks in bubblewrap, and on machines that have none.
+
+What needs bubblewrap is tested where it may be used; elsewhere a line among pytest's warnings
+says that it was not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cloudpickle
+import pytest
+import trio
+
+from formation_p2p.host.drivers import bubblewrap
+from formation_p2p.host.drivers.bubblewrap import NoSandbox
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from tests.host.drivers_world import (
+    ALease,
+    Recorder,
+    an_execution,
+    bare_machine,
+    eventually,
+    within,
+)
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def _why_not() -> str:
+    """Why bubblewrap cannot be used here, whatever the driver makes of it; empty where it can."""
+    plain = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true")
+    try:
+        return subprocess.run(plain, capture_output=True, text=True, timeout=20).stderr.strip()
+    except OSError as problem:
+        return str(problem)
+
+
+WHY_NOT = _why_not()
+if WHY_NOT:
+    warnings.warn(f"what is held by bubblewrap was not tested: {WHY_NOT}", stacklevel=1)
+
+
+def where_bubblewrap_is(test: Test) -> Test | None:
+    return None if WHY_NOT else test
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A node's home with a secret, and a folder for scratch."""
+    home = tmp_path / "home"
+    (home / "scratch").mkdir(parents=True)
+    (home / "identity.key").write_text("the key to everything")
+    return home
+
+
+def run(home: Path, *argv: str, machine: Machine | None = None, **held: Any) -> Outcome:
+    outcomes: list[Outcome] = []
+
+    async def story() -> None:
+        async with an_execution(home / "scratch", ProcessSpec(argv).encode(), **held) as execution:
+            driver = ProcessDriver(machine or Machine.found(home, "required"))
+            outcomes.append(await driver.run(execution, Recorder()))
+
+    within(20, story)
+    return outcomes[0]
+
+
+def printed(outcome: Outcome) -> str:
+    assert isinstance(outcome, Succeeded), outcome
+    return ProcessResult.decode(outcome.result).stdout_tail.decode()
+
+
+def sleeping(mark: str) -> bool:
+    """Whether a `sleep mark` runs, whatever its number."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if place.read_bytes().split(b"\0")[:2] == [b"sleep", mark.encode()]:
+                return True
+    return False
+
+
+# -- what is hidden -------------------------------------------------------------------------
+
+
+@where_bubblewrap_is
+def test_a_task_sees_no_secret_of_the_node_and_no_file_of_other_tasks(home: Path) -> None:
+    theirs = home / "scratch" / "task-of-another"
+    theirs.mkdir()
+    script = f"ls -A {home} {home}/scratch; ls -A {Path.home()} /home /run; cat {home}/identity.key"
+    outcome = run(home, "sh", "-c", script)
+    assert isinstance(outcome, Failed)
+    result = ProcessResult.decode(outcome.result)
+    assert b"identity.key: No such file" in result.stderr_tail
+    assert b"identity" not in result.stdout_tail
+    assert b"task-of-another" not in result.stdout_tail
+    assert b".bashrc" not in result.stdout_tail
+
+
+@where_bubblewrap_is
+def test_a_home_that_holds_the_interpreter_shows_it_and_nothing_else(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A virtual environment in the node's own home, and modules in the person's.
+    person = home.parent
+    (person / "modules").mkdir()
+    (person / "modules" / "mine.py").touch()
+    (person / "diary").touch()
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(person), str(person / "modules")])
+    script = f"ls {person} {person}/modules; touch {person}/modules/theirs.py || echo refused"
+    text = printed(run(home, "sh", "-c", script))
+    assert text.split() == [
+        f"{person}:",
+        "home",
+        "modules",
+        f"{person}/modules:",
+        "mine.py",
+        "refused",
+    ]
+
+
+@where_bubblewrap_is
+def test_a_task_sees_no_process_of_the_machine_and_cannot_end_its_supervisor(home: Path) -> None:
+    script = (
+        "kill -9 1; kill -STOP 1; ls /proc | grep -c '^[0-9]'; "
+        "cat /proc/1/environ >/dev/null 2>&1 || echo closed; echo still here"
+    )
+    text = printed(run(home, "sh", "-c", script))
+    count, *rest = text.splitlines()
+    assert int(count) <= 4  # the supervisor, sh, ls and grep
+    assert rest == ["closed", "still here"]
+
+
+@where_bubblewrap_is
+def test_a_task_cannot_trace_its_supervisor(home: Path) -> None:
+    trace = (
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True);"
+        "PTRACE_SEIZE = 0x4206;"
+        "print(libc.ptrace(PTRACE_SEIZE, 1, 0, 0), ctypes.get_errno())"
+    )
+    assert printed(run(home, *PYTHON, trace)) == "-1 1\n"
+
+
+# -- what is read-only, and what can be written ---------------------------------------------
+
+
+@where_bubblewrap_is
+def test_a_task_writes_to_its_own_folder_and_to_a_tmp_that_goes_with_it(home: Path) -> None:
+    outside = home.parent / "outside"
+    outside.mkdir()
+    mine = Path("/tmp") / f"formation-test-{os.getpid()}"
+    script = (
+        f"for place in /etc /usr /dev /run /home {outside} {home}; do "
+        "touch $place/x 2>/dev/null && echo wrote to $place; done; "
+        f"touch mine {mine} /dev/shm/formation-test && ls"
+    )
+    assert printed(run(home, "sh", "-c", script)) == "mine\n"
+    assert list(outside.iterdir()) == []
+    assert not mine.exists()
+    assert not Path("/dev/shm/formation-test").exists()
+
+
+@where_bubblewrap_is
+def test_files_in_memory_count_as_memory(home: Path) -> None:
+    for place in ("/tmp", "/dev/shm"):
+        script = f"head -c {200 * MIB} /dev/zero > {place}/big; sleep 30"
+        outcome = run(home, "sh", "-c", script, memory_bytes=128 * MIB)
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.MEMORY
+
+
+@where_bubblewrap_is
+def test_a_task_has_no_capabilities_and_gets_none_by_a_namespace(home: Path) -> None:
+    program = (
+        "import os, re\n"
+        "print(*re.findall('Cap(?:Eff|Bnd).*?(0+)$', open('/proc/self/status').read(), re.M))\n"
+        "libc = __import__('ctypes').CDLL(None, use_errno=True)\n"
+        "print(libc.unshare(0x10000000))\n"  # CLONE_NEWUSER
+        "print(libc.mount(b'none', b'/etc', b'tmpfs', 0, None))\n"
+    )
+    assert printed(run(home, *PYTHON, program)) == f"{'0' * 16} {'0' * 16}\n-1\n-1\n"
+
+
+@where_bubblewrap_is
+def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
+    # Nobody is held to it who is root.
+    bomb = (
+        "import os, resource, time\n"
+        "print(resource.getrlimit(resource.RLIMIT_NPROC), flush=True)\n"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20))\n"
+        "started = 0\n"
+        "try:\n"
+        "    while started < 30:\n"
+        "        if os.fork() == 0: time.sleep(60)\n"
+        "        started += 1\n"
+        "except BlockingIOError: pass\n"
+        "print(started < 20)\n"
+    )
+    text = printed(run(home, *PYTHON, bomb))
+    assert text == f"(4096, 4096)\n{os.getuid() != 0}\n"
+
+
+@where_bubblewrap_is
+def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Any device stands for a GPU: one that a sandbox does not have anyway.
+    usual = set(printed(run(home, "ls", "/dev")).split())
+    others = [path.name for path in Path("/dev").iterdir() if path.is_char_device()]
+    (device, *_) = sorted(set(others) - usual)
+    monkeypatch.setattr(bubblewrap, "_GPUS", (device,))
+    for device_ids, seen in ((), usual), (("GPU-a",), {*usual, device}):
+        assert set(printed(run(home, "ls", "/dev", device_ids=device_ids)).split()) == seen
+
+
+@where_bubblewrap_is
+def test_a_task_in_a_sandbox_is_in_its_control_group_where_there_are_any(home: Path) -> None:
+    machine = Machine.found(home, "required")
+    grouped = f"/formation-{os.getpid()}-" in printed(
+        run(home, "cat", "/proc/self/cgroup", machine=machine)
+    )
+    assert grouped is (machine.groups is not None)
+
+
+# -- the network ----------------------------------------------------------------------------
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 2).close()
+    print("reached")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@where_bubblewrap_is
+def test_a_task_reaches_no_network_unless_it_asked_for_one(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert printed(run(home, *PYTHON, CONNECT, port)) == "Connection refused\n"
+        assert printed(run(home, *PYTHON, CONNECT, port, network=True)) == "reached\n"
+
+
+# -- as without it --------------------------------------------------------------------------
+
+
+@where_bubblewrap_is
+def test_exit_codes_signals_and_last_words_are_as_without_a_sandbox(home: Path) -> None:
+    for machine in (bare_machine(), Machine.found(home, "required")):
+        for script, message in (
+            ("echo why >&2; exit 139", "ended with exit code 139: why"),
+            ("kill -SEGV $$", "ended by SIGSEGV"),
+            ("exec no-such-program", "ended with exit code 127: sh: 1: exec: no-such-program"),
+        ):
+            outcome = run(home, "sh", "-c", script, machine=machine)
+            assert isinstance(outcome, Failed)
+            assert outcome.message.startswith(message)
+        script = "trap 'echo saved; exit 0' TERM; sleep 600 & wait"
+        outcome = run(home, "sh", "-c", script, machine=machine, timeout_s=0.5)
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.TIMEOUT
+        assert ProcessResult.decode(outcome.result).stdout_tail == b"saved\n"
+
+
+@where_bubblewrap_is
+def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
+    # Numbers inside are not those outside: each sleeps for a time of its own.
+    marks = [f"{600 + os.getpid() % 1000}.{number}" for number in (1, 2)]
+    script = f"setsid sleep {marks[0]} & sleep {marks[1]}"
+
+    async def story() -> None:
+        payload = ProcessSpec(("sh", "-c", script)).encode()
+        driver = ProcessDriver(Machine.found(home, "required"))
+        async with (
+            an_execution(home / "scratch", payload) as execution,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(driver.run, execution, Recorder())
+            await eventually(lambda: all(map(sleeping, marks)))
+            nursery.cancel_scope.cancel()
+        assert not any(map(sleeping, marks))
+
+    within(10, story)
+
+
+NODE = """
+import multiprocessing, sys, time, trio
+from pathlib import Path
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.workload.process import ProcessSpec
+from tests.host.drivers_world import Recorder, an_execution
+
+home = Path(sys.argv[1])
+
+async def main():
+    spec = ProcessSpec(("sh", "-c", "sleep " + sys.argv[2])).encode()
+    async with (
+        an_execution(home / "scratch", spec, timeout_s=None) as execution,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(
+            ProcessDriver(Machine.found(home, "required")).run, execution, Recorder()
+        )
+        await trio.sleep(0.5)
+        # A copy of the node with all of its sockets, as multiprocessing makes them.
+        copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        copy.start()
+        print(copy.pid, flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@where_bubblewrap_is
+def test_a_killed_node_takes_its_tasks_in_sandboxes_with_it(home: Path) -> None:
+    mark = f"{700 + os.getpid() % 1000}.7"
+    node = subprocess.Popen(
+        [sys.executable, "-c", NODE, str(home), mark], stdout=subprocess.PIPE, cwd=Path.cwd()
+    )
+    assert node.stdout is not None
+    copy = int(node.stdout.readline())
+    try:
+        within(10, lambda: eventually(lambda: sleeping(mark)))
+        node.kill()
+        node.wait()
+        within(10, lambda: eventually(lambda: not sleeping(mark)))
+    finally:
+        os.kill(copy, signal.SIGKILL)
+        node.kill()
+        node.stdout.close()
+
+
+@where_bubblewrap_is
+def test_a_sandbox_that_fails_says_why(home: Path) -> None:
+    found = Machine.found(home, "required")
+    assert found.sandbox is not None
+    broken = replace(found, sandbox=replace(found.sandbox, user=("--no-such-option",)))
+    outcome = run(home, "true", machine=broken)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.DRIVER
+    assert "bwrap: Unknown option --no-such-option" in outcome.message
+
+
+@where_bubblewrap_is
+def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
+    def look(secret: str) -> tuple[bool, int, bool]:
+        from pathlib import Path as Place
+
+        Place("mine").touch()
+        return Place(secret).exists(), os.getppid(), Place("mine").exists()
+
+    function = cloudpickle.dumps(look)
+    arguments = cloudpickle.dumps(((str(home / "identity.key"),), {}))
+
+    async def story() -> None:
+        lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            for _ in range(2):
+                outcome = await lease.outcome(function, arguments)
+                assert isinstance(outcome, Succeeded), outcome
+                assert cloudpickle.loads(outcome.result) == (False, 1, True)
+            await lease.end()
+        assert list((home / "scratch").iterdir()) == []
+
+    within(20, story)
+
+
+# -- storage --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for i in $(seq 40); do head -c 1048576 /dev/zero > $i; done",
+        "mkdir a; chmod 300 a; cd a; for i in $(seq 40); do head -c 1048576 /dev/zero > $i; done",
+        'python3 -c \'import os\nfor _ in range(1500): os.mkdir("deep"); os.chdir("deep")\'',
+    ],
+    ids=["in many files", "where nobody may look", "deeper than can be seen"],
+)
+@pytest.mark.parametrize("sandbox", ["off", "auto"])
+def test_a_task_that_leaves_more_than_it_leased_storage_for_is_stopped(
+    home: Path, script: str, sandbox: Any
+) -> None:
+    machine = Machine.found(home, sandbox)
+    argv = ("sh", "-c", f"{script}; sleep 30")
+    outcome = run(home, *argv, machine=machine, storage_bytes=16 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.STORAGE
+    assert outcome.message == "stopped at its storage limit of 16MiB; ask for more storage"
+
+
+def test_no_file_is_longer_than_the_storage_that_was_leased(home: Path) -> None:
+    script = "head -c 33554432 /dev/zero > big"
+    outcome = run(home, "sh", "-c", script, machine=bare_machine(), storage_bytes=16 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind in (FailureKind.EXIT, FailureKind.STORAGE)
+
+
+def test_links_and_what_is_gone_count_no_storage(home: Path) -> None:
+    script = (
+        "head -c 10485760 /dev/zero > one; ln one two; ln -s /usr three; sleep 0.5; "
+        "rm one two; head -c 10485760 /dev/zero > four; sleep 0.5"
+    )
+    outcome = run(home, "sh", "-c", script, machine=bare_machine(), storage_bytes=16 * MIB)
+    assert isinstance(outcome, Succeeded), outcome
+
+
+# -- where there is none --------------------------------------------------------------------
+
+
+def a_bwrap(folder: Path, script: str) -> None:
+    folder.mkdir()
+    (folder / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bwrap").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("", "bwrap is not on PATH; install the package bubblewrap"),
+        (
+            "echo 'bwrap: No permissions to create new namespace' >&2; exit 1",
+            "does not work here (bwrap: No permissions to create new namespace); allow",
+        ),
+        ("exit 7", "does not work here (it ended with 7)"),
+    ],
+)
+def test_a_machine_without_a_sandbox_says_so_and_runs_tasks_unless_one_is_required(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    script: str,
+    why: str,
+) -> None:
+    path = home.parent / "bin"
+    if script:
+        a_bwrap(path, script)
+    monkeypatch.setenv("PATH", str(path))
+    with pytest.raises(NoSandbox) as refused:
+        Machine.found(home, "required")
+    assert why in str(refused.value)
+
+    with caplog.at_level(logging.WARNING):
+        machine = Machine.found(home)
+    assert machine.sandbox is None
+    assert why in caplog.text
+    assert printed(run(home, "echo", "anyway", machine=machine)) == "anyway\n"
+
+    caplog.clear()
+    assert Machine.found(home, "off").sandbox is None
+    assert caplog.text == ""
