@@ -17,6 +17,7 @@ from formation_p2p.dispatch.job_events import (
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
+    TaskRecalled,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
@@ -28,19 +29,36 @@ from formation_p2p.errors import (
     LocalError,
     NodeClosed,
     RemoteError,
+    StateError,
     TaskFailed,
     Unauthorized,
     Unplaceable,
     Unreachable,
 )
-from formation_p2p.host.drivers.driver import Driver, Execution, Report
+from formation_p2p.executor import NodeExecutor
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.hardware import Hardware
 from formation_p2p.host.home import Home
+from formation_p2p.host.state import Retention
+from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.job import JobHandle, TaskResult
+from formation_p2p.mapped import Mapped
 from formation_p2p.node import Discovery, Node
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Busy, Denied, Gone, Infeasible, Leaving, Refusal
+from formation_p2p.refusals import (
+    Busy,
+    Denied,
+    Faulty,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    Preempted,
+    Refusal,
+    Silent,
+    TooDear,
+)
 from formation_p2p.resources.capability import Capability, Capacity
 from formation_p2p.resources.gpu import Gpu
 from formation_p2p.resources.limits import Limits
@@ -48,17 +66,22 @@ from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sync import SyncJob, SyncNode
 from formation_p2p.trust.grants import Right, Rights
+from formation_p2p.workload.blob import Blob
+from formation_p2p.workload.container import ContainerSpec
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.wasm import WasmSpec
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attempt",
+    "Blob",
     "Busy",
     "Capability",
     "Capacity",
+    "ContainerSpec",
     "Decision",
     "Denied",
     "Discovery",
@@ -66,7 +89,9 @@ __all__ = [
     "Execution",
     "Failed",
     "FailureKind",
+    "Faulty",
     "FormationError",
+    "GivingWay",
     "Gone",
     "Gpu",
     "Hardware",
@@ -76,12 +101,17 @@ __all__ = [
     "JobEnded",
     "JobEvent",
     "JobHandle",
+    "JobSummary",
+    "LeaseDriver",
     "Leaving",
     "Limits",
     "LocalError",
+    "Mapped",
     "Node",
     "NodeClosed",
+    "NodeExecutor",
     "Outcome",
+    "Preempted",
     "ProcessResult",
     "ProcessSpec",
     "Profile",
@@ -90,8 +120,11 @@ __all__ = [
     "RemoteError",
     "Report",
     "Requirements",
+    "Retention",
     "Right",
     "Rights",
+    "Silent",
+    "StateError",
     "Step",
     "Succeeded",
     "SyncJob",
@@ -102,14 +135,18 @@ __all__ = [
     "TaskGaveUp",
     "TaskPlaced",
     "TaskPrinted",
+    "TaskRecalled",
     "TaskResult",
     "TaskRetried",
     "TaskSucceeded",
     "TaskUnplaceable",
+    "TooDear",
     "Trace",
+    "Turns",
     "Unauthorized",
     "Unplaceable",
     "Unreachable",
+    "WasmSpec",
     "WorkerLost",
     "__version__",
     "parse_requirements",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from formation_p2p.dispatch.job_events import (
     Attempt,
@@ -16,6 +16,7 @@ from formation_p2p.dispatch.job_events import (
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
+    TaskRecalled,
     TaskSucceeded,
     TaskUnplaceable,
 )
@@ -24,6 +25,9 @@ from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.workload.outcome import FailureKind
 from formation_p2p.workload.task import Job
+
+# How a task ends, in exactly one of these ways.
+TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
 
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
 # the oldest are dropped. Everything else that a job tells is kept until it is read.
@@ -57,6 +61,8 @@ class TaskResult:
         match self.status:
             case "succeeded":
                 return None
+            case "failed" if self.kind is FailureKind.DEADLINE:
+                return TaskFailed(f"{who} did not end before its job's deadline; allow it longer")
             case "failed":
                 last = self.reasons[-1]
                 return TaskFailed(f"{who} failed on {last.worker}: {last.why}")
@@ -75,26 +81,61 @@ class TaskResult:
         return Unplaceable(f"{who}: no worker can run it. {told}", reasons)
 
 
-@dataclass(slots=True)
-class _Progress:
-    attempts: int = 0
-    nearest: dict[PeerId, bool] = field(default_factory=dict)
+def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) -> TaskResult:
+    """How a task ended, with what was told of where it was placed."""
+    match end:
+        case TaskSucceeded(task_id, worker, result, ran_ms):
+            nearest = next((p.nearest for p in reversed(placed) if p.worker == worker), False)
+            return TaskResult(
+                task_id, label, "succeeded", worker, result, ran_ms, len(placed), nearest
+            )
+        case TaskGaveUp(task_id, attempts, kind, result):
+            return TaskResult(
+                task_id,
+                label,
+                "failed",
+                attempts[-1].worker if attempts else None,
+                result,
+                attempts=len(placed),
+                reasons=attempts,
+                kind=kind,
+            )
+        case TaskUnplaceable(task_id, reasons):
+            return TaskResult(task_id, label, "unplaceable", refusals=reasons)
+        case TaskCancelled(task_id):
+            return TaskResult(task_id, label, "cancelled")
+
+
+class Told(Protocol):
+    """Whoever the events of a job go to: those that have come, then `told` once for all of them."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def tell(self, event: JobEvent) -> None: ...
+
+    def told(self) -> None: ...
+
+    def fail(self, error: FormationError) -> None: ...
 
 
 class JobHandle:
     """`await job` for the results, or `async for event in job.events()` to watch; both work.
 
-    Made by `Node.submit` alone.
+    Who is cancelled while awaiting it cancels the job, unless the node's state keeps it; to wait
+    without a say in it, await `results()`. Made by `Node.submit` and its like alone.
     """
 
-    def __init__(self, job: Job, cancel: Callable[[], None]) -> None:
+    def __init__(self, job: Job, cancel: Callable[[], None], *, kept: bool = False) -> None:
+        self._kept = kept
         self.job_id = job.job_id
         self.name = job.name
         self.tasks = job.tasks
-        self._labels = {task.task_id: task.label for task in job.tasks}
         self._cancel = cancel
-        self._progress: dict[str, _Progress] = {}
-        self._results: dict[str, TaskResult] = {}
+        self._labels: dict[str, str] | None = None
+        # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
+        self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
+        self._ends: dict[str, TaskEnd] = {}
         self._unread: deque[JobEvent] = deque()
         self._unread_output = 0
         self._news = asyncio.Event()
@@ -102,16 +143,20 @@ class JobHandle:
         self._reading = False
 
     def __await__(self) -> Generator[None, None, tuple[TaskResult, ...]]:
-        return self.results().__await__()
+        return self._awaited().__await__()
 
     async def results(self) -> tuple[TaskResult, ...]:
         """One for each task, in their order, once all have ended. Raises NodeClosed."""
         await asyncio.shield(self._ended)
-        return tuple(self._results[task.task_id] for task in self.tasks)
+        return tuple(self._result(task.task_id, task.label) for task in self.tasks)
 
     def result(self, task_id: str) -> TaskResult | None:
         """The result of one task, None while it has not ended."""
-        return self._results.get(task_id)
+        if task_id not in self._ends:
+            return None
+        if self._labels is None:
+            self._labels = {task.task_id: task.label for task in self.tasks}
+        return self._result(task_id, self._labels[task_id])
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """All that happens, from the submission to JobEnded. One reader only.
@@ -124,7 +169,7 @@ class JobHandle:
         while True:
             while self._unread:
                 event = self._unread.popleft()
-                self._unread_output -= isinstance(event, TaskPrinted)
+                self._unread_output -= type(event) is TaskPrinted
                 yield event
             if self._ended.done():
                 self._ended.result()
@@ -143,14 +188,23 @@ class JobHandle:
     # -- for the node -----------------------------------------------------------------------------
 
     def tell(self, event: JobEvent) -> None:
-        self._note(event)
-        if isinstance(event, TaskPrinted):
+        """Cheap: it is called for every event of every task. `told` must follow."""
+        if type(event) is TaskPlaced:
+            self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)
+        elif type(event) is TaskSucceeded or isinstance(event, TaskEnd):
+            self._ends[event.task_id] = event
+        elif type(event) is TaskRecalled:
+            self._placed[event.task_id] = self._placed[event.task_id][:-1]
+        elif type(event) is TaskPrinted:
             self._unread_output += 1
             if self._unread_output > MAX_UNREAD_OUTPUT:
                 self._drop_oldest_output()
-        self._unread.append(event)
-        if isinstance(event, JobEnded) and not self._ended.done():
+        elif type(event) is JobEnded and not self._ended.done():
             self._ended.set_result(event)
+        self._unread.append(event)
+
+    def told(self) -> None:
+        """Wakes whoever reads the events."""
         self._news.set()
 
     def fail(self, error: FormationError) -> None:
@@ -160,43 +214,18 @@ class JobHandle:
             self._ended.exception()  # seen: nobody may be waiting
         self._news.set()
 
-    def _note(self, event: JobEvent) -> None:
-        match event:
-            case TaskPlaced(task_id, _, worker, nearest):
-                progress = self._progress.setdefault(task_id, _Progress())
-                progress.attempts += 1
-                progress.nearest[worker] = nearest
-            case TaskSucceeded(task_id, worker, result, ran_ms):
-                progress = self._progress.pop(task_id, _Progress())
-                self._results[task_id] = TaskResult(
-                    task_id,
-                    self._labels[task_id],
-                    "succeeded",
-                    worker,
-                    result,
-                    ran_ms,
-                    progress.attempts,
-                    progress.nearest.get(worker, False),
-                )
-            case TaskGaveUp(task_id, attempts, kind, result):
-                self._results[task_id] = TaskResult(
-                    task_id,
-                    self._labels[task_id],
-                    "failed",
-                    attempts[-1].worker,
-                    result,
-                    attempts=self._progress.pop(task_id, _Progress()).attempts,
-                    reasons=attempts,
-                    kind=kind,
-                )
-            case TaskUnplaceable(task_id, reasons):
-                self._results[task_id] = TaskResult(
-                    task_id, self._labels[task_id], "unplaceable", refusals=reasons
-                )
-            case TaskCancelled(task_id):
-                self._results[task_id] = TaskResult(task_id, self._labels[task_id], "cancelled")
-            case _:
-                pass
+    # -- the insides ------------------------------------------------------------------------------
+
+    async def _awaited(self) -> tuple[TaskResult, ...]:
+        try:
+            return await self.results()
+        except asyncio.CancelledError:
+            if not self._kept:
+                self.cancel()
+            raise
+
+    def _result(self, task_id: str, label: str) -> TaskResult:
+        return result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
 
     def _drop_oldest_output(self) -> None:
         for index, event in enumerate(self._unread):

@@ -7,40 +7,57 @@ async with Node.join() as node:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from formation_p2p.calls import error_of, python_calls, value_of
+from formation_p2p.call_jobs import Terms
+from formation_p2p.desk import Desk
 from formation_p2p.discovery.trace import Trace
-from formation_p2p.dispatch.job_events import TaskGaveUp, TaskUnplaceable, Tell
-from formation_p2p.effects import Effect
+from formation_p2p.dispatch.job_events import Tell
+from formation_p2p.durable import CaughtUp, DurableJobs
+from formation_p2p.effects import Contact, Effect
 from formation_p2p.errors import FormationError, InvalidInput, LocalError, NodeClosed, Unreachable
+from formation_p2p.executor import NodeExecutor
+from formation_p2p.host.beside import Beside
+from formation_p2p.host.blobs import BlobStore
 from formation_p2p.host.claim import Claim, claim
+from formation_p2p.host.download import Download
 from formation_p2p.host.drivers.builtin import builtin_drivers
-from formation_p2p.host.drivers.driver import Driver
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.supervised import Sandboxing
 from formation_p2p.host.hardware import Hardware, probe
 from formation_p2p.host.home import Home
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.state import Retention
+from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import JobHandle
-from formation_p2p.peer.events import CancelJob, Explain, Explained, Refuse, Serve, Submit
+from formation_p2p.mapped import LOOK_AHEAD, Flow, Mapped
+from formation_p2p.peer.events import Explain, Explained, Refuse, Serve
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.bounds import sorted_labels
 from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.tracing import Tracing
 from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.task import Job, Task, task_id
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +73,7 @@ EXPLAIN_S: Final = 15.0
 
 # One core and the default memory (resources/requirements.py).
 DEFAULT_NEEDS: Final = Requirements()
+DEFAULT_RETENTION: Final = Retention()
 
 Needs = Requirements | str
 
@@ -70,7 +88,8 @@ class Discovery:
 
 class Work(Protocol):
     """What `submit` takes: ProcessSpec, PythonCall, or a class of one's own for a driver of
-    one's own. `driver` names what runs it, `encode` gives the payload that it reads."""
+    one's own. `driver` names what runs it, `encode` gives the payload that it reads. It may have
+    `shared`, bytes that it has in common with other pieces: they travel to a worker once."""
 
     @property
     def driver(self) -> str: ...
@@ -90,6 +109,10 @@ class Node:
         network: Network | None,
         listen: tuple[str, ...],
         announce: tuple[str, ...],
+        state: Path | None,
+        retention: Retention,
+        metrics: str | None,
+        tracing: Tracing | None,
     ) -> None:
         self._home = home
         self._joining = network
@@ -97,12 +120,18 @@ class Node:
         self._announce = announce
         self._claim: Claim | None = None
         self._runtime: Runtime | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: deque[Effect] = deque()
-        self._jobs: dict[str, JobHandle] = {}
+        self._tracing = tracing
+        self._desk = Desk(self._call, self._handle, self._begun)
+        self._durable: DurableJobs | None = None
+        if state is not None:
+            self._durable = DurableJobs(state, retention, self._desk, self._call)
+        self._beside = Beside(metrics, () if tracing is None else (tracing.observe,))
+        self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
+        self._blobs: BlobStore | None = None
+        self._downloads: set[asyncio.Future[None]] = set()
         self._queries: dict[int, asyncio.Future[Explained]] = {}
         self._query_ids = itertools.count(1)
-        self._serving: tuple[Serve, Mapping[str, Callable[[], Driver]]] | None = None
+        self._serving: tuple[Serve, Mapping[str, Callable[[], Driver | LeaseDriver]]] | None = None
 
     @classmethod
     def join(
@@ -112,22 +141,46 @@ class Node:
         home: Path | str | None = None,
         listen: Sequence[str] = LISTEN_ANYWHERE,
         announce: Sequence[str] = (),
+        state: Path | str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
+        metrics: str | None = None,
+        traces: bool | TracerProvider = False,
     ) -> Self:
         """Take part in the network of a join string, or in that of the home folder.
 
         `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
         `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
         `announce` is where others reach it, if that is not where it listens.
+
+        `state` is a file that keeps the jobs given to `submit`, their results, and the leases
+        held for them. The node goes on with what it finds there, and `jobs` has it; ended jobs
+        are kept as `retention` says. One node at a time may use it.
+
+        `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
+        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry (see tracing.py), by the
+        tracer provider that the application has set, or by one given here.
+
         Raises InvalidInput for a join string that is none; entering raises LocalError where the
-        node is in no network, or the network does not come up.
+        node is in no network, or the network does not come up, and StateError where the state
+        cannot be used.
         """
         network = None if join is None else parse_join_string(join)
+        tracing = None
+        if traces is not False:
+            tracing = Tracing(None if traces is True else traces)
         return cls(
-            Home(None if home is None else Path(home)), network, tuple(listen), tuple(announce)
+            Home(None if home is None else Path(home)),
+            network,
+            tuple(listen),
+            tuple(announce),
+            None if state is None else Path(state),
+            retention,
+            metrics,
+            tracing,
         )
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
+        self._desk.open()
         await asyncio.to_thread(self._start)
         return self
 
@@ -138,9 +191,18 @@ class Node:
         traceback: TracebackType | None,
     ) -> None:
         closed = NodeClosed("the node was left while this was pending")
+        for executor in self._executors:
+            executor.node_left(closed)
+        if self._durable is not None:
+            await asyncio.to_thread(self._durable.stop)
         self._fail_all(closed)
         if self._runtime is not None:
             await asyncio.to_thread(self._runtime.stop)
+        if self._durable is not None:
+            await asyncio.to_thread(self._durable.close, left=True)
+        self._beside.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         if self._claim is not None:
             self._claim.release()
 
@@ -156,24 +218,41 @@ class Node:
         runtime, claim = self._entered()
         return tuple(f"{a}/p2p/{claim.identity.peer_id}" for a in runtime.addresses)
 
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """Host and port of where metrics are served. Raises LocalError where they are not."""
+        return self._beside.metrics_address
+
     # -- working for others -----------------------------------------------------------------------
 
     async def worker(
         self,
         *,
-        drivers: Iterable[str] | Mapping[str, Callable[[], Driver]] = ("process", "python"),
+        drivers: Iterable[str] | Mapping[str, Callable[[], Driver | LeaseDriver]] = (
+            "process",
+            "python",
+        ),
+        sandbox: Sandboxing = "auto",
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
+        price_micro: int = 0,
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 
-        `drivers` are names of those built in, or a mapping from names to what makes them. Can be
-        called once. Raises InvalidInput.
+        `drivers` are names of those built in, or a mapping from names to what makes them. Those
+        built in run tasks in a `sandbox` where there is one; `required` refuses to work without.
+        `price_micro` is what a core-hour costs, in millionths of whatever the network reckons in.
+        Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
+        needs.
         """
         _, claim = self._entered()
         if self._serving is not None:
             raise InvalidInput("worker", "this node works already; leave and join to change that")
-        makers = drivers if isinstance(drivers, Mapping) else await _built_in(drivers)
+        makers = (
+            drivers
+            if isinstance(drivers, Mapping)
+            else await asyncio.to_thread(builtin_drivers, drivers, self._home.path, sandbox)
+        )
         claim.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             hardware = await asyncio.wait_for(
@@ -183,7 +262,7 @@ class Node:
             problem = f"the probe took longer than {PROBE_S:.0f} s"
             raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
         said = sorted_labels(tuple((labels or {}).items()))
-        serve = Serve(hardware.capability, tuple(sorted(makers)), said)
+        serve = Serve(hardware.capability, tuple(sorted(makers)), said, price_micro)
         self._serving = (serve, makers)
         self._call(self._serve)
         return hardware
@@ -200,87 +279,188 @@ class Node:
         priority: int = 0,
         attempts: int = 3,
         timeout_s: float | None = None,
+        deadline_s: float | None = None,
+        speculate: bool = False,
+        max_price_micro: int | None = None,
     ) -> JobHandle:
         """Have each piece of work run once, wherever the needs are met.
 
-        `labels` name the tasks for people. A task that fails is tried `attempts` times in all.
+        `labels` name the tasks for people. A task that fails is tried `attempts` times in all,
+        for `timeout_s` each; what has not ended after `deadline_s` is given up. With `speculate`
+        one that takes much longer than the others is tried on a second worker meanwhile.
+        No worker is taken that asks more than `max_price_micro` for a core-hour.
         Raises InvalidInput.
         """
         pieces = list(work) if isinstance(work, Iterable) else [work]
         job_id = secrets.token_hex(8)
         parsed = _needs(needs)
+        drivers = {piece.driver: type(piece).__name__ for piece in pieces}
+        by_driver = {name: _with_driver(parsed, name, what) for name, what in drivers.items()}
         tasks = tuple(
             Task(
                 task_id(job_id, index),
-                _with_driver(parsed, piece),
+                by_driver[piece.driver],
                 piece.encode(),
                 labels[index] if index < len(labels) else "",
                 timeout_s,
                 attempts,
+                getattr(piece, "shared", b""),
             )
             for index, piece in enumerate(pieces)
         )
-        job = Job(job_id, tasks, name, priority)
-        handle = JobHandle(job, lambda: self._cancel(job_id))
-        self._jobs[job_id] = handle
-        try:
-            self._call(lambda shell: shell.feed(Submit(job)))
-        except NodeClosed:
-            del self._jobs[job_id]
-            raise
+        job = Job(job_id, tasks, name, priority, deadline_s, speculate, max_price_micro)
+        if self._durable is not None:
+            self._begun(job)
+            return await self._durable.begin(job)
+        handle = JobHandle(job, lambda: self._desk.cancel(job_id))
+        self._desk.begin(job, handle)
         return handle
 
-    async def map(
+    def jobs(self) -> tuple[JobHandle, ...]:
+        """Those of the node's state that are under way, from this life or an earlier one. What
+        had ended before is in their results. Without a state there are none."""
+        return () if self._durable is None else tuple(self._durable.under_way().values())
+
+    async def job(self, job_id: str) -> JobHandle:
+        """A job of the node's state, under way or ended. Raises InvalidInput where there is no
+        such job, StateError."""
+        if self._durable is None:
+            raise InvalidInput("state", "this node keeps no jobs; join with state=…")
+        return await self._durable.job(job_id)
+
+    async def kept(self) -> tuple[JobSummary, ...]:
+        """What the node's state keeps, the oldest first. Raises StateError."""
+        return () if self._durable is None else await self._durable.summaries()
+
+    def map(
         self,
         function: Callable[[T], R],
-        items: Iterable[T],
+        items: Iterable[T] | AsyncIterable[T],
         *,
         needs: Needs = DEFAULT_NEEDS,
+        priority: int = 0,
         attempts: int = 3,
         timeout_s: float | None = None,
+        speculate: bool = False,
         trust_results: bool = False,
-    ) -> list[R]:
+        max_price_micro: int | None = None,
+        ordered: bool = True,
+        buffersize: int = LOOK_AHEAD,
+    ) -> Mapped[R]:
         """`[function(item) for item in items]`, each on whichever machine can.
 
-        Results are plain data unless `trust_results` (see workload/plain_pickle.py). Raises
-        TaskFailed with the first failure, in the order of the items, and Unplaceable where nobody
-        can; the rest is cancelled then.
+        Await it for the list, or `async for` one result after the other: in the order of the
+        items, or with `ordered=False` as they come. Items are taken as results are: at most
+        `buffersize` of them are ahead of the caller, so that they may have no end.
+
+        See `submit` for the rest. Results are plain data unless `trust_results` (see
+        workload/plain_pickle.py). Raises, where it is awaited, TaskFailed with the first failure
+        known, in the order of the items, and Unplaceable where nobody can; the rest is cancelled
+        then.
         """
-        calls = python_calls(function, items)
-        if not calls:
-            return []
-        job = await self.submit(
-            calls, needs=needs, name=_name(function), attempts=attempts, timeout_s=timeout_s
-        )
-        try:
-            async for event in job.events():
-                if isinstance(event, TaskGaveUp | TaskUnplaceable):
-                    job.cancel()
-        except asyncio.CancelledError:
-            job.cancel()
-            raise
-        results = await job
-        for each in results:
-            if each.status in ("failed", "unplaceable"):
-                raise error_of(each, trust_results=trust_results)
-        return [value_of(each, trust_results=trust_results) for each in results]
+        if buffersize < 1:
+            raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
+        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro)
+        terms = replace(terms, speculate=speculate)
+        return Mapped(lambda: Flow(self._desk, function, items, terms, buffersize), ordered)
+
+    def executor(
+        self,
+        *,
+        needs: Needs = DEFAULT_NEEDS,
+        max_workers: int | None = None,
+        priority: int = 0,
+        attempts: int = 1,
+        timeout_s: float | None = None,
+        trust_results: bool = False,
+        max_price_micro: int | None = None,
+    ) -> NodeExecutor:
+        """A `concurrent.futures.Executor` whose calls run on whichever machines can.
+
+        Use it from any thread. `max_workers` is how many calls may be under way at once; None for
+        as many as the network has room for. A call that raises is not tried again, as with any
+        other executor; one whose worker is lost is. See `map` for the rest.
+        """
+        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro)
+        self._entered()
+        executor = NodeExecutor(self._desk, terms, max_workers)
+        self._executors.add(executor)
+        return executor
 
     async def run(
         self,
         argv: Sequence[str],
         *,
         needs: Needs = DEFAULT_NEEDS,
+        inputs: Mapping[str, Blob] | None = None,
+        outputs: Sequence[str] = (),
         timeout_s: float | None = None,
     ) -> ProcessResult:
-        """Run one command somewhere, and wait for it. Raises TaskFailed, Unplaceable."""
-        job = await self.submit(
-            ProcessSpec(tuple(argv)), needs=needs, name=argv[0], timeout_s=timeout_s
-        )
+        """Run one command somewhere, and wait for it. Raises TaskFailed, Unplaceable.
+
+        It finds `inputs`, made by `put`, in its folder under their names; the files `outputs` are
+        in the result's `outputs`, for `get`.
+        """
+        spec = ProcessSpec(tuple(argv), inputs=inputs or {}, outputs=tuple(outputs))
+        job = await self.submit(spec, needs=needs, name=argv[0], timeout_s=timeout_s)
         (result,) = await job
         error = result.error()
         if error is not None:
             raise error
         return ProcessResult.decode(result.result)
+
+    async def put(self, path: Path | str) -> Blob:
+        """Offer a file to the network, by its content, from where it lies.
+
+        It is read once, to name it, and must stay as it is until whoever wants it has it. Pass
+        the blob on: as an input of a ProcessSpec, or for `get` on another node. Raises LocalError.
+        """
+        runtime, claim = self._entered()
+        assert self._blobs is not None, "it is made before the runtime"
+        blob = await asyncio.to_thread(self._blobs.put, Path(path))
+        me = Contact(claim.identity.peer_id, runtime.addresses)
+        return replace(blob, sources=(me,))
+
+    async def get(
+        self,
+        blob: Blob,
+        path: Path | str,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Fetch a blob from whoever has it, to the file at `path`, which is written over once all
+        of it is there and verified. What came before a failure is used when it is fetched again.
+
+        `progress` is called on the loop, with the bytes that are there and all that there are.
+        Raises Unreachable where nobody has it, LocalError where it cannot be written.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(error: FormationError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        def told(done_bytes: int, size_bytes: int) -> None:
+            if progress is not None:
+                on_loop(lambda: progress(done_bytes, size_bytes))
+
+        on_loop = self._desk.on_loop
+        target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
+        download = Download(blob, target, told, lambda error: on_loop(lambda: ended(error)))
+        self._downloads.add(future)
+        try:
+            self._call(download.start)
+            await future
+        except asyncio.CancelledError:
+            with contextlib.suppress(NodeClosed):
+                self._call(download.cancel)
+            raise
+        finally:
+            self._downloads.discard(future)
 
     async def workers(self) -> tuple[Profile, ...]:
         """The workers that the network knows of; of very many, some hundreds."""
@@ -302,7 +482,7 @@ class Node:
 
         def count(shell: Shell) -> None:
             known = shell.neighbours
-            self._on_loop(lambda: None if future.done() else future.set_result(known))
+            self._desk.on_loop(lambda: None if future.done() else future.set_result(known))
 
         self._call(count)
         try:
@@ -327,18 +507,33 @@ class Node:
     def _start(self) -> None:
         self._claim = claimed = claim(self._home, self._joining)
         try:
+            self._blobs = BlobStore(claimed.blobs)
+            self._blobs.load()
+            journal = None
+            if self._durable is not None:
+                journal = self._durable.open(claimed.identity.peer_id)
+            self._beside.open(claimed)
             self._runtime = Runtime(
                 claimed.identity,
                 claimed.network,
                 self._listen,
                 self._announce,
                 claimed.scratch,
-                tell=self._tell,
+                self._blobs,
+                tell=self._desk.tell,
                 crashed=self._crashed,
-                started=self._serve,
+                started=self._started,
+                journal=journal,
+                observers=self._beside.observers,
             )
             self._runtime.start()
+            if self._tracing is not None:
+                self._tracing.open()
         except BaseException:
+            if self._durable is not None:
+                self._durable.stop()
+                self._durable.close(left=False)
+            self._beside.close()
             claimed.release()
             raise
 
@@ -347,105 +542,80 @@ class Node:
             raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
         return self._runtime, self._claim
 
+    def _begun(self, job: Job) -> None:
+        if self._tracing is not None:
+            self._tracing.submitted(job)
+
     def _call(self, function: Callable[[Shell], None]) -> None:
         self._entered()[0].call(function)
 
-    def _cancel(self, job_id: str) -> None:
-        if job_id in self._jobs:
-            self._call(lambda shell: shell.feed(CancelJob(job_id)))
+    def _started(self, shell: Shell) -> None:
+        """On the node's thread, with each new shell: after a crash it goes on."""
+        self._beside.begin(shell)
+        if self._durable is not None:
+            self._durable.resume(shell)
+        self._serve(shell)
 
     def _serve(self, shell: Shell) -> None:
-        """On the node's thread, with each new shell: after a crash it works again."""
         if self._serving is not None:
             serve, makers = self._serving
             shell.serve(serve, {name: make() for name, make in makers.items()})
 
-    def _tell(self, effect: Effect) -> None:
-        """On the node's thread: hand over, waking the loop once for a batch."""
-        self._inbox.append(effect)
-        if len(self._inbox) == 1:
-            self._on_loop(self._drain)
-
     def _crashed(self, error: BaseException) -> None:
         """On the node's thread."""
         closed = NodeClosed(f"the network stack crashed and is starting again: {error!r}")
-        self._on_loop(lambda: self._fail_all(closed))
-
-    def _on_loop(self, function: Callable[[], None]) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            # The application closed its loop without leaving: nobody is there to be told.
-            self._inbox.clear()
-
-    def _drain(self) -> None:
-        while self._inbox:
-            # The last one stays until it is handled, so that `_tell` wakes the loop again only
-            # after this has ended.
-            try:
-                self._handle(self._inbox[0])
-            except Exception:
-                # A fault of ours with one event must not keep the others from their jobs.
-                log.exception("an event could not be handed on; please report this")
-            finally:
-                self._inbox.popleft()
+        self._desk.on_loop(lambda: self._fail_all(closed, spare_durable=True))
 
     def _handle(self, effect: Effect) -> None:
+        """What is no job's."""
         match effect:
-            case Tell(job_id, event):
-                handle = self._jobs.get(job_id)
-                if handle is not None:
-                    handle.tell(event)
-                    if handle.is_over:
-                        del self._jobs[job_id]
+            case Tell():
+                pass  # of a job that nobody waits for any more
             case Explained(query):
                 future = self._queries.get(query)
                 if future is not None and not future.done():
                     future.set_result(effect)
             case Refuse(what, why):
                 self._refused(what, InvalidInput(what, why))
+            case CaughtUp() if self._durable is not None:
+                self._durable.catch_up(effect)
             case _:
                 raise AssertionError(f"an effect that nobody performs: {effect}")
 
     def _refused(self, what: str, error: InvalidInput) -> None:
-        """`what` is a job's id, a query's number, or `serve`, whose caller has gone on."""
-        job = self._jobs.pop(what, None)
+        """`what` is a query's number, or `serve`, whose caller has gone on."""
         query = self._queries.get(int(what)) if what.isdecimal() else None
-        if job is not None:
-            job.fail(error)
-        elif query is not None and not query.done():
+        if query is not None and not query.done():
             query.set_exception(error)
         else:
             log.error("%s", error)
 
-    def _fail_all(self, error: FormationError) -> None:
-        for handle in self._jobs.values():
-            handle.fail(error)
-        self._jobs.clear()
-        for future in self._queries.values():
+    def _fail_all(self, error: FormationError, *, spare_durable: bool = False) -> None:
+        spared = self._durable.under_way() if self._durable and spare_durable else ()
+        self._desk.close(error, spared)
+        pending: tuple[asyncio.Future[Any], ...] = (*self._queries.values(), *self._downloads)
+        for future in pending:
             if not future.done():
                 future.set_exception(error)
-
-
-async def _built_in(names: Iterable[str]) -> Mapping[str, Callable[[], Driver]]:
-    known = await asyncio.to_thread(builtin_drivers)
-    wanted = tuple(names)
-    for name in wanted:
-        if name not in known:
-            raise InvalidInput("driver", f"{name!r} is not built in; there are {', '.join(known)}")
-    return {name: known[name] for name in wanted}
 
 
 def _needs(needs: Needs) -> Requirements:
     return parse_requirements(needs) if isinstance(needs, str) else needs
 
 
-def _with_driver(needs: Requirements, work: Work) -> Requirements:
-    if needs.driver not in ("", work.driver):
-        raise InvalidInput("driver", f"{needs.driver} does not run a {type(work).__name__}")
-    return replace(needs, driver=work.driver)
+def _with_driver(needs: Requirements, driver: str, what: str) -> Requirements:
+    if needs.driver not in ("", driver):
+        raise InvalidInput("driver", f"{needs.driver} does not run a {what}")
+    return replace(needs, driver=driver)
 
 
-def _name(function: object) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+def _terms(
+    needs: Needs,
+    priority: int,
+    attempts: int,
+    timeout_s: float | None,
+    trust_results: bool,
+    max_price_micro: int | None,
+) -> Terms:
+    parsed = _with_driver(_needs(needs), PythonCall.driver, "function")
+    return Terms(parsed, attempts, timeout_s, priority, trust_results, max_price_micro)

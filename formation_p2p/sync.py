@@ -11,18 +11,33 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from formation_p2p.dispatch.job_events import JobEvent
-from formation_p2p.host.drivers.driver import Driver
+from formation_p2p.executor import NodeExecutor
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.supervised import Sandboxing
 from formation_p2p.host.hardware import Hardware
+from formation_p2p.host.state import Retention
+from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import JobHandle, TaskResult
-from formation_p2p.node import DEFAULT_NEEDS, LISTEN_ANYWHERE, Discovery, Needs, Node, Work
+from formation_p2p.node import (
+    DEFAULT_NEEDS,
+    DEFAULT_RETENTION,
+    LISTEN_ANYWHERE,
+    Discovery,
+    Needs,
+    Node,
+    Work,
+)
 from formation_p2p.placement.decision import Decision
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.limits import Limits
 from formation_p2p.workload.process import ProcessResult
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,8 +62,23 @@ class SyncNode:
         home: Path | str | None = None,
         listen: Sequence[str] = LISTEN_ANYWHERE,
         announce: Sequence[str] = (),
+        state: Path | str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
+        metrics: str | None = None,
+        traces: bool | TracerProvider = False,
     ) -> Self:
-        return cls(Node.join(join, home=home, listen=listen, announce=announce))
+        return cls(
+            Node.join(
+                join,
+                home=home,
+                listen=listen,
+                announce=announce,
+                state=state,
+                retention=retention,
+                metrics=metrics,
+                traces=traces,
+            )
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -81,11 +111,24 @@ class SyncNode:
     def worker(
         self,
         *,
-        drivers: Iterable[str] | Mapping[str, Callable[[], Driver]] = ("process", "python"),
+        drivers: Iterable[str] | Mapping[str, Callable[[], Driver | LeaseDriver]] = (
+            "process",
+            "python",
+        ),
+        sandbox: Sandboxing = "auto",
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
+        price_micro: int = 0,
     ) -> Hardware:
-        return self._wait(self._node.worker(drivers=drivers, limits=limits, labels=labels))
+        return self._wait(
+            self._node.worker(
+                drivers=drivers,
+                sandbox=sandbox,
+                limits=limits,
+                labels=labels,
+                price_micro=price_micro,
+            )
+        )
 
     def submit(
         self,
@@ -97,6 +140,9 @@ class SyncNode:
         priority: int = 0,
         attempts: int = 3,
         timeout_s: float | None = None,
+        deadline_s: float | None = None,
+        speculate: bool = False,
+        max_price_micro: int | None = None,
     ) -> SyncJob:
         handle = self._wait(
             self._node.submit(
@@ -107,6 +153,9 @@ class SyncNode:
                 priority=priority,
                 attempts=attempts,
                 timeout_s=timeout_s,
+                deadline_s=deadline_s,
+                speculate=speculate,
+                max_price_micro=max_price_micro,
             )
         )
         return SyncJob(handle, self._wait, self._loop)
@@ -117,20 +166,58 @@ class SyncNode:
         items: Iterable[T],
         *,
         needs: Needs = DEFAULT_NEEDS,
+        priority: int = 0,
         attempts: int = 3,
         timeout_s: float | None = None,
         trust_results: bool = False,
+        max_price_micro: int | None = None,
     ) -> list[R]:
+        """All results, once all are there. For one after the other, see `executor`."""
         return self._wait(
             self._node.map(
                 function,
                 items,
                 needs=needs,
+                priority=priority,
                 attempts=attempts,
                 timeout_s=timeout_s,
                 trust_results=trust_results,
+                max_price_micro=max_price_micro,
             )
         )
+
+    def executor(
+        self,
+        *,
+        needs: Needs = DEFAULT_NEEDS,
+        max_workers: int | None = None,
+        priority: int = 0,
+        attempts: int = 1,
+        timeout_s: float | None = None,
+        trust_results: bool = False,
+        max_price_micro: int | None = None,
+    ) -> NodeExecutor:
+        return self._node.executor(
+            needs=needs,
+            max_workers=max_workers,
+            priority=priority,
+            attempts=attempts,
+            timeout_s=timeout_s,
+            trust_results=trust_results,
+            max_price_micro=max_price_micro,
+        )
+
+    def jobs(self) -> tuple[SyncJob, ...]:
+        async def jobs() -> tuple[JobHandle, ...]:
+            return self._node.jobs()
+
+        return tuple(SyncJob(job, self._wait, self._loop) for job in self._wait(jobs()))
+
+    def job(self, job_id: str) -> SyncJob:
+        return SyncJob(self._wait(self._node.job(job_id)), self._wait, self._loop)
+
+    def kept(self) -> tuple[JobSummary, ...]:
+        return self._wait(self._node.kept())
 
     def run(
         self, argv: Sequence[str], *, needs: Needs = DEFAULT_NEEDS, timeout_s: float | None = None

@@ -18,6 +18,7 @@ from formation_p2p.dispatch.job_events import (
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
+    TaskRecalled,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
@@ -119,7 +120,7 @@ class EventLines:
 
     def line(self, event: JobEvent) -> Json:
         match event:
-            case TaskPlaced(task_id, attempt_id, worker, nearest):
+            case TaskPlaced(task_id, attempt_id, worker, _, nearest):
                 # Another attempt's first bytes do not go on from the last one's.
                 for is_stderr in (False, True):
                     self._decoders.pop((task_id, is_stderr), None)
@@ -136,6 +137,8 @@ class EventLines:
                 return {**task, "worker": worker, "ran_ms": ran_ms, **_process(result)}
             case TaskRetried(task_id, attempt):
                 return {**self._task("retried", task_id), **asdict(attempt)}
+            case TaskRecalled(task_id, attempt_id):
+                return {**self._task("recalled", task_id), "attempt": attempt_id}
             case TaskGaveUp(task_id, attempts, kind, result):
                 task = self._task("failed", task_id)
                 tries = [asdict(each) for each in attempts]

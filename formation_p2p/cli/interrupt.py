@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 from formation_p2p.cli.exits import SIGNALLED
@@ -23,6 +25,7 @@ class Interrupt:
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self.number: int | None = None
+        self._cancel = cancel
         self._first = cancel
 
     def first(self, action: Callable[[], object], note: str) -> None:
@@ -33,6 +36,11 @@ class Interrupt:
             action()
 
         self._first = act
+
+    def leaves(self, state: Path) -> None:
+        """Have the first signal end the command, and not what it waits for, which is kept."""
+        go_on = shlex.join(("formation", "resume", "--state", str(state)))
+        self.first(self._cancel, f"leaving; this goes on with what is under way: {go_on}")
 
     @property
     def exit_code(self) -> int:

@@ -14,6 +14,9 @@
     files_out = []                    # what the task leaves in its folder and sends back
     env = { LANG = "C" }
     stdin = ""
+    wasm = "count.wasm"               # this module in place of a program, which `argv` is for
+    fuel = 1_000_000_000              # the instructions that it may take
+    image = "alpine:3.22"             # or the command in a container of this image
 
 Only `task` and its `argv` must be there. `each` may also be a range of numbers, both ends in it:
 `each = { from = 1, to = 250 }`.
@@ -25,10 +28,11 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import named, read_input
+from formation_p2p.cli.kinds import Kind
 from formation_p2p.errors import InvalidInput, LocalError
 from formation_p2p.resources.bounds import shown
 from formation_p2p.resources.parse import parse_requirements, requirements_from_mapping
@@ -36,6 +40,9 @@ from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB, format_bytes
 from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.task import MAX_TASKS
+
+if TYPE_CHECKING:
+    from formation_p2p.node import Work
 
 T = TypeVar("T")
 
@@ -48,7 +55,10 @@ PRINTED: Final = ("stdout", "stderr")
 
 _EACH: Final = "{each}"
 _JOB_KEYS: Final = ("name", "needs", "priority", "attempts", "timeout", "task")
-_TASK_KEYS: Final = ("label", "each", "argv", "env", "stdin", "files_in", "files_out")
+_TASK_KEYS: Final = (
+    *("label", "each", "argv", "env", "stdin", "files_in", "files_out"),
+    *("wasm", "fuel", "image"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ class TaskLine:
     stdin: bytes | None
     files_in: Mapping[str, Path]
     files_out: tuple[str, ...]
+    kind: Kind = Kind()  # noqa: RUF009 - it is frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +83,10 @@ class JobFile:
     timeout_s: float | None
     tasks: tuple[TaskLine, ...]
 
-    def specs(self) -> list[ProcessSpec]:
+    def specs(self) -> list[Work]:
         """With the files read, each once. Raises InvalidInput, LocalError."""
         contents: dict[Path, bytes] = {}
-        specs = []
+        specs: list[Work] = []
         left_bytes = MAX_INPUT_BYTES
         for task in self.tasks:
             for path in task.files_in.values():
@@ -88,7 +99,8 @@ class JobFile:
                 raise InvalidInput("files_in", problem)
             files_in = {name: contents[path] for name, path in task.files_in.items()}
             try:
-                spec = ProcessSpec(task.argv, task.env, task.stdin, files_in, task.files_out)
+                process = ProcessSpec(task.argv, task.env, task.stdin, files_in, task.files_out)
+                spec = task.kind.of(process)
             except InvalidInput as error:
                 raise InvalidInput(f"task {task.label}: {error.field}", error.problem) from None
             specs.append(spec)
@@ -140,7 +152,7 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
 def _tasks(where: str, table: dict[str, Any], folder: Path, count: int) -> list[TaskLine]:
     """The tasks of one [[task]]; those without a label are numbered on from `count`."""
     _refuse_unknown(where, table, _TASK_KEYS)
-    if "argv" not in table:
+    if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
     if "each" not in table:
         return [_task(where, table, folder, str(count), lambda text: text)]
@@ -169,14 +181,28 @@ def _task(
             problem = f"{name} is where what the task prints is kept; give the file another name"
             raise InvalidInput(f"{where}: files_out", problem)
     stdin = table.get("stdin")
+    kind = _kind(where, table, folder, fill)
     return TaskLine(
-        _label(f"{where}: label", fill(_text(f"{where}: label", table.get("label", label)))),
-        tuple(texts("argv")),
+        folder_label(f"{where}: label", fill(_text(f"{where}: label", table.get("label", label)))),
+        (*kind.program, *texts("argv")),
         {name: fill(_text(f"{where}: env.{name}", value)) for name, value in env.items()},
         None if stdin is None else fill(_text(f"{where}: stdin", stdin)).encode(),
         named(f"{where}: files_in", [folder / name for name in texts("files_in")]),
         files_out,
+        kind,
     )
+
+
+def _kind(where: str, table: dict[str, Any], folder: Path, fill: Callable[[str], str]) -> Kind:
+    wasm, image = (
+        fill(_text(f"{where}: {key}", table[key])) if key in table else None
+        for key in ("wasm", "image")
+    )
+    fuel = _typed(f"{where}: fuel", table.get("fuel", 0), int, "a whole number")
+    try:
+        return Kind(None if wasm is None else folder / wasm, fuel, image)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
 
 
 def _each(field: str, value: object) -> list[str]:
@@ -193,7 +219,8 @@ def _each(field: str, value: object) -> list[str]:
     return values
 
 
-def _label(field: str, label: str) -> str:
+def folder_label(field: str, label: str) -> str:
+    """A label that can name a folder as well. Raises InvalidInput."""
     plain = label.isprintable() and "/" not in label and not label.startswith(".")
     if not plain or not 0 < len(label) <= MAX_LABEL_CHARS:
         problem = (

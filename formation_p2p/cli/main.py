@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from formation_p2p.cli import look, network, run, serve, submit, version
+from formation_p2p.cli import look, network, resume, run, serve, submit, top, version
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
 from formation_p2p.cli.words import say
 from formation_p2p.errors import FormationError
@@ -110,6 +110,14 @@ app.command("worker", epilog=serve.WORKER_EPILOG)(serve.worker)
 app.command("gate", epilog=serve.GATE_EPILOG)(serve.gate)
 app.command("run", epilog=run.EPILOG, context_settings=_AS_IT_IS)(run.run)
 app.command("submit", epilog=submit.EPILOG)(submit.submit)
+app.command("resume", epilog=resume.RESUME_EPILOG)(resume.resume)
+app.command("jobs", epilog=resume.JOBS_EPILOG, short_help="List the jobs of a state.")(resume.jobs)
+app.command("top", epilog=top.TOP_EPILOG, short_help="Show jobs, leases and workers, live.")(
+    top.top
+)
+app.command("logs", epilog=top.LOGS_EPILOG, short_help="Show what jobs tell and tasks print.")(
+    top.logs
+)
 app.command("workers", epilog=look.WORKERS_EPILOG, short_help="Show the workers there are.")(
     look.workers
 )

@@ -18,7 +18,7 @@ from formation_p2p.refusals import Denied
 from formation_p2p.resources.limits import Limits
 from formation_p2p.trust.grants import Right, check
 from formation_p2p.trust.network import parse_join_string
-from formation_p2p.units import parse_bytes, parse_milli
+from formation_p2p.units import parse_bytes, parse_micro, parse_milli
 
 # As the home's own file (host/home.py): a join string with all the gates that it may have
 # takes 6 KiB.
@@ -46,6 +46,27 @@ JoinOption = Annotated[
         show_default=False,
     ),
 ]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="FORMATION_STATE",
+        metavar="FILE",
+        help="Keep the job and its results in this file, so that it goes on after a crash: see "
+        "`formation resume`. Ctrl-C then leaves it as it is. One program at a time may use it.",
+        show_default=False,
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        envvar="FORMATION_METRICS",
+        metavar="ADDR",
+        help="Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write JSON for programs instead of text for people.")
 ]
@@ -67,6 +88,25 @@ NeedsOption = Annotated[
         metavar="LIST",
         help='What a task needs, such as "cpu=2,memory=4GiB,gpu.memory=24GB,label.region=eu". '
         "One core and 512 MiB where nothing is said.",
+        show_default=False,
+    ),
+]
+
+PriceOption = Annotated[
+    str,
+    typer.Option(
+        "--price",
+        metavar="PRICE",
+        help="Ask this for a core-hour, such as 0.05, in whatever the network reckons in.",
+    ),
+]
+MaxPriceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-price",
+        metavar="PRICE",
+        help="Take no worker that asks more for a core-hour; no worker learns this. Any price "
+        "will do by default.",
         show_default=False,
     ),
 ]
@@ -104,6 +144,16 @@ GpusOption = Annotated[
         "--gpus", metavar="N", help="How many of the GPUs to offer; 0 for none.", show_default=False
     ),
 ]
+
+
+def price_of(text: str | None, option: str) -> int | None:
+    """In millionths. Raises InvalidInput."""
+    if text is None:
+        return None
+    try:
+        return parse_micro(text)
+    except ValueError as problem:
+        raise InvalidInput(option, str(problem)) from None
 
 
 def limits_of(

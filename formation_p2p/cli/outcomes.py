@@ -32,6 +32,8 @@ def process_result(raw: bytes) -> ProcessResult:
 
 def why_failed(result: TaskResult, *, printed: bool) -> str:
     """Of a task that failed. `printed`: the person has seen already what it wrote to stderr."""
+    if result.kind is FailureKind.DEADLINE:
+        return "it did not end before the deadline; allow it longer"
     last = result.reasons[-1]
     why = last.why
     if not last.lost and result.kind is not None:
@@ -53,7 +55,8 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             return None
         case "failed":
             why = why_failed(result, printed=True)
-            return TaskFailed(f"{what} failed on {short(result.reasons[-1].worker)}: {why}")
+            where = f" on {short(result.reasons[-1].worker)}" if result.reasons else ""
+            return TaskFailed(f"{what} failed{where}: {why}")
         case "cancelled":
             return TaskFailed(f"{what} was cancelled")
         case _:

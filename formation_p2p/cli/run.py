@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
+from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import (
-    check_outputs,
-    named,
-    read_input,
-    read_stdin,
-    write_outputs,
-)
+from formation_p2p.cli.files import check_outputs, named, read_stdin
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
 from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
     JsonOption,
+    MaxPriceOption,
+    MetricsOption,
     NeedsOption,
+    StateOption,
     VerboseOption,
     home_of,
     pairs_of,
+    price_of,
     require,
 )
 from formation_p2p.cli.words import one_line, say, short
@@ -53,6 +54,8 @@ Examples:
   formation run --needs cpu=4,memory=8GiB -- make -j4
   formation run --in words.txt --out sorted.txt -- sort words.txt -o sorted.txt
   formation run --needs gpu.memory=24GB --timeout 2h --in train.py -- python3 train.py
+  formation run --wasm count.wasm --in words.txt -- words.txt
+  formation run --image python:3.13-slim --needs network=1 -- python3 -V
 
 \b
 {IN_WORDS}"""
@@ -60,19 +63,21 @@ Examples:
 
 def run(
     argv: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="ARGV", help="The command and its arguments, as the worker is to run them."
+            metavar="ARGV",
+            help="The command and its arguments, as the worker is to run them.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     needs: NeedsOption = "",
     files_in: Annotated[
         list[Path] | None,
         typer.Option(
             "--in",
             metavar="FILE",
-            help="Send this file along; the command finds it in its folder, by its base name. "
-            "Can be given again.",
+            help="Send this file, of any size, along; the command finds it in its folder, by its "
+            "base name. Can be given again.",
         ),
     ] = None,
     files_out: Annotated[
@@ -117,6 +122,12 @@ def run(
             "is lost with its worker is tried again in any case.",
         ),
     ] = 1,
+    wasm: WasmOption = None,
+    fuel: FuelOption = 0,
+    image: ImageOption = None,
+    max_price: MaxPriceOption = None,
+    state: StateOption = None,
+    metrics: MetricsOption = None,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -128,20 +139,37 @@ def run(
     own, which holds the --in files and is removed afterwards. Options for formation itself go
     before the command. With --json, each event is a line of JSON.
     """
+    small, large = inline(named("in", files_in or ()))
+    kind = Kind(wasm, fuel, image)
     spec = ProcessSpec(
-        tuple(argv),
+        (*kind.program, *(argv or ())),
         pairs_of("env", env or ()),
         None if stdin is None else read_stdin(stdin),
-        {name: read_input(path) for name, path in named("in", files_in or ()).items()},
-        tuple(files_out or ()),
+        small,
+        outputs=tuple(files_out or ()),
     )
-    check_outputs(Path(), spec.files_out)
+    check_outputs(Path(), spec.outputs)
+    kind.of(spec)  # what is wrong with it is told before anybody is asked
     asked = parse_requirements(needs)
     timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
+    max_price_micro = price_of(max_price, "max-price")
     place = home_of(home, join)
-    require(place, Right.SUBMIT, driver="process")
+    require(place, Right.SUBMIT, driver=kind.driver)
     code = run_interruptible(
-        lambda interrupt: _run(interrupt, place, spec, asked, timeout_s, attempts, as_json)
+        lambda interrupt: _run(
+            interrupt,
+            place,
+            kind,
+            spec,
+            large,
+            asked,
+            timeout_s,
+            attempts,
+            max_price_micro,
+            state,
+            metrics,
+            as_json,
+        )
     )
     raise typer.Exit(code)
 
@@ -149,26 +177,36 @@ def run(
 async def _run(
     interrupt: Interrupt,
     home: Home,
+    kind: Kind,
     spec: ProcessSpec,
+    large: Mapping[str, Path],
     needs: Requirements,
     timeout_s: float | None,
     attempts: int,
+    max_price_micro: int | None,
+    state: Path | None,
+    metrics: str | None,
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import lines_of
     from formation_p2p.cli.outcomes import error_of, process_result, why_empty
     from formation_p2p.node import Node
 
-    async with Node.join(home=home.path, listen=()) as node:
+    async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
+        spec = replace(spec, inputs=await put_inputs(node, large))
         job = await node.submit(
-            spec,
+            kind.of(spec),
             needs=needs,
             name=spec.argv[0],
             labels=[one_line(spec.argv[0])],
             attempts=attempts,
             timeout_s=timeout_s,
+            max_price_micro=max_price_micro,
         )
-        interrupt.first(job.cancel, "cancelling the command")
+        if state is None:
+            interrupt.first(job.cancel, "cancelling the command")
+        else:
+            interrupt.leaves(state)
         show = lines_of(job) if as_json else _pass_on(spec.argv[0])
         async for event in job.events():
             await show(event)
@@ -180,7 +218,7 @@ async def _run(
         error = error_of(result, spec.argv[0])
         if error is not None:
             raise error
-        write_outputs(Path(), spec.files_out, process_result(result.result).files)
+        await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
         return DONE
 
 

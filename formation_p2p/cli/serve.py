@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -21,12 +21,15 @@ from formation_p2p.cli.options import (
     JoinOption,
     JsonOption,
     MemoryOption,
+    MetricsOption,
     NetworkOption,
+    PriceOption,
     StorageOption,
     VerboseOption,
     home_of,
     limits_of,
     pairs_of,
+    price_of,
     require,
 )
 from formation_p2p.cli.words import say
@@ -34,8 +37,10 @@ from formation_p2p.errors import InvalidInput, NodeClosed
 from formation_p2p.trust.grants import Right
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from formation_p2p.cli.watched import Watch, WorkEvent
-    from formation_p2p.host.drivers.driver import Driver
+    from formation_p2p.host.drivers.driver import Driver, LeaseDriver
     from formation_p2p.host.home import Home
     from formation_p2p.node import Node
     from formation_p2p.resources.limits import Limits
@@ -53,8 +58,9 @@ Examples:
   formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
   formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
 
-A task of the process or python driver is a program that runs as this user: it can do what this
-user can, but for the limits of its lease. Invite those whom you would let log in.
+A task of the process or python driver is a program that runs as this user. In bubblewrap it sees
+no home folder and no key, reaches no network that it did not ask for (network=1 among its needs),
+and writes to its own folder; without, it can do what this user can.
 """
 GATE_EPILOG: Final = """
 \b
@@ -66,6 +72,10 @@ Examples:
 
 LISTEN_HELP: Final = "Listen here. Can be given again."
 
+# As supervised.Sandboxing, which is behind much that need not be imported to print a help text.
+Sandbox = Literal["auto", "required", "off"]
+SANDBOXES: Final[tuple[Sandbox, ...]] = ("auto", "required", "off")
+
 
 def worker(
     listen: Annotated[
@@ -76,9 +86,18 @@ def worker(
         typer.Option(
             "--driver",
             metavar="NAME",
-            help="Run tasks of this kind: process, python. Can be given again.",
+            help="Run tasks of this kind: process, python, wasm, container. Can be given again.",
         ),
     ] = ["process", "python"],  # noqa: B006
+    sandbox: Annotated[
+        str,
+        typer.Option(
+            "--sandbox",
+            metavar="|".join(SANDBOXES),
+            help="Run tasks of process, python and wasm in bubblewrap: where it is installed, or "
+            "not at all without it, or never.",
+        ),
+    ] = "auto",
     cpu: CpuOption = None,
     memory: MemoryOption = None,
     storage: StorageOption = None,
@@ -92,6 +111,8 @@ def worker(
             help="Say this of the machine; tasks can ask for it. Can be given again.",
         ),
     ] = None,
+    price: PriceOption = "0",
+    metrics: MetricsOption = None,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -103,13 +124,17 @@ def worker(
     for each task that has run. On Ctrl-C it withdraws, and gives back what runs: whoever
     submitted that has it run elsewhere. With --json, each event is a line of JSON.
     """
+    wanted = _sandbox(sandbox)
     limits = limits_of(cpu, memory, storage, network, gpus)
     said = pairs_of("label", labels or ())
+    asked = price_of(price, "price") or 0
     place = home_of(home, join)
     require(place, Right.WORK)
     raise typer.Exit(
         run_interruptible(
-            lambda interrupt: _worker(interrupt, place, listen, drivers, limits, said, as_json)
+            lambda interrupt: _worker(
+                interrupt, place, listen, drivers, wanted, limits, said, asked, metrics, as_json
+            )
         )
     )
 
@@ -119,8 +144,11 @@ async def _worker(
     home: Home,
     listen: Sequence[str],
     drivers: Sequence[str],
+    sandbox: Sandbox,
     limits: Limits,
     labels: Mapping[str, str],
+    price_micro: int,
+    metrics: str | None,
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import put
@@ -132,11 +160,13 @@ async def _worker(
     leave = asyncio.Event()
     log = WorkLog()
     watch = Watch()
-    makers = await asyncio.to_thread(_makers, drivers, watch)
-    async with Node.join(home=home.path, listen=listen) as node:
+    makers = await asyncio.to_thread(_makers, drivers, home.path, sandbox, watch)
+    async with Node.join(home=home.path, listen=listen, metrics=metrics) as node:
         interrupt.first(leave.set, "leaving the network")
         _freeze_imports()
-        hardware = await node.worker(drivers=makers, limits=limits, labels=labels)
+        hardware = await node.worker(
+            drivers=makers, limits=limits, labels=labels, price_micro=price_micro
+        )
         can = hardware.capability
         if as_json:
             what = {"drivers": sorted(makers), "labels": labels, "capability": asdict(can)}
@@ -160,21 +190,27 @@ async def _worker(
     return DONE
 
 
-async def _show(watch: Watch, show: Callable[[WorkEvent], None]) -> None:
-    async for event in watch.events():
+async def _show(watch: Watch, show: Callable[[Sequence[WorkEvent]], None]) -> None:
+    async for events in watch.events():
         # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
-        await asyncio.to_thread(show, event)
+        await asyncio.to_thread(show, events)
 
 
-def _makers(names: Iterable[str], watch: Watch) -> dict[str, Callable[[], Driver]]:
-    """Raises InvalidInput."""
+def _sandbox(text: str) -> Sandbox:
+    for known in SANDBOXES:
+        if text == known:
+            return known
+    raise InvalidInput("sandbox", f"{text!r} is none of {', '.join(SANDBOXES)}")
+
+
+def _makers(
+    names: Sequence[str], home: Path, sandbox: Sandbox, watch: Watch
+) -> dict[str, Callable[[], Driver | LeaseDriver]]:
+    """Raises InvalidInput, LocalError."""
     from formation_p2p.host.drivers.builtin import builtin_drivers
 
-    known = builtin_drivers()
-    for name in names:
-        if name not in known:
-            raise InvalidInput("driver", f"{name!r} is not built in; there are {', '.join(known)}")
-    return {name: partial(watch.watched, known[name]) for name in names}
+    made = builtin_drivers(names, home, sandbox)
+    return {name: partial(watch.watched, make) for name, make in made.items()}
 
 
 async def _say_when_alone(node: Node, home: Home) -> None:
@@ -202,6 +238,7 @@ def gate(
             show_default=False,
         ),
     ] = None,
+    metrics: MetricsOption = None,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -215,7 +252,9 @@ def gate(
     """
     place = home_of(home, join)
     raise typer.Exit(
-        run_interruptible(lambda interrupt: _gate(interrupt, place, listen, announce, as_json))
+        run_interruptible(
+            lambda interrupt: _gate(interrupt, place, listen, announce, metrics, as_json)
+        )
     )
 
 
@@ -224,13 +263,15 @@ async def _gate(
     home: Home,
     listen: Sequence[str],
     announce: Sequence[str] | None,
+    metrics: str | None,
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import put
     from formation_p2p.node import Node
 
     leave = asyncio.Event()
-    async with Node.join(home=home.path, listen=listen, announce=announce or ()) as node:
+    joining = Node.join(home=home.path, listen=listen, announce=announce or (), metrics=metrics)
+    async with joining as node:
         interrupt.first(leave.set, "leaving the network")
         _freeze_imports()
         gates = node.addresses

@@ -20,19 +20,24 @@ from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
     JsonOption,
+    MaxPriceOption,
+    MetricsOption,
+    StateOption,
     VerboseOption,
     home_of,
+    price_of,
     require,
 )
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.errors import InvalidInput, TaskFailed
 from formation_p2p.trust.grants import Right
+from formation_p2p.units import format_bytes
 
 if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent
     from formation_p2p.host.home import Home
     from formation_p2p.job import JobHandle, TaskResult
-    from formation_p2p.workload.process import ProcessSpec
+    from formation_p2p.node import Work
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -53,6 +58,7 @@ A job file:
   files_out = ["small.png"]       # brought back to DIR/LABEL/
   env = {{ LANG = "C" }}
   stdin = ""
+  image = "alpine:3.22"           # in a container; or wasm = "count.wasm", a module
 
 Only argv must be there. `each = {{ from = 1, to = 250 }}` counts. An unknown key is an error.
 
@@ -80,6 +86,9 @@ def submit(
             show_default=False,
         ),
     ] = None,
+    max_price: MaxPriceOption = None,
+    state: StateOption = None,
+    metrics: MetricsOption = None,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -95,10 +104,14 @@ def submit(
     if out_dir is None and any(task.files_out for task in job.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
     specs = job.specs()
+    max_price_micro = price_of(max_price, "max-price")
     place = home_of(home, join)
-    require(place, Right.SUBMIT, driver="process", priority=job.priority)
+    for driver in sorted({task.kind.driver for task in job.tasks}):
+        require(place, Right.SUBMIT, driver=driver, priority=job.priority)
     code = run_interruptible(
-        lambda interrupt: _submit(interrupt, place, job, specs, out_dir, as_json)
+        lambda interrupt: _submit(
+            interrupt, place, job, specs, out_dir, max_price_micro, state, metrics, as_json
+        )
     )
     raise typer.Exit(code)
 
@@ -107,8 +120,11 @@ async def _submit(
     interrupt: Interrupt,
     home: Home,
     job_file: JobFile,
-    specs: list[ProcessSpec],
+    specs: list[Work],
     out_dir: Path | None,
+    max_price_micro: int | None,
+    state: Path | None,
+    metrics: str | None,
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import lines_of
@@ -116,7 +132,7 @@ async def _submit(
     from formation_p2p.node import Node
 
     began_s = time.monotonic()
-    async with Node.join(home=home.path, listen=()) as node:
+    async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
         job = await node.submit(
             specs,
             needs=job_file.needs,
@@ -125,17 +141,21 @@ async def _submit(
             priority=job_file.priority,
             attempts=job_file.attempts,
             timeout_s=job_file.timeout_s,
+            max_price_micro=max_price_micro,
         )
-        interrupt.first(job.cancel, "cancelling the job")
-        kept = _Kept(job, job_file.tasks, out_dir)
+        if state is None:
+            interrupt.first(job.cancel, "cancelling the job")
+        else:
+            interrupt.leaves(state)
+        kept = Kept(job, job_file.tasks, out_dir)
         lines = contextlib.nullcontext(lines_of(job))
-        with lines if as_json else _bar(len(job.tasks)) as show:
+        with lines if as_json else bar(len(job.tasks)) as show:
             async for event in job.events():
                 kept.take(event)
                 await show(event)
         results = kept.checked(await job)
         if not as_json:
-            _report(results, time.monotonic() - began_s, out_dir)
+            report(results, time.monotonic() - began_s, out_dir)
         if interrupt.number is not None and any(each.status == "cancelled" for each in results):
             return interrupt.exit_code
         if all(each.status == "unplaceable" and not each.refusals for each in results):
@@ -143,7 +163,7 @@ async def _submit(
         return exit_code_of(results)
 
 
-class _Kept:
+class Kept:
     """What the tasks bring, put where the person wants it as it comes."""
 
     def __init__(self, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None) -> None:
@@ -179,7 +199,7 @@ class _Kept:
         from formation_p2p.dispatch.job_events import Attempt
 
         return [
-            replace(each, status="failed", reasons=(Attempt(each.worker, why, lost=False),))
+            replace(each, status="failed", reasons=(Attempt("", each.worker, why, lost=False),))
             if each.worker is not None and (why := self._broken.get(each.task_id))
             else each
             for each in results
@@ -192,7 +212,7 @@ class _Kept:
 
 
 @contextlib.contextmanager
-def _bar(total: int) -> Iterator[Show]:
+def bar(total: int) -> Iterator[Show]:
     """How far the job is, where somebody looks on."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -241,7 +261,7 @@ def _bar(total: int) -> Iterator[Show]:
         yield show
 
 
-def _report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -> None:
+def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -> None:
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import results as table
 
@@ -266,7 +286,10 @@ def _note(result: TaskResult) -> str:
         case "unplaceable":
             return why_nobody(result.refusals)
         case "succeeded":
-            printed = process_result(result.result).stdout_tail.decode(errors="replace")
+            try:
+                printed = process_result(result.result).stdout_tail.decode(errors="replace")
+            except TaskFailed:  # a function's, of a job that a program began
+                return f"{format_bytes(len(result.result))} of a result"
             return one_line(next(iter(printed.strip().splitlines()[-1:]), ""))
         case _:
             return ""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from formation_p2p.cli.words import one_line, printable, refusal_in_words, short
+from formation_p2p.cli.words import date, one_line, printable, refusal_in_words, short
 from formation_p2p.discovery.trace import Trace
 from formation_p2p.host.hardware import Hardware
+from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import TaskResult
 from formation_p2p.placement.decision import Ranked
@@ -41,7 +42,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def workers(profiles: Iterable[Profile]) -> Table:
-    table = _table("worker", "cpu free", "memory free", "gpus", "labels", "drivers")
+    table = plain_table("worker", "cpu free", "memory free", "gpus", "labels", "drivers")
     for each in profiles:
         table.add_row(
             short(each.peer_id),
@@ -54,8 +55,22 @@ def workers(profiles: Iterable[Profile]) -> Table:
     return table
 
 
+def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
+    """As `workers`, of what a node told of them in JSON."""
+    rows = plain_table("worker", "cpu free", "memory free", "drivers")
+    for each in workers:
+        can, free = each["capability"], each["capacity"]
+        rows.add_row(
+            short(each["peer_id"]),
+            f"{format_milli(free['cpu_milli'])}/{format_milli(can['cpu_milli'])}",
+            f"{format_bytes(free['memory_bytes'])}/{format_bytes(can['memory_bytes'])}",
+            printable(" ".join(each["drivers"])),
+        )
+    return rows
+
+
 def ranked(found: Sequence[Ranked]) -> Table:
-    table = _table("rank", "worker", "distance", "cpu free", "memory free", "gpus")
+    table = plain_table("rank", "worker", "distance", "cpu free", "memory free", "gpus")
     for rank, each in enumerate(found, start=1):
         table.add_row(
             str(rank),
@@ -69,7 +84,9 @@ def ranked(found: Sequence[Ranked]) -> Table:
 
 
 def trace(made: Trace) -> Table:
-    table = _table("lookup", "shard", "peers asked", "workers there", "in deeper shards", "found")
+    table = plain_table(
+        "lookup", "shard", "peers asked", "workers there", "in deeper shards", "found"
+    )
     for number, step in enumerate(made.steps, start=1):
         table.add_row(
             str(number),
@@ -83,7 +100,7 @@ def trace(made: Trace) -> Table:
 
 
 def rejected(refusals: Iterable[tuple[PeerId, Refusal]]) -> Table:
-    table = _table("worker", "why not")
+    table = plain_table("worker", "why not")
     for peer_id, why in refusals:
         table.add_row(short(peer_id), refusal_in_words(why))
     return table
@@ -91,7 +108,7 @@ def rejected(refusals: Iterable[tuple[PeerId, Refusal]]) -> Table:
 
 def hardware(found: Hardware) -> Table:
     can, free = found.capability, found.capacity
-    table = _table("resource", "offered", "free now")
+    table = plain_table("resource", "offered", "free now")
     table.add_row("cpu", format_milli(can.cpu_milli), format_milli(free.cpu_milli))
     table.add_row("memory", format_bytes(can.memory_bytes), format_bytes(free.memory_bytes))
     table.add_row("storage", format_bytes(can.storage_bytes), format_bytes(free.storage_bytes))
@@ -111,7 +128,7 @@ def hardware(found: Hardware) -> Table:
 
 def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
     """`notes` has something to say of some tasks, by their id."""
-    table = _table("task", "status", "worker", "tries", "seconds", "note")
+    table = plain_table("task", "status", "worker", "tries", "seconds", "note")
     shown = ended
     if len(ended) > MAX_RESULT_ROWS:
         shown = [each for each in ended if each.status != "succeeded"][:MAX_RESULT_ROWS]
@@ -127,6 +144,22 @@ def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
     return table
 
 
+def jobs(kept: Sequence[JobSummary]) -> Table:
+    table = plain_table("job", "name", "tasks", "done", "without a result", "submitted", "ended")
+    for job in kept:
+        without = job.ended.failed + job.ended.unplaceable + job.ended.cancelled
+        table.add_row(
+            printable(job.job_id),
+            one_line(job.name),
+            str(job.tasks),
+            str(job.ended.succeeded),
+            str(without),
+            date(job.submitted_unix_s),
+            "under way" if job.ended_unix_s is None else date(job.ended_unix_s),
+        )
+    return table
+
+
 def offer_in_words(can: Capability) -> str:
     gpus = _gpus(can) if can.gpus else "no GPU"
     cores = "core" if can.cpu_milli == 1000 else "cores"
@@ -136,7 +169,7 @@ def offer_in_words(can: Capability) -> str:
     )
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.upper(), overflow="fold")

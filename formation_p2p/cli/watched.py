@@ -9,12 +9,28 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.host.drivers.driver import Driver, Execution, Report
+import trio
+
+from formation_p2p.host.drivers.blobs import Blobs, UsesBlobs
+from formation_p2p.host.drivers.driver import (
+    Driver,
+    Execution,
+    LeaseDriver,
+    Report,
+    Stream,
+    Turns,
+)
 from formation_p2p.workload.outcome import Failed, Outcome
 
 # Events that wait for a terminal that shows nothing, or a pipe that nobody reads; past it the
 # oldest are dropped.
 MAX_UNSHOWN: Final = 1000
+# What happens within this is shown together; nobody reads faster.
+BREATH_S: Final = 0.1
+
+
+# How what never ended by itself has ended.
+TAKEN_BACK: Final = ("cancelled", "its owner took it back, or its lease ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +66,25 @@ class Watch:
         self._news = asyncio.Event()
         self._closed = False
 
-    def watched(self, make: Callable[[], Driver]) -> Driver:
-        return _Watched(make(), self._tell)
+    def watched(self, make: Callable[[], Driver | LeaseDriver]) -> Driver | LeaseDriver:
+        driver = make()
+        if isinstance(driver, LeaseDriver):
+            return _WatchedForLease(driver, self._tell)
+        return _Watched(driver, self._tell)
 
-    async def events(self) -> AsyncIterator[WorkEvent]:
-        """All that happens until `close`. One reader only."""
+    async def events(self) -> AsyncIterator[list[WorkEvent]]:
+        """All that happens until `close`, as much of it at once as there is. One reader only."""
         while True:
-            while self._events:
-                yield self._events.popleft()
-            if self._closed:
-                return
+            # A breath between two batches: a thousand small tasks a second are no reason to wake
+            # a thousand times.
             self._news.clear()
-            await self._news.wait()
+            if self._events:
+                yield [self._events.popleft() for _ in range(len(self._events))]
+                await asyncio.sleep(BREATH_S)
+            elif self._closed:
+                return
+            else:
+                await self._news.wait()
 
     def close(self) -> None:
         """Once the node has been left: nothing will happen any more."""
@@ -92,29 +115,133 @@ class _Watched:
     def name(self) -> str:
         return self._driver.name
 
+    @property
+    def blobs(self) -> Blobs | None:
+        return self._driver.blobs if isinstance(self._driver, UsesBlobs) else None
+
+    @blobs.setter
+    def blobs(self, blobs: Blobs | None) -> None:
+        if isinstance(self._driver, UsesBlobs):
+            self._driver.blobs = blobs
+
     async def run(self, execution: Execution, report: Report) -> Outcome:
-        attempt, driver = execution.execution_id, self.name
-        self._tell(
-            WorkBegan(
-                attempt,
-                driver,
-                execution.cpu_milli,
-                execution.memory_bytes,
-                execution.device_ids,
-            )
-        )
-        how, message = "cancelled", "its owner took it back, or its lease ended"
+        self._tell(_began(execution, self.name))
+        how, message = TAKEN_BACK
         began_s = time.monotonic()
         try:
             outcome = await self._driver.run(execution, report)
-            if isinstance(outcome, Failed):
-                how, message = outcome.kind.value, outcome.message
-            else:
-                how, message = "succeeded", ""
+            how, message = _how(outcome)
             return outcome
         finally:
             ran_ms = round((time.monotonic() - began_s) * 1000)
-            self._tell(WorkEnded(attempt, driver, how, message, ran_ms))
+            self._tell(WorkEnded(execution.execution_id, self.name, how, message, ran_ms))
 
     async def end_lease(self, lease_id: str) -> None:
         await self._driver.end_lease(lease_id)
+
+
+class _WatchedForLease:
+    """The same for a driver that takes many executions at once."""
+
+    def __init__(self, driver: LeaseDriver, tell: Callable[[WorkEvent], None]) -> None:
+        self._driver = driver
+        self._tell = tell
+
+    @property
+    def name(self) -> str:
+        return self._driver.name
+
+    async def serve(self, turns: Turns) -> None:
+        watched = _WatchedTurns(turns, self._driver.name, self._tell)
+        try:
+            await self._driver.serve(watched)
+        finally:
+            watched.close()
+
+
+class _WatchedTurns:
+    def __init__(self, turns: Turns, driver: str, tell: Callable[[WorkEvent], None]) -> None:
+        self._turns = turns
+        self._driver = driver
+        self._tell = tell
+        self._taken: dict[str, Execution] = {}
+        self._began_s: dict[str, float] = {}
+
+    @property
+    def lease_id(self) -> str:
+        return self._turns.lease_id
+
+    @property
+    def next_bytes(self) -> int | None:
+        return self._turns.next_bytes
+
+    @property
+    def is_paused(self) -> bool:
+        return self._turns.is_paused
+
+    @property
+    def is_killed(self) -> bool:
+        return self._turns.is_killed
+
+    def take(self) -> Execution:
+        execution = self._turns.take()
+        self._taken[execution.execution_id] = execution
+        return execution
+
+    def put_back(self, execution: Execution) -> None:
+        self._taken.pop(execution.execution_id, None)
+        self._turns.put_back(execution)
+
+    def is_unwanted(self, execution: Execution) -> bool:
+        return self._turns.is_unwanted(execution)
+
+    def begin(self, execution_id: str) -> None:
+        execution = self._taken.pop(execution_id, None)
+        if execution is not None:
+            self._began_s[execution_id] = time.monotonic()
+            self._tell(_began(execution, self._driver))
+        self._turns.begin(execution_id)
+
+    def watch(self, scope: trio.CancelScope | None) -> None:
+        self._turns.watch(scope)
+
+    async def wait(self) -> None:
+        await self._turns.wait()
+
+    def output(self, execution_id: str, stream: Stream, data: bytes) -> None:
+        self._turns.output(execution_id, stream, data)
+
+    def ended(self, execution_id: str, outcome: Outcome) -> None:
+        self._taken.pop(execution_id, None)
+        self._end(execution_id, *_how(outcome))
+        self._turns.ended(execution_id, outcome)
+
+    def flush(self) -> None:
+        self._turns.flush()
+
+    def close(self) -> None:
+        """The lease ended, and with it what still ran."""
+        for execution_id in list(self._began_s):
+            self._end(execution_id, *TAKEN_BACK)
+
+    def _end(self, execution_id: str, how: str, message: str) -> None:
+        began_s = self._began_s.pop(execution_id, None)
+        if began_s is not None:
+            ran_ms = round((time.monotonic() - began_s) * 1000)
+            self._tell(WorkEnded(execution_id, self._driver, how, message, ran_ms))
+
+
+def _began(execution: Execution, driver: str) -> WorkBegan:
+    return WorkBegan(
+        execution.execution_id,
+        driver,
+        execution.cpu_milli,
+        execution.memory_bytes,
+        execution.device_ids,
+    )
+
+
+def _how(outcome: Outcome) -> tuple[str, str]:
+    return (
+        (outcome.kind.value, outcome.message) if isinstance(outcome, Failed) else ("succeeded", "")
+    )

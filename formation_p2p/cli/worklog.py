@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Final
 
 from rich.live import Live
 from rich.text import Text
@@ -15,9 +16,13 @@ from formation_p2p.cli.tables import console
 from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent
 from formation_p2p.cli.words import one_line, printable
 
+# Tasks that end within one breath and have a line each; of more, only how many there were is told.
+MAX_LINES: Final = 20
 
-def show_as_json(event: WorkEvent) -> None:
-    put({"event": "began" if isinstance(event, WorkBegan) else "ended", **asdict(event)})
+
+def show_as_json(events: Sequence[WorkEvent]) -> None:
+    for event in events:
+        put({"event": "began" if isinstance(event, WorkBegan) else "ended", **asdict(event)})
 
 
 class WorkLog:
@@ -26,11 +31,15 @@ class WorkLog:
     def __init__(self) -> None:
         self._console = console()
 
-    def show(self, event: WorkEvent) -> None:
-        if isinstance(event, WorkEnded):
-            self.line(
-                f"{time.strftime('%H:%M:%S')}  {event.attempt}  {event.driver}  {_how(event)}"
-            )
+    def show(self, events: Sequence[WorkEvent]) -> None:
+        ended = [event for event in events if isinstance(event, WorkEnded)]
+        now = time.strftime("%H:%M:%S")
+        if len(ended) > MAX_LINES:
+            failed = [event for event in ended if event.how != "succeeded"]
+            self.line(f"{now}  {len(ended)} tasks, {len(failed)} without a result")
+            ended = failed[:MAX_LINES]
+        for event in ended:
+            self.line(f"{now}  {event.attempt}  {event.driver}  {_how(event)}")
 
     def line(self, text: str) -> None:
         self._console.print(printable(text), soft_wrap=True)

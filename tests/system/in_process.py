@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
+
 from formation_p2p import Node
 from formation_p2p.host.home import Home
 from formation_p2p.trust.grants import Rights
@@ -25,6 +27,13 @@ async def gate_at(folder: Path) -> AsyncIterator[Callable[[], str]]:
     async with Node.join(home=home.path, listen=LOOPBACK) as gate:
         home.add_gate(gate.addresses[0])
         yield lambda: home.invite(Rights(int(time.time()) + 3600))
+
+
+def runs(argument: str) -> bool:
+    """Whether a program of this machine was called with this argument."""
+    return any(
+        argument in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
+    )
 
 
 async def until(true: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:

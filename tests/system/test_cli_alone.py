@@ -82,7 +82,11 @@ def test_without_a_network_every_command_says_what_to_do(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["run"], "Missing argument"),
+        (["run"], "argv: names no program"),
+        (["run", "--wasm", "none.wasm"], "none.wasm: No such file"),
+        (["run", "--image", "-v", "--", "true"], "image: is no name of an image"),
+        (["run", "--fuel", "7", "--", "true"], "fuel: is for a module; name one with wasm"),
+        (["worker", "--sandbox", "x"], "sandbox: 'x' is none of auto, required, off"),
         (["run", "--needs", "cpus=1", "--", "true"], "formation: cpus: is no requirement"),
         (["run", "--out", "../x", "--", "true"], "'../x' is no plain relative name"),
         (["run", "--in", "none.txt", "--", "true"], "none.txt: No such file"),

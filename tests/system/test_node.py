@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -35,7 +37,7 @@ from formation_p2p import (
 from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.peer.events import Left
 from formation_p2p.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -128,17 +130,44 @@ async def test_output_arrives_while_the_task_still_runs(world: World) -> None:
     assert result.status == "cancelled"
 
 
-async def test_cancelling_the_caller_cancels_what_runs_far_away(world: World) -> None:
-    marker = world.folder / "still-running"
-    program = f"import time, pathlib\ntime.sleep(3)\npathlib.Path({str(marker)!r}).touch()"
+def sleep_as_a_program(s: str) -> None:
+    subprocess.run(["sleep", s], check=True)
+
+
+@pytest.mark.parametrize("how", ["map", "job", "run"])
+async def test_cancelling_whoever_awaits_kills_what_runs_far_away(world: World, how: str) -> None:
+    long = f"30.{secrets.randbelow(10**9)}"
+
+    async def awaits() -> None:
+        if how == "map":
+            await world.bob.map(sleep_as_a_program, [long], needs=SMALL)
+        elif how == "run":
+            await world.bob.run(("sleep", long), needs=SMALL)
+        else:
+            await (await world.bob.submit(ProcessSpec(("sleep", long)), needs=SMALL))
+
+    async def sleeps() -> bool:
+        return runs(long)
+
+    async def is_over() -> bool:
+        return not runs(long)
+
     async with asyncio.timeout(DEADLINE_S):
-        running = asyncio.create_task(world.bob.map(exec, [program], needs=SMALL))
-        await asyncio.sleep(1.0)
-        running.cancel()
+        awaiting = asyncio.create_task(awaits())
+        await until(sleeps)
+        awaiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await running
-        await asyncio.sleep(3.0)
-    assert not marker.exists()
+            await awaiting
+        await until(is_over)
+
+
+async def test_whoever_waits_for_results_alone_cancels_nothing(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(ProcessSpec(("sleep", "1")), needs=SMALL)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job.results(), 0.2)
+        (result,) = await job
+    assert result.status == "succeeded"
 
 
 async def test_run_brings_back_the_output_of_one_command(world: World) -> None:

@@ -80,7 +80,10 @@ class Story:
         scheduler, job_id = self.chance.choice(self.schedulers), f"job {len(self.submitted)}"
         count = self.chance.randint(1, 15)
         self.submitted.append((scheduler, job_id, count))
-        scheduler.submit(job(count, job_id=job_id))
+        deadline_s = self.chance.choice([None, None, None, 6.0])
+        speculate = self.chance.random() < 0.3
+        given = job(count, job_id=job_id, deadline_s=deadline_s, speculate=speculate)
+        scheduler.submit(given)
 
     def cut(self, scheduler: SimNode, worker: SimNode) -> None:
         self.world.cut(scheduler, worker)

@@ -352,3 +352,40 @@ def test_no_more_bytes_are_taken_than_there_is_room_for(whose: Contact) -> None:
     assert len(taken(group, ALICE, 9, 9)) == 0
     assert len(taken(group, ALICE, 9, 25)) == 2
     assert len(taken(group, ALICE, 9, 10)) == 1
+
+
+# -- what was placed before -----------------------------------------------------------------
+
+
+def test_what_was_lost_goes_to_whoever_is_free_next_before_all_that_waits() -> None:
+    """Not to the queue of the nearest worker: that may be the one that was lost."""
+    group = group_of(ALICE, CAROL)
+    lost, *waiting = near(ALICE, CAROL, count=5)
+    others = near(CAROL, ALICE, count=5)
+    for run in (*waiting, *others):
+        group.wait(run)
+    group.wait(lost, first=True)
+    assert group.waiting == 10
+    assert group.first_waiting() is lost
+    assert next_for(group, CAROL) is lost
+    assert next_for(group, CAROL) is others[0]
+
+
+def test_what_was_lost_is_passed_over_by_the_worker_that_failed_it() -> None:
+    group = group_of(ALICE, CAROL)
+    failed, lost = near(ALICE, CAROL, count=2)
+    group.wait(lost, first=True)
+    group.wait(failed_at(failed, ALICE), first=True)
+    assert next_for(group, ALICE) is lost
+    assert next_for(group, ALICE) is None
+    assert next_for(group, CAROL) is failed
+
+
+def test_what_was_lost_can_be_taken_out_with_its_job_and_keeps_its_place() -> None:
+    group = group_of(ALICE)
+    mine, other = runs(2), runs(2, "another")
+    for run in (*reversed(other), *reversed(mine)):
+        group.wait(run, first=True)
+    group.learn((ranked(CAROL.peer_id),), ())  # the queues are sorted out anew
+    assert group.drain(mine[0].job) == mine
+    assert [next_for(group, CAROL), next_for(group, ALICE)] == other

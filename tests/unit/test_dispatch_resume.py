@@ -270,6 +270,24 @@ def test_an_attempt_that_was_never_written_down_is_harmless() -> None:
     assert all(map(is_idle, story.workers))
 
 
+def test_an_attempt_that_was_never_written_down_on_a_lease_that_was() -> None:
+    """Its worker has its result, which nobody knows what to make of; and it is run again there."""
+    story = Story(0.5, alice=1)
+    story.disk._latency_s = lambda: 0.05
+    story.submit(job(1))
+    while not only(passed(story.world, "bob", "alice"), Dispatch):
+        story.world.elapse(0.001)
+    story.world.elapse(0.06)  # the lease is on the disk, and not yet what was placed on it
+    story.die(written=False)
+    saved, leases = story.disk.saved()
+    assert (saved[0].begun, [each.attempts for each in leases]) == ((), [()])
+    story.world.elapse(2)
+    story.live_again()
+    story.world.elapse(5)
+    assert story.events()[-1] == JobEnded(1, 0, 0, 0)
+    assert len(story.ran) == len(set(story.ran)) == 2
+
+
 def test_an_adopted_lease_is_doubtful_until_its_worker_answers() -> None:
     story = Story(60.0, alice=2)
     story.submit(job(2))

@@ -19,7 +19,12 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.dispatch.jobs import MAX_LOST
-from formation_p2p.dispatch.scheduler import LINGER_S, MAX_PRINTED_BYTES
+from formation_p2p.dispatch.scheduler import (
+    LINGER_S,
+    LOOKS_FOR_LOST,
+    MAX_PRINTED_BYTES,
+    SECOND_LOOK_S,
+)
 from formation_p2p.execution.effects import ExecutionOutput
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import distance
@@ -962,3 +967,80 @@ def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None
     ended = ends(bob)
     assert all(isinstance(ended[f"job/{n}"], TaskSucceeded) for n in range(3))
     assert len(only(ended.values(), TaskGaveUp)) >= 2
+
+
+# -- workers that come back -----------------------------------------------------------------
+
+
+def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
+    world = quickly(0.2)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(20))
+    world.elapse(1)
+    world.kill(alice)
+    world.elapse(5)
+    assert only(bob.told, TaskUnplaceable) == []
+    world.restart(alice, world.machine(cpu=1))
+    world.elapse(15)
+    assert all_succeeded(bob, 20)
+
+
+def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
+    world = quickly(2.0)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(3))
+    world.elapse(1)
+    alice.leave()
+    world.elapse(LOOKS_FOR_LOST * SECOND_LOOK_S - 2)
+    assert only(bob.told, TaskUnplaceable) == []
+    world.elapse(6)
+    assert bob.told[-1] == JobEnded(0, 0, 3, 0)
+
+
+# -- odd moments ----------------------------------------------------------------------------
+
+
+def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
+    """The machine slept: both are due when it wakes."""
+    world = quickly(0.1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.3)
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    world.suspend(bob)
+    world.elapse(40)
+    world.resume(bob)
+    world.elapse(1)
+    assert peer_of(bob)._scheduler._groups == {}
+    bob.submit(job(job_id="another"))
+    world.elapse(2)
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_nothing_is_told_of_a_job_after_its_end() -> None:
+    """What is still under way when a job ends, since its task ended elsewhere, is lost later."""
+    seconds = {"job/7#1": 30.0}
+    world = town(
+        3, lambda x: (seconds.get(x.attempt_id, 0.1), Succeeded(x.payload)), alice=1, carol=1
+    )
+    bob = world.nodes["bob"]
+    bob.submit(job(9, speculate=True))
+    while not only(bob.told, JobEnded):
+        world.elapse(0.01)
+        slow = [n for n in (world.nodes["alice"], world.nodes["carol"]) if n.running]
+        for node in slow:
+            placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+            if len(placed) == 2 and ("job/7#1" in {a for _, a in node.running}):
+                world.cut(bob, node)
+                loser = node
+    told = list(bob.told)
+    ((lease_id, attempt_id),) = loser.running
+    world.heal(bob, loser)
+    for message in (
+        TaskStarted(lease_id, attempt_id),
+        TaskOutput(lease_id, attempt_id, False, b"x"),
+    ):
+        world.tell(bob, Received(loser.contact, message))
+    world.tell(bob, Received(loser.contact, LeaseEnded(lease_id, Leaving())))
+    world.elapse(5)
+    assert bob.told == told

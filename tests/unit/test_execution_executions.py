@@ -351,6 +351,24 @@ def test_more_bytes_than_a_lease_pays_for_are_refused(alice: Executions) -> None
     assert ended.outcome.kind is FailureKind.DRIVER
 
 
+def test_what_is_shared_counts_once_for_as_long_as_it_is_needed(alice: Executions) -> None:
+    """Also where its part has made room since: what is to run holds it."""
+    eighth = [bytes([n]) * (MAX_UNDER_WAY_BYTES // 8) for n in range(1, 10)]
+    for n, shared in enumerate(eighth[:8], 1):
+        effects = alice.dispatched(LEASE, dispatch(given_(n, part=n), parts=[(n, shared)]))
+        assert [type(effect) for effect in effects] == [Execute]
+    twice = alice.dispatched(LEASE, dispatch(given_(20, part=8)))
+    assert [type(effect) for effect in twice] == [Execute]
+    ninth = dispatch(given_(9, part=9), parts=[(9, eighth[8])])
+    assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
+    alice.ended(executions_ended(8))  # another one needs what it shared
+    assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
+    alice.ended(executions_ended(1))
+    assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Execute]
+    alice.ended(executions_ended(2, 3, 4, 5, 6, 7, 9, 20))
+    assert alice._runs["lease"].load.total_bytes == 0
+
+
 def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
     """However much of it is dispatched, and taken back before it begins."""
     for start in range(0, 5 * WINDOW, 100):

@@ -90,7 +90,7 @@ def test_who_vanishes_is_waited_for_until_the_deadline() -> None:
     world.vanish(gone)
     events = listens(asker)
     ask = Ask(99, gone.contact, FindNode(b"x"), 3.0, cause="a test")
-    world._ask(asker, ask)
+    world.asks.ask(asker, ask)
     world.elapse(2.9)
     assert AskFailed(99, "no answer in time") not in events
     world.elapse(0.2)
@@ -116,7 +116,7 @@ def test_an_answer_that_comes_too_late_is_no_answer() -> None:
     world.latency = lambda a, b: 1.6
     asker = nodes[1]
     events = listens(asker)
-    world._ask(asker, Ask(99, nodes[2].contact, FindNode(b"x"), 3.0, cause="a test"))
+    world.asks.ask(asker, Ask(99, nodes[2].contact, FindNode(b"x"), 3.0, cause="a test"))
     world.elapse(4)
     assert AskFailed(99, "no answer in time") in events
     assert not any(isinstance(event, Answered) for event in events)
@@ -177,11 +177,11 @@ def test_who_cannot_be_dialled_is_heard_where_it_has_a_connection() -> None:
     assert not hidden.serves_dht
     ask = Ask(99, hidden.contact, FindNode(b"x"), 3.0, cause="a test")
     events = listens(nodes[0])
-    world._ask(nodes[0], ask)
+    world.asks.ask(nodes[0], ask)
     world.elapse(1)
     assert any(isinstance(event, Answered) for event in events)
     connections.close(hidden.number)
-    world._ask(nodes[0], ask)
+    world.asks.ask(nodes[0], ask)
     world.elapse(3.1)
     assert AskFailed(99, "no answer in time") in events
     world.vanish(nodes[0])
@@ -228,7 +228,7 @@ def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
     [other] = [n for n in nodes if n.identity.peer_id not in known and n is not nodes[0]][:1]
     assert world.layout is not None
     known_to_other = world.layout.known_to(other.identity.key)
-    world._ask(nodes[0], Ask(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
+    world.asks.ask(nodes[0], Ask(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
     assert other.awake
     assert len(world.connections.of(other.number)) == len(known_to_other) + 1
 

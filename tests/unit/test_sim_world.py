@@ -391,7 +391,7 @@ def test_a_node_that_died_lives_again_and_what_was_on_its_way_is_not_for_it() ->
     world.later(LATENCY_S, alice, Fenced("an old lease"))
     world.kill(alice)
     world.restart(alice, world.machine(cpu=2))
-    assert world.node_of(alice.identity.peer_id) is alice
+    assert world.find(alice.identity.peer_id) is alice
     assert (alice.life, alice.alive, alice.running) == (1, True, {})
     world.elapse(5)
     assert results(bob) == [b"0"]  # in its second life
@@ -462,3 +462,16 @@ def test_a_worker_may_be_told_to_begin_nothing_for_a_while() -> None:
     assert not alice.running
     world._perform(alice, Continue("a lease", cause="a test"))
     assert list(alice.running) == [("a lease", "t#1")]
+
+
+def test_time_does_not_go_back_for_what_arrives_after_its_deadline() -> None:
+    world, _, alice, bob = small_town()
+    world.latency = lambda a, b: 4.0
+    times: list[float] = []
+    world.witness = lambda node, event, effects: times.append(world.now_s)
+    bob.explain(None)
+    world.elapse(1)
+    alice.silent = True
+    world.elapse(60)
+    assert times == sorted(times)
+    assert bob.explained

@@ -1,0 +1,87 @@
+"""The nodes that run from a home, as other programs of the same user see them (host/status.py)."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from formation_p2p.errors import LocalError
+from formation_p2p.host.home import Home
+from formation_p2p.host.status import reachable
+
+Json = dict[str, Any]
+
+# A node answers at once, but for a look at the network; one that is suspended does not.
+ANSWER_S: Final = 20.0
+# Lines that wait to be shown, of all nodes together; a reader that lags behind waits here.
+MAX_UNSHOWN: Final = 1024
+
+
+def doors_of(home: Home) -> list[Path]:
+    """The sockets of the nodes that run from here. Raises LocalError where there is none."""
+    found = [path for path in sorted(home.path.glob("status-*.sock")) if _is_open(path)]
+    if not found:
+        problem = f"no node runs from {home.path}"
+        raise LocalError(f"{problem}; start one, such as `formation worker`, or name its --home")
+    return found
+
+
+def answers(door: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
+    """Each line of the answer. Raises LocalError where the node does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
+        try:
+            with reachable(door) as name:
+                client.connect(name)
+            client.sendall(f"{json.dumps(question)}\n".encode())
+            with client.makefile(encoding="utf-8") as lines:
+                for line in lines:
+                    yield json.loads(line)
+        except (OSError, ValueError) as error:
+            raise LocalError(f"the node at {door} does not answer: {error}") from error
+
+
+def answer(door: Path, question: Json) -> Json:
+    """The only line of an answer; {} where the node left meanwhile."""
+    return next(answers(door, question), {})
+
+
+def told_by_all(doors: Sequence[Path], question: Json) -> Iterator[Json]:
+    """What several nodes tell, as it comes, until all of them have ended."""
+    unshown: queue.Queue[Json | None] = queue.Queue(MAX_UNSHOWN)
+
+    def read(door: Path) -> None:
+        try:
+            for line in answers(door, question, timeout_s=None):
+                unshown.put(line)
+        except LocalError as error:
+            unshown.put({"event": "gone", "why": str(error)})
+        finally:
+            unshown.put(None)
+
+    for door in doors:
+        threading.Thread(target=read, args=(door,), daemon=True).start()
+    running = len(doors)
+    while running:
+        line = unshown.get()
+        if line is None:
+            running -= 1
+        else:
+            yield line
+
+
+def _is_open(door: Path) -> bool:
+    """Whether somebody listens; a node that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            with reachable(door) as name:
+                client.connect(name)
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,238 @@
+"""`formation resume` and `formation jobs`: what a state keeps, gone on with or listed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from formation_p2p.cli.data import fetch_outputs
+from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.exits import DONE, IN_WORDS
+from formation_p2p.cli.files import write_outputs
+from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.job_file import folder_label
+from formation_p2p.cli.options import (
+    HomeOption,
+    JoinOption,
+    JsonOption,
+    VerboseOption,
+    home_of,
+)
+from formation_p2p.cli.submit import bar, report
+from formation_p2p.cli.words import say
+from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
+from formation_p2p.units import parse_bytes
+from formation_p2p.workload.process import ProcessSpec
+
+if TYPE_CHECKING:
+    from formation_p2p.dispatch.job_events import JobEvent
+    from formation_p2p.host.home import Home
+    from formation_p2p.host.state_rows import JobSummary
+    from formation_p2p.job import JobHandle, TaskResult
+    from formation_p2p.node import Node
+    from formation_p2p.workload.task import Task
+
+RESUME_EPILOG: Final = f"""
+\b
+Examples:
+  formation submit job.toml --state jobs.db &
+  kill -9 $!
+  formation resume --state jobs.db
+  formation resume --state jobs.db --cancel 0f3c…
+
+\b
+{IN_WORDS}"""
+JOBS_EPILOG: Final = """
+\b
+Examples:
+  formation jobs --state jobs.db
+  formation jobs --state jobs.db --json | jq -r '.jobs[] | select(.ended_unix_s == null).job'
+  formation jobs --state jobs.db --prune --keep-time 7d
+"""
+
+StateArgument = Annotated[
+    Path,
+    typer.Option(
+        "--state",
+        envvar="FORMATION_STATE",
+        metavar="FILE",
+        help="The file in which the jobs are kept.",
+        show_default=False,
+    ),
+]
+
+
+def resume(
+    state: StateArgument,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JOB",
+            help="Wait for this job, or show how it ended; for all that are under way by default.",
+            show_default=False,
+        ),
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take back what waits, and stop what runs.")
+    ] = False,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out-dir",
+            metavar="DIR",
+            help="Put what each task brings into DIR/LABEL/.",
+            show_default=False,
+        ),
+    ] = None,
+    home: HomeOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Go on with jobs whose program ended, crashed or was killed, and wait for them.
+
+    What has been done is not done again, and tasks that still run on workers are taken over:
+    those keep them, and their results, for some seconds after their scheduler fell silent. Ends
+    as `formation submit` does. With --json, each event is a line of JSON, of what was before as
+    well.
+    """
+    if not state.exists():
+        raise LocalError(f"{state} is not there; name the file that --state named before")
+    place = home_of(home, join)
+    code = run_interruptible(
+        lambda interrupt: _resume(interrupt, place, state, job, cancel, out_dir, as_json)
+    )
+    raise typer.Exit(code)
+
+
+async def _resume(
+    interrupt: Interrupt,
+    home: Home,
+    state: Path,
+    job_id: str | None,
+    cancel: bool,
+    out_dir: Path | None,
+    as_json: bool,
+) -> int:
+    from formation_p2p.cli.as_json import EventLines, put
+    from formation_p2p.cli.outcomes import exit_code_of
+    from formation_p2p.node import Node
+
+    began_s = time.monotonic()
+    async with Node.join(home=home.path, listen=(), state=state) as node:
+        jobs = node.jobs() if job_id is None else (await node.job(job_id),)
+        interrupt.leaves(state)
+        if not jobs:
+            say(f"formation: nothing is under way in {state}; `formation jobs` lists what ended")
+            return DONE
+        with contextlib.nullcontext() if as_json else bar(sum(len(j.tasks) for j in jobs)) as show:
+
+            async def follow(job: JobHandle) -> None:
+                lines = EventLines({task.task_id: task.label for task in job.tasks})
+
+                async def write(event: JobEvent) -> None:
+                    await asyncio.to_thread(put, {"job": job.job_id, **lines.line(event)})
+
+                if cancel:
+                    job.cancel()
+                async for event in job.events():
+                    await (write if show is None else show)(event)
+
+            await asyncio.gather(*(follow(job) for job in jobs))
+        results: list[TaskResult] = []
+        for job in jobs:
+            ended = await job
+            results += ended
+            if out_dir is not None:
+                await _fetch(node, out_dir, job, ended)
+        if not as_json:
+            report(results, time.monotonic() - began_s, out_dir)
+        return exit_code_of(results)
+
+
+async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[TaskResult]) -> None:
+    from formation_p2p.cli.outcomes import process_result
+
+    for index, (task, result) in enumerate(zip(job.tasks, results, strict=True)):
+        if result.status != "succeeded" or task.needs.driver != ProcessSpec.driver:
+            continue
+        spec = ProcessSpec.decode(task.payload)
+        brought = process_result(result.result)
+        folder = out_dir / _folder_name(task, index)
+        write_outputs(folder, spec.files_out, brought.files)
+        try:
+            await fetch_outputs(node, folder, spec.outputs, brought.outputs)
+        except TaskFailed as error:
+            raise TaskFailed(f"{task.label or task.task_id}: {error}") from None
+
+
+def _folder_name(task: Task, index: int) -> str:
+    """Its label, unless a program gave it one that is no name of a folder."""
+    try:
+        return folder_label("label", task.label)
+    except InvalidInput:
+        return str(index)
+
+
+def jobs(
+    state: StateArgument,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="First delete ended jobs beyond the --keep options."),
+    ] = False,
+    keep_time: Annotated[
+        str, typer.Option("--keep-time", metavar="TIME", help="Keep ended jobs for so long.")
+    ] = "30d",
+    keep_jobs: Annotated[
+        int, typer.Option("--keep-jobs", metavar="N", min=0, help="Keep at most so many of them.")
+    ] = 1_000,
+    keep_size: Annotated[
+        str, typer.Option("--keep-size", metavar="SIZE", help="Let the file be at most this large.")
+    ] = "1GiB",
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """List the jobs of a state, whether or not a program goes on with them at the moment.
+
+    Jobs under way are kept always; ended ones for 30 days, of the last 1,000 and as far as the
+    file has less than 1 GiB, unless --prune is to delete more of them. Needs no network.
+    """
+    from formation_p2p.cli.as_json import put
+    from formation_p2p.cli.tables import console
+    from formation_p2p.cli.tables import jobs as table
+    from formation_p2p.host.state import Retention, State, peek
+
+    try:
+        size_bytes = parse_bytes(keep_size)
+    except ValueError as problem:
+        raise InvalidInput("keep-size", str(problem)) from None
+    retention = Retention(parse_duration_s(keep_time, "keep-time"), keep_jobs, size_bytes)
+    found = peek(state)
+    if prune:
+        with contextlib.closing(State(state, retention)) as opened:
+            opened.prune()
+            found = opened.summaries()
+    if as_json:
+        put({"jobs": [_document(each) for each in found]})
+    elif found:
+        console().print(table(found))
+    else:
+        say(f"formation: {state} keeps no jobs")
+
+
+def _document(job: JobSummary) -> dict[str, Any]:
+    return {
+        "job": job.job_id,
+        "name": job.name,
+        "tasks": job.tasks,
+        **asdict(job.ended),
+        "submitted_unix_s": job.submitted_unix_s,
+        "ended_unix_s": job.ended_unix_s,
+    }

@@ -1,0 +1,222 @@
+"""Data that goes with tasks: large files there and back, over real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import Blob, Home, Limits, Node, ProcessSpec, TaskPlaced
+from formation_p2p.effects import Contact
+from formation_p2p.host.shell import Shell
+from formation_p2p.trust.network import parse_join_string
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.system.programs import ROOT
+
+SMALL = "cpu=0.5,memory=64MiB"
+MACHINE = Limits(cpu_milli=1000, memory_bytes=512 * MIB)
+
+
+@dataclass
+class World:
+    invite: str
+    alice: Node
+    bob: Node
+    folder: Path
+
+    def file(self, name: str, size: int) -> tuple[Path, bytes]:
+        content = os.urandom(size)
+        (self.folder / name).write_bytes(content)
+        return self.folder / name, content
+
+
+@asynccontextmanager
+async def one_worker(
+    folder: Path, listen: tuple[str, ...] = LOOPBACK, announce: tuple[str, ...] = ()
+) -> AsyncIterator[World]:
+    """Alice works; Bob submits, and listens nowhere."""
+    async with gate_at(folder) as invitation:
+        join = invitation()
+        home = folder / "alice"
+        async with Node.join(join, home=home, listen=listen, announce=announce) as alice:
+            await alice.worker(drivers=("process",), limits=MACHINE)
+            async with Node.join(join, home=folder / "bob", listen=()) as bob:
+                await until(lambda: sees(bob, 1))
+                yield World(join, alice, bob, folder)
+
+
+async def sees(node: Node, workers: int) -> bool:
+    return len(await node.workers()) == workers
+
+
+async def test_an_input_goes_there_and_an_output_comes_back(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        path, content = world.file("a.bin", 5 * MIB)
+        blob = await world.bob.put(path)
+        assert (blob.size_bytes, blob.sources[0].peer_id) == (5 * MIB, world.bob.peer_id)
+        script = "cat in/a.bin in/a.bin > result.bin; ls -l in/a.bin"
+        result = await world.bob.run(
+            ["sh", "-c", script], inputs={"in/a.bin": blob}, outputs=["result.bin"], needs=SMALL
+        )
+        assert result.stdout_tail.startswith(b"-r-x------")
+        target = tmp_path / "here.bin"
+        target.write_text("an older one")
+        seen: list[tuple[int, int]] = []
+        await world.bob.get(
+            result.outputs["result.bin"], target, progress=lambda *each: seen.append(each)
+        )
+        assert target.read_bytes() == content * 2
+        await asyncio.sleep(0)
+        assert seen[-1] == (10 * MIB, 10 * MIB)
+
+
+async def test_an_input_that_nobody_has_any_more_fails_the_task_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        path, _ = world.file("a.bin", 2 * MIB)
+        spec = ProcessSpec(("true",), inputs={"a.bin": await world.bob.put(path)})
+        path.write_bytes(b"something else")
+        (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
+        assert result.status == "failed"
+        assert "an input cannot be had" in result.reasons[-1].why
+        assert "does not have it" in result.reasons[-1].why
+
+
+async def test_an_output_that_is_not_there_fails_the_task_with_its_name(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        for script in ("true", "mkdir out.bin", "ln -s /etc/passwd out.bin"):
+            spec = ProcessSpec(("sh", "-c", script), outputs=("out.bin",))
+            (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
+            assert result.status == "failed"
+            assert "out.bin" in result.reasons[-1].why
+
+
+async def test_whoever_has_put_a_blob_knows_who_has_fetched_it(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        path, content = world.file("a.bin", 8 * MIB)
+        blob = await world.bob.put(path)
+        spec = ProcessSpec(("cmp", "-n", "8", "a.bin", "a.bin"), inputs={"a.bin": blob})
+        (result,) = await (await world.bob.submit(spec, needs=SMALL))
+        assert result.worker == world.alice.peer_id
+        told = await holders(world.bob, blob)
+        assert [each.peer_id for each in told] == [world.alice.peer_id]
+        path.unlink()
+        async with Node.join(world.invite, home=tmp_path / "carol", listen=()) as carol:
+            await carol.get(replace(blob, sources=told), tmp_path / "carols.bin")
+        assert (tmp_path / "carols.bin").read_bytes() == content
+
+
+async def holders(node: Node, blob: Blob) -> tuple[Contact, ...]:
+    found: asyncio.Future[tuple[Contact, ...]] = asyncio.get_running_loop().create_future()
+
+    def ask(shell: Shell) -> None:
+        told = shell.exchange._who_has(blob.cid)
+        found.get_loop().call_soon_threadsafe(found.set_result, told)
+
+    node._call(ask)
+    return await found
+
+
+async def test_a_person_runs_a_command_on_large_files(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S * 2), one_worker(tmp_path) as world:
+        (tmp_path / "here").mkdir()
+        path, content = world.file("here/a.bin", 6 * MIB)
+        (tmp_path / "here" / "small.txt").write_text("small")
+        carol = tmp_path / "carol"
+        Home(carol).join(parse_join_string(world.invite))
+        command = "--in a.bin --in small.txt --out sub/result.bin -- sh -c"
+        script = "mkdir sub; cat a.bin small.txt > sub/result.bin"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "formation_p2p", "run", *command.split(), script),
+            env={**os.environ, "FORMATION_HOME": str(carol), "PYTHONPATH": str(ROOT)},
+            cwd=path.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 0
+        assert (tmp_path / "here/sub/result.bin").read_bytes() == content + b"small"
+
+
+async def test_a_download_that_is_cancelled_leaves_nothing_under_its_name(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        path, content = world.file("a.bin", 64 * MIB)
+        blob = await world.bob.put(path)
+        target = tmp_path / "target"
+        began = asyncio.Event()
+
+        def progress(done_bytes: int, size_bytes: int) -> None:
+            if done_bytes:
+                began.set()
+
+        fetching = asyncio.create_task(world.alice.get(blob, target, progress=progress))
+        # Bob listens nowhere: Alice reaches him over the connection that he makes for a task.
+        await world.bob.run(["true"], needs=SMALL)
+        await began.wait()
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        assert not target.exists()
+        await world.alice.get(blob, target)
+        assert target.read_bytes() == content
+
+
+# -- a slow uplink --------------------------------------------------------------------------------
+
+UPLINK_BYTES_PER_S = MIB
+# More than a lease lives: it must have been renewed beside the data.
+SLOW_BYTES = 14 * MIB
+
+
+@asynccontextmanager
+async def slow_link(target_port: int) -> AsyncIterator[int]:
+    """A port that leads to another, with what goes through it throttled."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(16 * 1024):
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(len(data) / UPLINK_BYTES_PER_S)
+        writer.close()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", target_port, limit=16 * 1024)
+        with_peer = (pump(reader, back), pump(there, writer))
+        await asyncio.gather(*with_peer, return_exceptions=True)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    # As a real link has it: what is sent must not vanish into the kernel's buffers.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    server = await asyncio.start_server(accepted, sock=listener, limit=16 * 1024)
+    async with server:
+        yield listener.getsockname()[1]
+        server.close()
+
+
+async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with asyncio.timeout(90), slow_link(port) as link:
+        listen, announce = (f"/ip4/127.0.0.1/tcp/{port}",), (f"/ip4/127.0.0.1/tcp/{link}",)
+        async with one_worker(tmp_path, listen, announce) as world:
+            path, _ = world.file("a.bin", SLOW_BYTES)
+            blob = await world.bob.put(path)
+            spec = ProcessSpec(("wc", "-c", "a.bin"), inputs={"a.bin": blob})
+            began = asyncio.get_running_loop().time()
+            job = await world.bob.submit(spec, needs=SMALL)
+            placed = [each async for each in job.events() if isinstance(each, TaskPlaced)]
+            (result,) = await job
+            took_s = asyncio.get_running_loop().time() - began
+            assert result.status == "succeeded"
+            assert len(placed) == 1
+            assert took_s > SLOW_BYTES / UPLINK_BYTES_PER_S * 0.8

@@ -1,0 +1,153 @@
+"""The executor beyond what CPython's cases ask (test_executor_cpython.py): on a node that lives
+in somebody's loop, and is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p import Limits, Node, NodeClosed, RemoteError, TaskFailed
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.system.in_process import runs as runs_somewhere
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """One that works for itself."""
+    async with (
+        gate_at(tmp_path) as invitation,
+        Node.join(invitation(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+    ):
+        await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+        yield alice
+
+
+async def begun(future: Future[Any]) -> None:
+    async def runs() -> bool:
+        return future.running()
+
+    await until(runs)
+
+
+def fail() -> None:
+    raise RuntimeError(123)  # as it is written here
+
+
+async def test_a_call_is_submitted_from_any_thread(node: Node) -> None:
+    def elsewhere() -> int:
+        with node.executor(needs=SMALL) as executor:
+            return executor.submit(pow, 2, 5).result(DEADLINE_S)
+
+    async with asyncio.timeout(DEADLINE_S):
+        assert await asyncio.to_thread(elsewhere) == 32
+        executor = node.executor(needs=SMALL)
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(executor, pow, 2, 6) == 64
+        # Even by the loop's own thread, while that waits for the result.
+        assert executor.submit(pow, 2, 7).result(DEADLINE_S) == 128
+        executor.shutdown()
+
+
+async def test_an_exception_is_what_was_raised_and_tells_where(node: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with node.executor(needs=SMALL) as executor:
+            error = await asyncio.to_thread(executor.submit(fail).exception)
+            odd = await asyncio.to_thread(executor.submit(Odd).exception)
+            worse = await asyncio.to_thread(executor.submit(raise_odd).exception)
+            unsendable = await asyncio.to_thread(executor.submit(id, gc_lock()).exception)
+    assert isinstance(error, RuntimeError)
+    assert error.args == (123,)
+    assert isinstance(error.__cause__, TaskFailed)
+    assert "raise RuntimeError(123)  # as it is written here" in str(error.__cause__)
+    assert isinstance(odd, RemoteError)  # no plain data, and nobody trusts it
+    assert isinstance(worse, TaskFailed)
+    assert "an odd one" in str(worse)
+    assert isinstance(unsendable, TypeError)
+
+
+class Odd:
+    pass
+
+
+class OddError(Exception):
+    pass
+
+
+def raise_odd() -> None:
+    raise OddError("an odd one")
+
+
+def gc_lock() -> object:
+    return threading.Lock()
+
+
+async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node) -> None:
+    long = f"30.{secrets.randbelow(10**9)}"
+    async with asyncio.timeout(DEADLINE_S):
+        executor = node.executor(needs=SMALL, max_workers=1)
+        runs = executor.submit(time.sleep, 0.5)
+        waits = executor.submit(subprocess.run, ["sleep", long])
+        await begun(runs)
+        assert not runs.cancel()
+        assert waits.cancel()
+        await asyncio.to_thread(executor.shutdown)
+    assert runs.result() is None
+    assert not runs_somewhere(long)
+
+
+async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(node: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        executor = node.executor(needs=SMALL, max_workers=1)
+        futures = [executor.submit(time.sleep, 0.1) for _ in range(3)]
+        executor.shutdown(wait=False)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(abs, 1)
+        done, _ = await asyncio.to_thread(wait, futures, DEADLINE_S)
+        assert [each.result() for each in done] == [None] * 3
+
+        executor = node.executor(needs=SMALL, max_workers=1)
+        futures = [executor.submit(time.sleep, 0.3) for _ in range(3)]
+        await begun(futures[0])
+        executor.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(wait, futures, DEADLINE_S)
+    assert [each.cancelled() for each in futures] == [False, True, True]
+
+
+async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        async with Node.join(invitation(), home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+            executor = alice.executor(needs=SMALL, max_workers=1)
+            runs, waits = executor.submit(time.sleep, 30), executor.submit(time.sleep, 30)
+            await begun(runs)
+        assert isinstance(await asyncio.to_thread(runs.exception), NodeClosed)
+        await asyncio.to_thread(wait, [waits])
+        assert waits.cancelled()
+        with pytest.raises(RuntimeError, match="the node was left"):
+            executor.submit(abs, 1)
+        executor.shutdown()
+
+
+async def test_an_executor_that_nobody_keeps_ends_once_its_calls_have(node: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        future: Future[int] = node.executor(needs=SMALL).submit(pow, 2, 5)
+        gc.collect()
+        assert await asyncio.wrap_future(future) == 32
+
+        async def gone() -> bool:
+            return "formation-executor" not in {each.name for each in threading.enumerate()}
+
+        await until(gone)

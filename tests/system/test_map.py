@@ -1,0 +1,166 @@
+"""`node.map` as a stream, against real peers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import subprocess
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import InvalidInput, Limits, Node, TaskFailed
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+@pytest.fixture
+async def bob(tmp_path: Path) -> AsyncIterator[Node]:
+    """He submits; a worker with room for four tasks is there."""
+    async with gate_at(tmp_path) as invitation:
+        join = invitation()
+        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+            async with Node.join(join, home=tmp_path / "bob", listen=()) as bob:
+
+                async def found() -> bool:
+                    return len(await bob.workers()) == 1
+
+                await until(found)
+                yield bob
+
+
+def nap(s: float) -> float:
+    time.sleep(s)
+    return s
+
+
+def divide(by: int) -> float:
+    return 1 / by
+
+
+async def test_results_come_in_the_order_of_the_items(bob: Node) -> None:
+    naps = [0.6, 0.0, 0.3, 0.0]
+    async with asyncio.timeout(DEADLINE_S):
+        assert [s async for s in bob.map(nap, naps, needs=SMALL)] == naps
+
+
+async def test_results_come_as_they_are_ready(bob: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        slept = [s async for s in bob.map(nap, [1.5, 0.0], needs=SMALL, ordered=False)]
+    assert slept == [0.0, 1.5]
+
+
+async def test_an_endless_iterable_is_read_no_further_than_the_look_ahead(bob: Node) -> None:
+    given: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in itertools.count():
+            given.append(number)
+            yield -number
+
+    taken = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for value in bob.map(abs, numbers(), needs=SMALL, buffersize=8):
+            taken.append(value)
+            if len(taken) == 20:
+                break
+    assert taken == list(range(20))
+    assert len(given) <= 20 + 8
+
+
+async def test_an_asynchronous_iterable_is_read_as_it_comes(bob: Node) -> None:
+    given = 0
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        nonlocal given
+        for number in itertools.count():
+            if number == 10:
+                await asyncio.sleep(0.2)
+            given += 1
+            yield -number
+
+    taken = []
+    async with asyncio.timeout(DEADLINE_S), aclosing(numbers()) as source:
+        async for value in bob.map(abs, source, needs=SMALL, buffersize=8):
+            taken.append(value)
+            if len(taken) == 20:
+                break
+        assert taken == list(range(20))
+        assert given <= 20 + 8
+        assert await bob.map(abs, aiter_of([-1, -2]), needs=SMALL) == [1, 2]
+
+
+async def aiter_of(items: list[int]) -> AsyncIterator[int]:
+    for item in items:
+        yield item
+
+
+async def test_what_the_iterable_raises_is_raised(bob: Node) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise LookupError("no more")
+
+    async def also_broken() -> AsyncIterator[int]:
+        yield 1
+        raise LookupError("no more")
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(LookupError, match="no more"):
+            await bob.map(abs, broken(), needs=SMALL)
+        with pytest.raises(LookupError, match="no more"):
+            await bob.map(abs, also_broken(), needs=SMALL)
+
+
+async def test_a_failure_comes_in_its_place(bob: Node) -> None:
+    got: list[float] = []
+
+    async def take() -> None:
+        async for value in bob.map(divide, [1, 2, 0, 4], needs=SMALL, attempts=1):
+            got.append(value)
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TaskFailed, match="division by zero") as raised:
+            await take()
+    assert got == [1.0, 0.5]
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def sleep_as_a_program(s: str) -> None:
+    subprocess.run(["sleep", s], check=True)
+
+
+async def test_whoever_stops_half_way_stops_what_runs(bob: Node) -> None:
+    long = f"30.{secrets.randbelow(10**9)}"
+
+    async def sleeps() -> bool:
+        return runs(long)
+
+    async def is_over() -> bool:
+        return not runs(long)
+
+    async with asyncio.timeout(DEADLINE_S):
+        async for _ in bob.map(sleep_as_a_program, ["0", long], needs=SMALL):
+            await until(sleeps)
+            break
+        await until(is_over)
+
+
+async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        one = asyncio.create_task(bob.map(abs, [-1], needs=SMALL))
+        both = await asyncio.gather(bob.map(abs, [-2], needs=SMALL), one)
+        assert list(both) == [[2], [1]]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(bob.map(nap, [30.0], needs=SMALL), 0.3)
+
+
+async def test_a_look_ahead_of_nothing_is_refused(bob: Node) -> None:
+    with pytest.raises(InvalidInput, match="buffersize"):
+        bob.map(abs, [1], buffersize=0)

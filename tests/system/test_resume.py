@@ -1,0 +1,272 @@
+"""A scheduler that is killed at any moment goes on in its next life, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p.dispatch.job_events import TaskSucceeded
+from formation_p2p.host.home import Home
+from formation_p2p.host.state import State, peek
+from formation_p2p.trust.grants import Rights
+from formation_p2p.trust.network import parse_join_string
+from tests.host.state_world import all_done, job_of
+from tests.system.programs import Program
+from tests.system.test_cli_network import LOOPBACK, Done, formation, started
+
+KILLS = 10
+TASKS = 150
+OPTIONS = ("--cpu", "1", "--sandbox", "off")
+
+
+@pytest.fixture(scope="module")
+def carol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of somebody who has work to do, in a network with two workers, whose tasks may
+    leave marks on this machine."""
+    homes = tmp_path_factory.mktemp("homes")
+    alice, carol = homes / "alice", homes / "carol"
+    assert formation(alice, "network", "create").code == 0
+    with ExitStack() as running:
+        gate = running.enter_context(started(alice, "gate", *LOOPBACK))
+        gate.line_with("to invite others")
+        invitation = Home(alice).invite(Rights(int(time.time()) + 3600))
+        for name in ("bob", "dave", "carol"):
+            Home(homes / name).join(parse_join_string(invitation))
+        workers = [
+            running.enter_context(started(homes / name, "worker", "--json", *LOOPBACK, *OPTIONS))
+            for name in ("bob", "dave")
+        ]
+        for worker in workers:
+            worker.line_with("ready")
+        yield carol
+
+
+def job_file(folder: Path, *tasks: str) -> Path:
+    """Each `task` is a line of a shell; it runs in the test's own folder."""
+    lines = ['name = "story"\nneeds = "cpu=1,memory=64MiB"\n']
+    for number, task in enumerate(tasks):
+        argv = json.dumps(["sh", "-c", f"cd {folder}; {task}"])
+        lines.append(f'[[task]]\nlabel = "n{number}"\nargv = {argv}\n')
+    path = folder / "job.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def until_there(path: Path, scheduler: Program, within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come: {scheduler.output}"
+        time.sleep(0.02)
+
+
+def kill(program: Program) -> None:
+    program.process.send_signal(signal.SIGKILL)
+    program.process.wait(10)
+    program.ended()
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    """The lines of JSON of a program, but for one that was cut short."""
+    found = []
+    for line in output.splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            assert not line.endswith("}"), line
+    return found
+
+
+def stored(state: Path) -> dict[str, bytes]:
+    """The results that a state has, by task. Nobody else may use it."""
+    opened = State(state)
+    try:
+        return {
+            event.task_id: event.result
+            for job in opened.summaries()
+            for event in opened.history(job.job_id)
+            if isinstance(event, TaskSucceeded)
+        }
+    finally:
+        opened.close()
+
+
+def test_killed_ten_times_it_still_has_one_result_of_every_task(
+    carol: Path, tmp_path: Path
+) -> None:
+    """What a person was told is on the disk, and what is on the disk stays as it is."""
+    rng = random.Random(4)
+    state = tmp_path / "jobs.db"
+    # Each run of a task leaves a mark, and prints what no other run does.
+    job = job_file(
+        tmp_path, *(f"echo n{n} >> marks; sleep 0.05; cat /proc/self/stat" for n in range(TASKS))
+    )
+    known: dict[str, bytes] = {}
+    progress: list[int] = []
+    for life in range(KILLS):
+        command = ("submit", str(job)) if not state.exists() else ("resume",)
+        with started(carol, *command, "--state", str(state), "--json") as scheduler:
+            scheduler.line_with('"placed"')
+            time.sleep(rng.uniform(0.0, 1.5))
+            kill(scheduler)
+            told = {e["task"] for e in events(scheduler.output) if e["event"] == "succeeded"}
+        after = stored(state)
+        assert known.items() <= after.items(), f"life {life} lost or changed results"
+        index = {f"n{n}" for n in (int(task.rpartition("/")[2]) for task in after)}
+        assert told <= index, f"life {life} told of what it had not stored"
+        progress.append(len(after))
+        known = after
+    assert len(set(progress)) > KILLS // 2, f"it hardly got to do anything: {progress}"
+    assert progress[-2] < TASKS, f"it was done before it was killed often enough: {progress}"
+    done = formation(carol, "resume", "--state", str(state), "--json")
+    assert done.code == 0, done.err
+    lines = events(done.out.decode())
+    ends = Counter(e["task"] for e in lines if e["event"] == "succeeded")
+    assert ends == {f"n{n}": 1 for n in range(TASKS)}
+    assert lines[-1]["event"] == "ended"
+    assert lines[-1]["succeeded"] == TASKS
+    assert known.items() <= stored(state).items()
+    marks = Counter((tmp_path / "marks").read_text().split())
+    assert marks.keys() == {f"n{n}" for n in range(TASKS)}
+    # Leases outlived each restart, so that hardly anything was done twice.
+    again = sum(marks.values()) - TASKS
+    print(f"{again} of {TASKS} tasks ran again in {KILLS} lives: {progress}")
+    assert again <= 4 * KILLS
+
+
+def resumed(carol: Path, state: Path) -> Done:
+    return formation(carol, "resume", "--state", str(state))
+
+
+def test_a_task_that_runs_on_while_its_scheduler_is_dead_is_not_run_again(
+    carol: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "jobs.db"
+    job = job_file(tmp_path, "echo ran >> runs; sleep 5; echo done")
+    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
+        until_there(tmp_path / "runs", scheduler)
+        kill(scheduler)
+    done = resumed(carol, state)
+    assert done.code == 0, done.err
+    assert "succeeded" in done.out.decode()
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_a_result_that_came_while_its_scheduler_was_dead_is_fetched(
+    carol: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "jobs.db"
+    job = job_file(tmp_path, "echo ran >> runs; sleep 1; touch over")
+    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
+        until_there(tmp_path / "runs", scheduler)
+        kill(scheduler)
+    until_there(tmp_path / "over", scheduler)
+    done = resumed(carol, state)
+    assert done.code == 0, done.err
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
+    state = tmp_path / "jobs.db"
+    job = job_file(tmp_path, *("touch $$.began; sleep 0.5",) * 4)
+    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob("*.began")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert scheduler.interrupt() == 130
+        assert "formation resume --state" in scheduler.output
+    (job_left,) = peek(state)
+    assert job_left.ended_unix_s is None
+    assert job_left.ended.cancelled == 0
+    done = resumed(carol, state)
+    assert done.code == 0, done.err
+    assert done.out.decode().count("succeeded") == 4
+    again = formation(carol, "resume", "--state", str(state))
+    assert (again.code, again.out) == (0, b"")
+    assert "nothing is under way" in again.err
+    (listed,) = json.loads(formation(carol, "jobs", "--state", str(state), "--json").out)["jobs"]
+    assert (listed["tasks"], listed["succeeded"]) == (4, 4)
+    shown = formation(carol, "resume", "--state", str(state), listed["job"])
+    assert (shown.code, shown.out.decode().count("succeeded")) == (0, 4)
+
+
+def test_what_was_kept_can_be_cancelled(carol: Path, tmp_path: Path) -> None:
+    state = tmp_path / "jobs.db"
+    job = job_file(tmp_path, *("touch began; sleep 60",) * 3)
+    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
+        until_there(tmp_path / "began", scheduler)
+        kill(scheduler)
+    done = formation(carol, "resume", "--state", str(state), "--cancel", "--json")
+    assert done.code == 1
+    assert json.loads(done.out.splitlines()[-1])["cancelled"] == 3
+    (job_left,) = peek(state)
+    assert job_left.ended.cancelled == 3
+
+
+def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: Path) -> None:
+    state, out = tmp_path / "jobs.db", tmp_path / "out"
+    job = job_file(tmp_path, "touch began; cd -; sleep 1; echo hello > a.txt")
+    job.write_text(job.read_text() + 'files_out = ["a.txt"]\n')
+    submit = ("submit", str(job), "--state", str(state), "--out-dir", str(out))
+    with started(carol, *submit) as scheduler:
+        until_there(tmp_path / "began", scheduler)
+        kill(scheduler)
+    done = formation(carol, "resume", "--state", str(state), "--out-dir", str(out))
+    assert done.code == 0, done.err
+    assert (out / "n0" / "a.txt").read_text() == "hello\n"
+
+
+def test_two_programs_do_not_share_a_state(carol: Path, tmp_path: Path) -> None:
+    state = tmp_path / "jobs.db"
+    job = job_file(tmp_path, "touch began; until [ -e stop ]; do sleep 0.1; done")
+    with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
+        until_there(tmp_path / "began", scheduler)
+        done = resumed(carol, state)
+        assert done.code == 2
+        assert "in use by another process" in done.err
+        listing = formation(carol, "jobs", "--state", str(state))  # anybody may look
+        assert "under way" in listing.out.decode()
+        (tmp_path / "stop").touch()
+        assert scheduler.ended() == 0
+
+
+def test_jobs_that_have_ended_can_be_pruned(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    state = State(path)
+    ended, waiting = job_of(2), job_of(2, "b" * 16)
+    for job in (ended, waiting):
+        state.save_job(job)
+    state.write(all_done(ended))
+    state.close()
+    home = tmp_path / "home"
+    kept = formation(home, "jobs", "--state", str(path), "--prune", "--json")
+    assert [each["name"] for each in json.loads(kept.out)["jobs"]] == ["a job", "a job"]
+    options = ("--prune", "--keep-jobs", "0", "--json")
+    (left,) = json.loads(formation(home, "jobs", "--state", str(path), *options).out)["jobs"]
+    assert (left["job"], left["ended_unix_s"]) == (waiting.job_id, None)
+    wrong = formation(home, "jobs", "--state", str(path), "--keep-size", "much")
+    assert (wrong.code, "keep-size" in wrong.err) == (2, True)
+
+
+def test_what_a_person_gets_wrong_is_said_in_a_line(carol: Path, tmp_path: Path) -> None:
+    missing = formation(carol, "resume", "--state", str(tmp_path / "nowhere.db"))
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert "is not there" in missing.err
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"\x00" * 4096)
+    broken.chmod(0o600)
+    for command in (("resume",), ("jobs",), ("run", "--state", str(broken), "--", "true")):
+        options = () if command[0] == "run" else ("--state", str(broken))
+        done = formation(carol, *command, *options)
+        assert (done.code, done.err.count("\n")) == (2, 1), done.err
+        assert "broken.db" in done.err
+    assert broken.read_bytes() == b"\x00" * 4096

@@ -1,0 +1,344 @@
+"""A node that keeps its jobs: what a program sees of it, through crashes and full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import (
+    InvalidInput,
+    JobHandle,
+    Limits,
+    Node,
+    NodeClosed,
+    ProcessSpec,
+    TaskPlaced,
+    TaskSucceeded,
+)
+from formation_p2p.dispatch import jobs as jobs_module
+from formation_p2p.durable import DurableJobs
+from formation_p2p.effects import Effect
+from formation_p2p.errors import LocalError, StateError
+from formation_p2p.host import journal as journal_module
+from formation_p2p.host.journal import Journal
+from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.shell import Shell
+from formation_p2p.host.state import State
+from formation_p2p.mapped import Mapped
+from formation_p2p.units import MIB
+from formation_p2p.workload.process import ProcessResult
+from formation_p2p.workload.task import Job
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+@dataclass
+class World:
+    """A gate, a worker, and bob, whose nodes keep their jobs in one file."""
+
+    invite: str
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "jobs.db"
+
+    def bob(self) -> AbstractAsyncContextManager[Node]:
+        home = self.folder / "bob"
+        return Node.join(self.invite, home=home, listen=(), state=self.state)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gate_at(tmp_path) as invitation:
+        join = invitation()
+        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=1024 * MIB))
+            async with asyncio.timeout(DEADLINE_S):
+                yield World(join, tmp_path)
+
+
+async def _explode() -> None:
+    raise RuntimeError("a fault inside the network stack")
+
+
+async def _of(mapped: Mapped[None]) -> list[None]:
+    return await mapped
+
+
+def sh(script: str) -> ProcessSpec:
+    return ProcessSpec(("sh", "-c", script))
+
+
+async def first_success(job: JobHandle) -> str:
+    async for event in job.events():
+        if isinstance(event, TaskSucceeded):
+            return event.task_id
+    raise AssertionError("no task succeeded")
+
+
+def printed(results: Iterable[object]) -> list[str]:
+    return [
+        ProcessResult.decode(each.result).stdout_tail.decode().strip()  # type: ignore[attr-defined]
+        for each in results
+    ]
+
+
+async def test_a_job_is_finished_by_the_next_life(world: World) -> None:
+    async with world.bob() as bob:
+        quick = await bob.submit(sh("echo quick"), needs=SMALL, name="quick")
+        await quick
+        assert bob.jobs() == ()
+        slow = await bob.submit(
+            [sh(f"echo {n}; sleep 0.3") for n in range(6)], needs=SMALL, name="slow"
+        )
+        assert [job.job_id for job in bob.jobs()] == [slow.job_id]
+        first = await first_success(slow)
+    with pytest.raises(NodeClosed):
+        await slow
+    async with world.bob() as bob:
+        (again,) = bob.jobs()
+        assert (again.job_id, again.name) == (slow.job_id, "slow")
+        assert again.result(first) is not None  # it had ended before
+        assert printed(await again) == [str(n) for n in range(6)]
+        assert again is not slow
+        # What has ended can be had again too, for as long as it is kept.
+        assert printed(await (await bob.job(quick.job_id))) == ["quick"]
+        assert printed(await (await bob.job(slow.job_id))) == [str(n) for n in range(6)]
+        assert [each.name for each in await bob.kept()] == ["quick", "slow"]
+        with pytest.raises(InvalidInput, match="formation jobs"):
+            await bob.job("0" * 16)
+
+
+async def test_a_job_goes_on_when_the_network_stack_crashes(world: World) -> None:
+    async with world.bob() as bob:
+        job = await bob.submit([sh(f"echo {n}; sleep 0.2") for n in range(8)], needs=SMALL)
+        passing = asyncio.ensure_future(_of(bob.map(time.sleep, [60], needs=SMALL)))
+        await first_success(job)
+        bob._call(lambda shell: shell._start(_explode))
+        # As soon as it is on the disk it is safe, whether or not there is a network.
+        later = await bob.submit(sh("echo later"), needs=SMALL)
+        assert printed(await job) == [str(n) for n in range(8)]
+        assert printed(await later) == ["later"]
+        with pytest.raises(NodeClosed):
+            await passing
+        assert [each.ended.succeeded for each in await bob.kept()] == [8, 1]
+
+
+async def test_what_was_stored_but_not_told_before_a_crash_is_told_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.bob() as bob:
+        with monkeypatch.context() as lost:
+            lost.setattr(Journal, "_hand_back", lambda self, batch: None)
+            job = await bob.submit([sh(f"echo {n}") for n in range(3)], needs=SMALL)
+
+            async def over() -> bool:
+                (summary,) = await bob.kept()
+                return summary.ended_unix_s is not None
+
+            await until(over)
+        assert not job.is_over
+        bob._call(lambda shell: shell._start(_explode))
+        assert printed(await job) == ["0", "1", "2"]
+
+
+async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack crashes, and is up again, between the disk and the shell."""
+    save, load, again = State.save_job, DurableJobs.resume, threading.Event()
+
+    def resume(self: DurableJobs, shell: Shell) -> None:
+        load(self, shell)
+        again.set()
+
+    async with world.bob() as bob:
+
+        def crash(self: State, job: Job) -> None:
+            save(self, job)
+            bob._call(lambda shell: shell._start(_explode))
+            assert again.wait(DEADLINE_S)
+
+        monkeypatch.setattr(State, "save_job", crash)
+        monkeypatch.setattr(DurableJobs, "resume", resume)
+        job = await bob.submit(sh("echo once"), needs=SMALL)
+        assert printed(await job) == ["once"]
+
+
+async def test_leases_that_were_given_back_are_not_looked_for_in_the_next_life(
+    world: World,
+) -> None:
+    def leases() -> int:
+        with closing(sqlite3.connect(world.state)) as db:
+            return int(db.execute("SELECT count(*) FROM leases").fetchone()[0])
+
+    async with world.bob() as bob:
+        job = await bob.submit(sh("sleep 30"), needs=SMALL)
+        async for event in job.events():
+            if isinstance(event, TaskPlaced):
+                break
+        assert leases() == 1
+    assert leases() == 0
+
+
+async def test_what_is_not_on_the_disk_is_not_promised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: State, job: object) -> None:
+        raise StateError(f"{self.path}: the disk is full; make room")
+
+    async with world.bob() as bob:
+        with monkeypatch.context() as disk:
+            disk.setattr(State, "save_job", full)
+            with pytest.raises(StateError, match="make room"):
+                await bob.submit(sh("echo no"), needs=SMALL)
+        assert bob.jobs() == ()
+        assert await bob.kept() == ()
+        assert printed(await (await bob.submit(sh("echo yes"), needs=SMALL))) == ["yes"]
+
+
+async def test_whoever_waits_is_told_when_the_disk_fails_and_resume_has_it_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = State.write
+
+    def full(self: State, effects: Iterable[Effect]) -> None:
+        raise StateError(f"{self.path}: the disk is full; make room")
+
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    async with world.bob() as bob:
+        monkeypatch.setattr(State, "write", full)
+        job = await bob.submit([sh(f"echo {n}") for n in range(3)], needs=SMALL)
+        with pytest.raises(StateError, match="make room"):
+            await job
+        monkeypatch.setattr(State, "write", write)
+
+        async def stored() -> bool:
+            (summary,) = await bob.kept()
+            return summary.ended.succeeded == 3
+
+        await until(stored)
+        assert printed(await (await bob.job(job.job_id))) == ["0", "1", "2"]
+
+
+async def test_a_job_that_is_refused_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "MAX_JOBS", 0)
+    async with world.bob() as bob:
+        job = await bob.submit(sh("echo no"), needs=SMALL)
+        with pytest.raises(InvalidInput, match="wait for one to end"):
+            await job
+
+        async def forgotten() -> bool:
+            return await bob.kept() == ()
+
+        await until(forgotten)
+
+
+async def test_a_submission_that_is_cancelled_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, saved, cancelled = State.save_job, threading.Event(), threading.Event()
+
+    def slow(self: State, job: Job) -> None:
+        assert cancelled.wait(DEADLINE_S)
+        save(self, job)
+        saved.set()
+
+    monkeypatch.setattr(State, "save_job", slow)
+    async with world.bob() as bob:
+        submitting = asyncio.ensure_future(bob.submit(sh("echo no"), needs=SMALL))
+        await asyncio.sleep(0.05)
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        assert bob.jobs() == ()
+        cancelled.set()
+        await asyncio.to_thread(saved.wait, DEADLINE_S)
+
+        async def forgotten() -> bool:
+            return await bob.kept() == ()
+
+        await until(forgotten)
+
+
+async def test_calls_of_a_map_are_their_callers_and_not_kept(world: World) -> None:
+    async with world.bob() as bob:
+        assert await bob.map(len, ["a", "bc"], needs=SMALL) == [1, 2]
+        assert await bob.kept() == ()
+
+
+async def test_a_node_without_a_state_keeps_nothing(world: World) -> None:
+    async with Node.join(world.invite, home=world.folder / "carol", listen=()) as carol:
+        assert carol.jobs() == ()
+        assert await carol.kept() == ()
+        with pytest.raises(InvalidInput, match="state="):
+            await carol.job("0" * 16)
+
+
+async def test_a_disk_that_is_full_at_the_end_keeps_nobody_from_leaving(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: State, *, left: bool = False) -> None:
+        close(self)
+        raise StateError(f"{self.path}: the disk is full; make room")
+
+    async with world.bob() as bob:
+        await (await bob.submit(sh("true"), needs=SMALL))
+        close = State.close
+        monkeypatch.setattr(State, "close", full)
+    monkeypatch.undo()
+    async with world.bob() as bob:
+        assert len(await bob.kept()) == 1
+
+
+async def test_a_node_that_did_not_start_leaves_its_state_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.bob() as bob:
+        job = await bob.submit(sh("sleep 30"), needs=SMALL)
+        async for event in job.events():
+            if isinstance(event, TaskPlaced):
+                break
+        held = world.folder / "held.db"  # as a crash would leave it
+        with closing(sqlite3.connect(world.state)) as db, closing(sqlite3.connect(held)) as copy:
+            db.backup(copy)
+    held.chmod(0o600)
+    held.rename(world.state)
+
+    def fail(self: Runtime) -> None:
+        raise LocalError("the network did not start")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Runtime, "start", fail)
+        with pytest.raises(LocalError, match="did not start"):
+            async with world.bob():
+                pass
+    with closing(sqlite3.connect(world.state)) as db:
+        assert db.execute("SELECT count(*) FROM leases").fetchone() == (1,)
+
+
+async def test_a_state_that_cannot_be_used_stops_the_node_from_starting(world: World) -> None:
+    world.state.write_bytes(b"something else")
+    world.state.chmod(0o600)
+    with pytest.raises(StateError, match="damaged"):
+        async with world.bob():
+            pass
+    world.state.unlink()
+    async with world.bob():
+        with pytest.raises(StateError, match="in use"):
+            async with world.bob():
+                pass
+    async with world.bob() as bob:  # and it is free again
+        assert bob.jobs() == ()

@@ -1,0 +1,263 @@
+"""What a running node tells of itself: its status socket and its metrics, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p import InvalidInput, Limits, LocalError, Node, ProcessSpec
+from formation_p2p.host.status import MAX_CLIENTS, reachable
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+
+SMALL = "cpu=0.5,memory=64MiB"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class World:
+    worker: Node
+    bob: Node
+    folder: Path
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gate_at(tmp_path) as invitation:
+        join = invitation()
+        at = "127.0.0.1:0"
+        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK, metrics=at) as alice:
+            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+            async with Node.join(join, home=tmp_path / "bob", listen=(), metrics=at) as bob:
+
+                async def found() -> bool:
+                    return len(await bob.workers()) == 1
+
+                await until(found)
+                yield World(alice, bob, tmp_path)
+
+
+def connected(home: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(DEADLINE_S)
+    with reachable(home / "status-0.sock") as name:
+        client.connect(name)
+    return client
+
+
+def asked(home: Path, question: object) -> list[dict[str, Any]]:
+    """All lines of the answer, to the end of the connection."""
+    with connected(home) as client:
+        client.sendall(f"{json.dumps(question)}\n".encode())
+        with client.makefile() as lines:
+            return [json.loads(line) for line in lines]
+
+
+async def ask(home: Path, question: object) -> list[dict[str, Any]]:
+    return await asyncio.to_thread(asked, home, question)
+
+
+def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener, reachable(deep / "s") as name:
+        listener.bind(name)
+        listener.listen()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+
+
+async def test_a_node_tells_what_it_does(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        sleeps = [ProcessSpec(("sleep", "30"))] * 8
+        job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
+
+        async def four_run() -> bool:
+            (status,) = await ask(world.folder / "bob", {"ask": "status"})
+            return bool(sum(each["under_way"] for each in status["jobs"]) >= 4)
+
+        await until(four_run)
+        (bobs,) = await ask(world.folder / "bob", {"ask": "status"})
+        (alices,) = await ask(world.folder / "alice", {"ask": "status"})
+        job.cancel()
+        await job
+        (after,) = await ask(world.folder / "bob", {"ask": "status"})
+    (shown,) = bobs["jobs"]
+    assert (shown["job_id"], shown["name"], shown["tasks"]) == (job.job_id, "naps", 8)
+    assert shown["waiting"] + shown["under_way"] == 8
+    assert {lease["worker"] for lease in bobs["held"]} == {world.worker.peer_id}
+    assert bobs["free"] is None
+    assert {lease["owner"] for lease in alices["granted"]} == {world.bob.peer_id}
+    assert sum(lease["under_way"] for lease in alices["granted"]) >= 4
+    assert alices["free"]["cpu_milli"] == 0
+    assert (after["jobs"], alices["jobs"], alices["held"]) == ([], [], [])
+
+
+async def test_it_knows_the_workers_of_the_network(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        (told,) = await ask(world.folder / "bob", {"ask": "workers"})
+    assert [each["peer_id"] for each in told["workers"]] == [world.worker.peer_id]
+
+
+async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        shout = ProcessSpec(("sh", "-c", "echo hello"))
+        first = await world.bob.submit(shout, needs=SMALL, labels=["shout"])
+        await first
+        late = await ask(world.folder / "bob", {"ask": "events"})
+        client = await asyncio.to_thread(connected, world.folder / "bob")
+        with client, client.makefile() as lines:
+            client.sendall(b'{"ask": "events", "follow": true}\n')
+            second = await world.bob.submit(shout, needs=SMALL)
+            stays: list[dict[str, Any]] = []
+            while not stays or (stays[-1]["job"], stays[-1]["event"]) != (second.job_id, "ended"):
+                stays.append(json.loads(await asyncio.to_thread(lines.readline)))
+        only = await ask(world.folder / "bob", {"ask": "events", "job": second.job_id})
+    assert [each["event"] for each in late if each["event"] != "began"] == [
+        "placed",
+        "printed",
+        "succeeded",
+        "ended",
+    ]
+    assert {each["task"] for each in late} == {"shout", ""}
+    assert next(each["text"] for each in late if each["event"] == "printed") == "hello\n"
+    assert {each["job"] for each in stays} == {first.job_id, second.job_id}
+    assert {each["job"] for each in only} == {second.job_id}
+
+
+async def test_the_socket_is_its_owners_alone_and_goes_with_the_node(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path):
+        door = tmp_path / "gate" / "status-0.sock"
+        assert stat.S_IMODE(door.stat().st_mode) == 0o600
+    assert not door.exists()
+
+
+async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: World) -> None:
+    def crowd() -> None:
+        home = world.folder / "bob"
+        for nonsense in (b"\n", b"[" * 900 + b"\n", b"x" * 5000, b"\xff\xfe\n", b"{}\n", b"3\n"):
+            with connected(home) as client:
+                client.sendall(nonsense)
+                assert b"error" in client.recv(1000)
+        idlers = [connected(home) for _ in range(MAX_CLIENTS)]
+        with connected(home) as one_too_many:
+            one_too_many.settimeout(5)  # at once, and not as one that asks nothing
+            assert one_too_many.recv(1) == b""
+        for idler in idlers:
+            idler.close()
+
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.to_thread(crowd)
+
+        async def open_again() -> bool:
+            try:
+                return bool(await ask(world.folder / "bob", {"ask": "status"}))
+            except OSError:
+                return False
+
+        await until(open_again)
+        assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def fetched(node: Node, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> str:
+    with socket.create_connection(node.metrics_address, timeout=DEADLINE_S) as client:
+        client.sendall(request)
+        answer = b""
+        while received := client.recv(65536):
+            answer += received
+    return answer.decode()
+
+
+def value(text: str, sample: str) -> float:
+    found = re.search(rf"^{re.escape(sample)} (\S+)$", text, re.MULTILINE)
+    assert found is not None, f"no {sample} in\n{text}"
+    return float(found[1])
+
+
+def divide(by: int) -> float:
+    return 1 / by
+
+
+async def test_metrics_count_what_happened(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await world.bob.map(abs, range(50), needs=SMALL)
+        job = await world.bob.submit(ProcessSpec(("false",)), needs=SMALL, attempts=2)
+        await job
+        await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
+        bobs = await asyncio.to_thread(fetched, world.bob)
+        alices = await asyncio.to_thread(fetched, world.worker)
+    assert bobs.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
+    assert value(bobs, 'formation_tasks_total{outcome="succeeded"}') == 50
+    assert value(bobs, 'formation_tasks_total{outcome="failed"}') == 1
+    assert value(bobs, 'formation_tasks_total{outcome="unplaceable"}') == 1
+    assert value(bobs, "formation_tasks_submitted_total") == 52
+    assert value(bobs, 'formation_attempts_total{outcome="succeeded"}') == 50
+    assert value(bobs, 'formation_attempts_total{outcome="failed"}') == 2
+    assert value(bobs, "formation_attempts_dispatched_total") >= 52
+    assert value(bobs, "formation_negotiation_seconds_count") >= 1
+    assert value(bobs, "formation_dispatch_seconds_count") >= 1
+    assert value(bobs, "formation_queue_length") == 0
+    assert value(bobs, "formation_peers") >= 1
+    assert value(bobs, 'formation_bytes_total{direction="sent"}') > 1000
+    assert value(alices, 'formation_executions_total{outcome="succeeded"}') == 50
+    assert value(alices, 'formation_executions_total{outcome="failed"}') == 2
+    assert value(alices, "formation_free_cpu_cores") <= 2
+
+
+async def test_metrics_and_their_document_agree(world: World) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
+        text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.worker)])
+    document = (ROOT / "docs/metrics.md").read_text()
+    told = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
+    told = {pair for pair in told if not pair[0].endswith("_created")}
+    written = set(
+        re.findall(r"^\| `(formation_\w+)(?:\{[^`]*\})?` \| (\w+) \|", document, re.MULTILINE)
+    )
+    assert told == written
+
+
+async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
+    world: World,
+) -> None:
+    def tried() -> None:
+        address = world.bob.metrics_address
+        with socket.create_connection(address) as slow:
+            slow.sendall(b"GET /metr")
+            assert "404" in fetched(world.bob, b"GET /secrets HTTP/1.1\r\n\r\n")
+            assert "405" in fetched(world.bob, b"POST /metrics HTTP/1.1\r\n\r\n")
+            assert fetched(world.bob, b"x" * 9000) == ""
+            assert fetched(world.bob, b"HEAD /metrics HTTP/1.0\r\n\r\n").endswith("\r\n\r\n")
+            assert "formation_peers" in fetched(world.bob)
+
+    async with asyncio.timeout(DEADLINE_S):
+        began = time.monotonic()
+        await asyncio.to_thread(tried)
+        assert time.monotonic() - began < 5
+
+
+async def test_an_address_that_is_taken_or_none_is_refused(world: World) -> None:
+    host, port = world.bob.metrics_address
+    with pytest.raises(LocalError, match="choose another"):
+        async with Node.join(home=world.folder / "alice", metrics=f"{host}:{port}"):
+            raise AssertionError("it was entered")
+    for address in ("9464", "host:", ":9464", "127.0.0.1:99999"):
+        with pytest.raises(InvalidInput, match="metrics"):
+            async with Node.join(home=world.folder / "alice", metrics=address):
+                raise AssertionError("it was entered")
+    async with Node.join(home=world.folder / "alice", listen=()) as silent:
+        with pytest.raises(LocalError, match="serves no metrics"):
+            _ = silent.metrics_address

@@ -1,0 +1,115 @@
+"""Spans of real jobs, as an application with OpenTelemetry gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from formation_p2p import Limits, LocalError, Node, ProcessSpec
+from formation_p2p.tracing import Tracing
+from formation_p2p.units import MIB
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+async def spans_of(folder: Path, provider: TracerProvider, *works: ProcessSpec) -> Node:
+    """Run each piece of work as a job of its own, one after the other, below one span of ours."""
+    async with gate_at(folder) as invitation:
+        join = invitation()
+        async with Node.join(join, home=folder / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+            async with Node.join(join, home=folder / "bob", listen=(), traces=provider) as bob:
+                with provider.get_tracer("application").start_as_current_span("request"):
+                    for work in works:
+                        await (await bob.submit(work, needs=SMALL, attempts=1))
+                await bob.map(abs, range(200), needs=SMALL)
+            return bob
+
+
+async def test_every_step_of_a_job_is_a_span_below_the_callers(tmp_path: Path) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with asyncio.timeout(DEADLINE_S):
+        await spans_of(tmp_path, provider, ProcessSpec(("true",)), ProcessSpec(("false",)))
+    spans = exporter.get_finished_spans()
+    by_id = {span.context.span_id: span for span in spans if span.context is not None}
+    request = next(span for span in spans if span.name == "request")
+
+    def path(span: ReadableSpan) -> tuple[str, ...]:
+        above = by_id.get(span.parent.span_id) if span.parent else None
+        return (*(path(above) if above else ()), span.name)
+
+    below = [span for span in spans if path(span)[0] == "request" and span is not request]
+    first = ("request", "formation.job")
+    counts = Counter(path(span) for span in below)
+    assert counts[first] == 2
+    assert counts[(*first, "formation.discover")] == 1  # the second found the lease
+    assert counts[(*first, "formation.negotiate")] >= 1
+    assert counts[(*first, "formation.lease")] >= 1
+    assert counts[(*first, "formation.dispatch")] == 2
+    assert counts[(*first, "formation.dispatch", "formation.run")] == 2
+    good, bad = [span for span in below if span.name == "formation.job"]
+    assert good.status.status_code is StatusCode.UNSET
+    assert bad.status.status_code is StatusCode.ERROR
+    # A storm of small calls has a span for each message, not for each call.
+    mapped = [span for span in spans if path(span)[0] == "formation.job"]
+    assert 3 <= len(mapped) < 200
+    for span in spans:
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert span.start_time <= span.end_time
+
+
+class Stuck(SpanExporter):
+    """Takes for ever, until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.let_go.wait(DEADLINE_S)
+        return SpanExportResult.SUCCESS
+
+
+async def test_an_exporter_that_blocks_does_not_hold_up_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("formation_p2p.tracing.LAST_SPANS_S", 0.1)
+    stuck, provider = Stuck(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(stuck))
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            async with gate_at(tmp_path) as invitation:
+                node = Node.join(
+                    invitation(), home=tmp_path / "a", listen=LOOPBACK, traces=provider
+                )
+                async with node as alice:
+                    await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+                    assert await alice.map(abs, [-1, -2], needs=SMALL) == [1, 2]
+    finally:
+        stuck.let_go.set()
+
+
+def test_opentelemetry_is_imported_only_where_it_is_asked_for() -> None:
+    program = "import formation_p2p, sys; sys.exit('opentelemetry' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+
+
+def test_without_opentelemetry_asking_for_traces_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(LocalError, match="pip install"):
+        Tracing()
