@@ -130,6 +130,12 @@ class ALease:
         for attempt in list(self._ended):
             self._run.kill(attempt, begun=True)
 
+    def pause(self) -> None:
+        self._run.pause()
+
+    def go_on(self) -> None:
+        self._run.go_on()
+
     async def end(self) -> None:
         await self._run.stop()
 

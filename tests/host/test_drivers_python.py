@@ -587,6 +587,47 @@ def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
     story(tmp_path, tell)
 
 
+def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        await world.value(os.getpid)
+        results: list[bytes] = []
+
+        async def call(mark: bytes) -> None:
+            results.append(await world.value(bytes.__mul__, mark, 2**20))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.value, time.sleep, 0.2)
+            await trio.sleep(0.05)
+            for mark in b"abcdefgh":
+                nursery.start_soon(call, bytes([mark]))
+            await trio.sleep(0.05)  # they are on their way by now
+            world.lease().pause()
+            await trio.sleep(0.4)
+            assert results == []
+            world.lease().go_on()
+        assert sorted(result[:1] for result in results) == [bytes([mark]) for mark in b"abcdefgh"]
+
+    story(tmp_path, tell)
+
+
+def test_a_call_is_killed_or_runs_out_of_time_while_its_lease_is_paused(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        for kind in (FailureKind.TIMEOUT, FailureKind.CANCELLED):
+            await world.value(os.getpid)
+            async with trio.open_nursery() as nursery:
+                limit = 0.3 if kind is FailureKind.TIMEOUT else 10.0
+                sleep = partial(world.failure, kind, time.sleep, 600, timeout_s=limit)
+                nursery.start_soon(sleep)
+                await trio.sleep(0.1)
+                world.lease().pause()
+                if kind is FailureKind.CANCELLED:
+                    await trio.sleep(0.05)
+                    world.lease().kill()
+            world.lease().go_on()
+
+    story(tmp_path, tell)
+
+
 def test_ending_a_lease_ends_its_call_and_those_that_wait(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         pid = await world.value(os.getpid)

@@ -21,9 +21,7 @@ from formation_p2p.dispatch.job_events import (
 from formation_p2p.dispatch.jobs import MAX_LOST
 from formation_p2p.dispatch.scheduler import (
     LINGER_S,
-    LOOKS_FOR_LOST,
     MAX_PRINTED_BYTES,
-    SECOND_LOOK_S,
 )
 from formation_p2p.execution.effects import ExecutionOutput
 from formation_p2p.identity import key_of_peer
@@ -978,9 +976,10 @@ def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
     bob.submit(job(20))
     world.elapse(1)
     world.kill(alice)
+    world.restart(alice)  # and says to all that it takes no work, until it serves
     world.elapse(5)
     assert only(bob.told, TaskUnplaceable) == []
-    world.restart(alice, world.machine(cpu=1))
+    world.tell(alice, world.machine(cpu=1))
     world.elapse(15)
     assert all_succeeded(bob, 20)
 
@@ -991,7 +990,7 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
     bob.submit(job(3))
     world.elapse(1)
     alice.leave()
-    world.elapse(LOOKS_FOR_LOST * SECOND_LOOK_S - 2)
+    world.elapse(12)
     assert only(bob.told, TaskUnplaceable) == []
     world.elapse(6)
     assert bob.told[-1] == JobEnded(0, 0, 3, 0)

@@ -1,0 +1,395 @@
+"""What is run under one lease: in order, one at a time, whatever the driver does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.execution.effects import (
+    Execute,
+    ExecutionOutput,
+    ExecutionsEnded,
+    ExecutionStarted,
+    Work,
+)
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
+from formation_p2p.host.lease_run import SHORT_S, LeaseEvent, LeaseRun
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from tests.host.drivers_world import eventually, holds_nothing, within
+
+LONG_S = 4 * SHORT_S
+UNDER = Execute("lease", "test", 1000, 2**28, 0, False, ("GPU-0",), (), cause="a test")
+
+
+class Sleeper:
+    """Payloads are milliseconds to sleep, or what else to do."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.ran: list[Execution] = []
+        self.scratches: list[Path] = []
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        self.ran.append(execution)
+        self.scratches.append(execution.scratch)
+        assert holds_nothing(execution.scratch)
+        (execution.scratch / "file").touch()
+        match execution.payload:
+            case b"raise":
+                raise RuntimeError("out of order")
+            case b"print":
+                report.output("stdout", b"out")
+                report.output("stderr", b"err")
+            case milliseconds:
+                await trio.sleep(int(milliseconds) / 1000)
+        return Succeeded(execution.payload)
+
+    async def end_lease(self, lease_id: str) -> None:
+        raise AssertionError("nobody asked")
+
+
+class Told:
+    """A lease under way with a driver, and what is told of it."""
+
+    def __init__(self, driver: Driver | LeaseDriver | None, root: Path) -> None:
+        self.events: list[LeaseEvent] = []
+        self.lease = LeaseRun(UNDER, driver, root, self.events.append)
+        self._count = 0
+
+    def add(self, *payloads: bytes) -> None:
+        work = tuple(Work(f"{self._count + n}", b"", p, None) for n, p in enumerate(payloads))
+        self._count += len(payloads)
+        self.lease.add(Execute(*_fields(UNDER), work, cause="more"))
+
+    @property
+    def ended(self) -> dict[str, Outcome]:
+        ended = [x for each in self.events if isinstance(each, ExecutionsEnded) for x in each.ended]
+        assert len({each.attempt_id for each in ended}) == len(ended), "one ended twice"
+        return {each.attempt_id: each.outcome for each in ended}
+
+    @property
+    def started(self) -> list[str]:
+        return [x.attempt_id for x in self.events if isinstance(x, ExecutionStarted)]
+
+    async def until(self, count: int) -> None:
+        await eventually(lambda: len(self.ended) >= count)
+
+
+def _fields(execute: Execute) -> tuple[str, str, int, int, int, bool, tuple[str, ...]]:
+    return (
+        execute.lease_id,
+        execute.driver,
+        execute.cpu_milli,
+        execute.memory_bytes,
+        execute.storage_bytes,
+        execute.network,
+        execute.device_ids,
+    )
+
+
+def story(
+    driver: Driver | LeaseDriver | None, root: Path, tell: Callable[[Told], Awaitable[None]]
+) -> Told:
+    """Tells a story of a lease, and ends it. Nothing is left of it then."""
+    told = Told(driver, root)
+
+    async def bounded() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(told.lease.run)
+            await tell(told)
+            await told.lease.stop()
+        assert holds_nothing(root)
+
+    within(10, bounded)
+    return told
+
+
+# -- a driver that runs one at a time -------------------------------------------------------
+
+
+def test_they_run_in_order_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    driver = Sleeper()
+
+    async def tell(told: Told) -> None:
+        told.add(b"20", b"0")
+        told.add(b"10")
+        await told.until(3)
+
+    told = story(driver, tmp_path, tell)
+    assert told.ended == {"0": Succeeded(b"20"), "1": Succeeded(b"0"), "2": Succeeded(b"10")}
+    assert list(told.ended) == ["0", "1", "2"]
+    assert len(set(driver.scratches)) == 3
+    first = driver.ran[0]
+    assert (first.lease_id, first.cpu_milli, first.memory_bytes) == ("lease", 1000, 2**28)
+    assert (first.device_ids, first.timeout_s, first.shared) == (("GPU-0",), None, b"")
+
+
+def test_how_long_it_ran_is_told_in_microseconds(tmp_path: Path) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"30")
+        await told.until(1)
+
+    (event,) = story(Sleeper(), tmp_path, tell).events
+    assert isinstance(event, ExecutionsEnded)
+    assert 30_000 <= event.ended[0].ran_us < 2_000_000
+
+
+def test_only_what_takes_longer_than_a_moment_is_said_to_have_started(tmp_path: Path) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"0", b"%d" % (LONG_S * 1000), b"0", b"%d" % (LONG_S * 1000))
+        await told.until(4)
+
+    told = story(Sleeper(), tmp_path, tell)
+    assert told.started == ["1", "3"]
+    kinds = [type(event) for event in told.events]
+    assert kinds.index(ExecutionStarted) < len(kinds) - 1
+
+
+def test_what_it_prints_is_passed_on_before_its_end(tmp_path: Path) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"print")
+        await told.until(1)
+
+    *printed, _ = story(Sleeper(), tmp_path, tell).events
+    assert printed == [
+        ExecutionOutput("lease", "0", False, b"out"),
+        ExecutionOutput("lease", "0", True, b"err"),
+    ]
+
+
+def test_without_a_driver_each_fails_as_the_machines_doing(tmp_path: Path) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"0", b"0")
+        await told.until(2)
+
+    failed = Failed(FailureKind.DRIVER, "this worker has no driver test")
+    assert story(None, tmp_path, tell).ended == {"0": failed, "1": failed}
+
+
+def test_what_a_driver_raises_ends_its_task_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"0", b"raise", b"0")
+        await told.until(3)
+
+    with caplog.at_level(logging.CRITICAL, logger="formation_p2p"):
+        told = story(Sleeper(), tmp_path, tell)
+    problem = "the driver test failed: RuntimeError('out of order')"
+    assert told.ended["1"] == Failed(FailureKind.DRIVER, problem)
+    assert isinstance(told.ended["2"], Succeeded)
+
+
+# -- taking back, killing, pausing, ending --------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_has_not_begun_is_taken_back_and_never_runs(tmp_path: Path, begun: bool) -> None:
+    driver = Sleeper()
+
+    async def tell(told: Told) -> None:
+        told.add(b"50", b"0", b"0")
+        await eventually(lambda: bool(driver.ran))
+        told.lease.kill("1", begun=begun)
+        assert list(told.ended) == ["1"]
+        told.lease.kill("no such attempt", begun=True)
+        await told.until(3)
+
+    told = story(driver, tmp_path, tell)
+    taken_back = Failed(FailureKind.CANCELLED, "it was taken back before it began")
+    assert told.ended["1"] == taken_back
+    assert [each.execution_id for each in driver.ran] == ["0", "2"]
+
+
+def test_what_has_begun_is_killed_only_where_that_is_meant(tmp_path: Path) -> None:
+    driver = Sleeper()
+
+    async def tell(told: Told) -> None:
+        told.add(b"100", b"60000", b"0")
+        await eventually(lambda: len(driver.ran) == 1)
+        told.lease.kill("0", begun=False)
+        await eventually(lambda: len(driver.ran) == 2)
+        told.lease.kill("1", begun=True)
+        await told.until(3)
+
+    told = story(driver, tmp_path, tell)
+    assert told.ended == {
+        "0": Succeeded(b"100"),
+        "1": Failed(FailureKind.CANCELLED, "it was killed, as its owner asked"),
+        "2": Succeeded(b"0"),
+    }
+
+
+def test_while_it_is_paused_nothing_begins(tmp_path: Path) -> None:
+    driver = Sleeper()
+
+    async def tell(told: Told) -> None:
+        told.add(b"30", b"0")
+        await eventually(lambda: len(driver.ran) == 1)
+        told.lease.pause()
+        await told.until(1)
+        await trio.sleep(0.03)
+        assert len(driver.ran) == 1
+        told.lease.go_on()
+        await told.until(2)
+
+    story(driver, tmp_path, tell)
+
+
+def test_ending_the_lease_waits_until_all_is_dead_and_tells_nothing(tmp_path: Path) -> None:
+    class Reluctant(Sleeper):
+        died = False
+
+        async def run(self, execution: Execution, report: Report) -> Outcome:
+            try:
+                return await super().run(execution, report)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.05)
+                self.died = True
+
+    driver = Reluctant()
+
+    async def tell(told: Told) -> None:
+        told.add(b"60000", b"0")
+        await eventually(lambda: bool(driver.ran))
+        await told.lease.stop()
+        assert driver.died
+
+    assert story(driver, tmp_path, tell).ended == {}
+    assert len(driver.ran) == 1
+
+
+# -- a driver that takes many at once -------------------------------------------------------
+
+
+class Batcher:
+    """Takes up to three at a time. `script` says what it does with them."""
+
+    name = "test"
+
+    def __init__(self, script: Callable[[Turns, list[Execution]], Awaitable[None]]) -> None:
+        self.script = script
+        self.served = 0
+
+    async def serve(self, turns: Turns) -> None:
+        self.served += 1
+        while True:
+            await turns.wait()
+            taken: list[Execution] = []
+            while turns.next_bytes is not None and len(taken) < 3:
+                taken.append(turns.take())
+            await self.script(turns, taken)
+
+
+async def run_all(turns: Turns, taken: list[Execution]) -> None:
+    for execution in taken:
+        turns.begin(execution.execution_id)
+        turns.ended(execution.execution_id, Succeeded(execution.payload))
+    turns.flush()
+
+
+def test_many_are_taken_and_told_at_once(tmp_path: Path) -> None:
+    async def tell(told: Told) -> None:
+        told.add(b"a", b"b", b"c", b"d")
+        await told.until(4)
+
+    told = story(Batcher(run_all), tmp_path, tell)
+    batches = [len(each.ended) for each in told.events if isinstance(each, ExecutionsEnded)]
+    assert batches == [3, 1]
+    assert list(told.ended.values()) == [Succeeded(p) for p in (b"a", b"b", b"c", b"d")]
+
+
+def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    go = trio.Event()
+
+    async def script(turns: Turns, taken: list[Execution]) -> None:
+        seen.append([each.execution_id for each in taken])
+        if len(seen) > 1:
+            await run_all(turns, taken)
+            return
+        await go.wait()
+        assert [turns.is_unwanted(each) for each in taken] == [False, True, True]
+        for execution in reversed(taken):
+            turns.put_back(execution)
+
+    async def tell(told: Told) -> None:
+        told.add(b"a", b"b", b"c", b"d")
+        await eventually(lambda: bool(seen))
+        told.lease.kill("1", begun=False)
+        told.lease.kill("2", begun=True)
+        go.set()
+        await told.until(4)
+
+    told = story(Batcher(script), tmp_path, tell)
+    assert seen == [["0", "1", "2"], ["0", "3"]]
+    taken_back = Failed(FailureKind.CANCELLED, "it was taken back before it began")
+    assert [told.ended["1"], told.ended["2"]] == [taken_back, taken_back]
+
+
+def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) -> None:
+    woken: list[tuple[bool, bool]] = []
+
+    async def script(turns: Turns, taken: list[Execution]) -> None:
+        for execution in taken:
+            turns.begin(execution.execution_id)
+            if not turns.is_killed:
+                with trio.CancelScope() as scope:
+                    turns.watch(scope)
+                    await trio.sleep(5)
+                turns.watch(None)
+            woken.append((turns.is_killed, turns.is_paused))
+            killed = Failed(FailureKind.CANCELLED, "killed")
+            turns.ended(execution.execution_id, killed if turns.is_killed else Succeeded(b""))
+        turns.flush()
+
+    async def tell(told: Told) -> None:
+        told.add(b"a", b"b", b"c")
+        await trio.sleep(0.01)
+        told.lease.kill("1", begun=True)  # which wakes it: it may take that back
+        await trio.sleep(0.01)
+        told.lease.pause()
+        told.lease.kill("2", begun=True)
+        await told.until(3)
+
+    told = story(Batcher(script), tmp_path, tell)
+    assert woken == [(False, False), (True, False), (True, True)]
+    assert [type(told.ended[name]) for name in "012"] == [Succeeded, Failed, Failed]
+
+
+@pytest.mark.parametrize("how", ["raises", "returns"])
+def test_a_driver_that_goes_home_is_called_again_for_what_comes_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    class Quitter:
+        name = "test"
+        served = 0
+
+        async def serve(self, turns: Turns) -> None:
+            self.served += 1
+            await turns.wait()
+            execution = turns.take()
+            turns.begin(execution.execution_id)
+            if how == "raises":
+                raise RuntimeError("enough")
+
+    driver = Quitter()
+
+    async def tell(told: Told) -> None:
+        told.add(b"a")
+        await told.until(1)
+        await trio.sleep(0.02)
+        assert driver.served == 1  # not in circles
+        told.add(b"b")
+        await told.until(2)
+
+    with caplog.at_level(logging.CRITICAL, logger="formation_p2p"):
+        told = story(driver, tmp_path, tell)
+    why = "failed: RuntimeError('enough')" if how == "raises" else "stopped"
+    assert set(told.ended.values()) == {Failed(FailureKind.DRIVER, f"the driver test {why}")}
