@@ -34,6 +34,11 @@ class NodeClosed(LocalError):
     """The node was left, or its network stack crashed, while the call was pending."""
 
 
+class StateError(LocalError):
+    """The file that keeps jobs cannot be read or written: the disk is full, it is damaged, or
+    another process uses it."""
+
+
 class TaskFailed(LocalError):
     """A task ran and failed as often as it may; the message is its last attempt's."""
 

@@ -29,6 +29,7 @@ MAX_MILLI: Final = 1_000_000 * 1000
 # So few digits that Decimal neither rounds nor overflows, which it does with an error of its own.
 _BYTES: Final = re.compile(r"\s*(\d{1,20}(?:\.\d{1,6})?)\s*([A-Za-z]*)\s*", re.ASCII)
 _MILLI: Final = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(m?)", re.ASCII)
+_MICRO: Final = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 _BYTE_UNITS: Final = {
     "": 1,
     "B": 1,
@@ -82,6 +83,13 @@ def parse_milli(text: str) -> int:
     return int(milli)
 
 
+def parse_micro(text: str) -> int:
+    """Millionths of `0.05` or `2`: a price. Raises ValueError."""
+    if _MICRO.fullmatch(text.strip()) is None:
+        raise ValueError(f"{text!r} is no price; write it like 2 or 0.05, with up to six decimals")
+    return int(Decimal(text.strip()) * 10**6)
+
+
 def format_bytes(size: int) -> str:
     """`8589934592` as `8GiB`: the largest binary unit, one decimal where it is not whole."""
     for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
@@ -95,3 +103,9 @@ def format_milli(milli: int) -> str:
     """`1500` as `1.5`."""
     whole, rest = divmod(milli, 1000)
     return str(whole) if rest == 0 else f"{whole}.{rest:03d}".rstrip("0")
+
+
+def format_micro(micro: int) -> str:
+    """`50000` as `0.05`."""
+    whole, rest = divmod(micro, 10**6)
+    return str(whole) if rest == 0 else f"{whole}.{rest:06d}".rstrip("0")

@@ -20,11 +20,14 @@ from formation_p2p.trust.network import Network
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`scratch` is a folder for this claim's tasks; it may not exist yet. Release when done."""
+    """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds and
+    `status` a socket for whoever looks on; they may not exist yet. Release when done."""
 
     identity: Identity
     network: Network
     scratch: Path
+    blobs: Path
+    status: Path
     _lock: int
 
     def release(self) -> None:
@@ -53,7 +56,14 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                     "this machine is in no network; run `formation network create`, or join one "
                     "with a join string that `formation network invite` printed"
                 )
-            return Claim(identity, known, home.path / f"scratch-{index}", lock)
+            return Claim(
+                identity,
+                known,
+                home.path / f"scratch-{index}",
+                home.path / f"blobs-{index}",
+                home.path / f"status-{index}.sock",
+                lock,
+            )
         except BaseException:
             os.close(lock)
             raise

@@ -12,7 +12,7 @@ from libp2p.abc import INetStream
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 
 from formation_p2p.errors import ProtocolViolation
-from formation_p2p.units import KIB
+from formation_p2p.units import KIB, MIB
 
 if TYPE_CHECKING:
     from libp2p.abc import IMuxedConn
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 # The specification's initial window, and here the only one: what may be under way on a stream.
 WINDOW_BYTES: Final = 256 * KIB
+# Of a stream that carries much: a round trip of 30 ms at 1 Gbit/s. It may all lie unread.
+BULK_WINDOW_BYTES: Final = 4 * MIB
 # Data of one frame. Small, so that a small frame waits for little of a large one.
 DATA_BYTES: Final = 16 * KIB
+# Of a stream that carries much: with its header, one Noise message. These wait for others.
+BULK_DATA_BYTES: Final = 65_519 - 12
 # The peer gives no window for so long: nobody reads there.
 WRITE_STALL_S: Final = 20.0
 # A stream closed by us and not by the peer is forgotten after so many ticks of the muxer.
@@ -35,19 +39,21 @@ class StreamStalled(StreamReset):
 class Carrier(Protocol):
     """What a stream needs of its connection. Only `room` waits."""
 
-    async def room(self) -> None:
+    async def room(self, *, bulk: bool) -> None:
         """Until there is room for another frame, or the connection is over."""
 
-    @property
-    def has_room(self) -> bool: ...
+    def has_room(self, *, bulk: bool) -> bool: ...
 
-    def send_data(self, stream_id: int, data: memoryview) -> None: ...
+    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None: ...
     def send_credit(self, stream_id: int, size: int) -> None: ...
-    def send_finish(self, stream_id: int) -> None: ...
-    def send_reset(self, stream_id: int) -> None: ...
+    def send_finish(self, stream_id: int, *, bulk: bool) -> None: ...
+    def send_reset(self, stream_id: int, *, bulk: bool) -> None: ...
 
     def was_read(self, size: int) -> None:
         """So many bytes that had arrived are held no longer."""
+
+    def widened(self, size: int) -> None:
+        """So many bytes more may lie unread; of fewer than none, less."""
 
     def forget(self, channel: Channel) -> None:
         """The stream is over in both directions."""
@@ -77,6 +83,9 @@ class Channel(INetStream):
         self.broken: str | None = None
         self._protocol: TProtocol | None = None
         self._unread = bytearray()
+        self._into: memoryview | None = None  # where what arrives goes first
+        self._bulk = False
+        self._window_bytes = WINDOW_BYTES
         self._allowed = WINDOW_BYTES  # what the peer may still send
         self._ungranted = 0  # read here and not yet told to the peer
         self._window = WINDOW_BYTES  # what we may still send
@@ -105,27 +114,49 @@ class Channel(INetStream):
         taken = bytes(self._unread[:n])
         del self._unread[: len(taken)]
         self.carrier.was_read(len(taken))
-        self._ungranted += len(taken)
+        self._grant(len(taken))
+        return taken
+
+    async def read_into(self, into: memoryview) -> None:
+        """Fill all of `into`, without a copy in between. Raises StreamEOF, StreamReset."""
+        size = min(len(self._unread), len(into))
+        with memoryview(self._unread) as unread:
+            into[:size] = unread[:size]
+        del self._unread[:size]
+        self.carrier.was_read(size)
+        self._grant(size)
+        self._into = into[size:]
+        try:
+            while self._into:
+                if self.broken is not None:
+                    raise StreamReset(self.broken)
+                if self._finished_there:
+                    raise StreamEOF("the peer has finished")
+                await self._arrivals.park()
+        finally:
+            self._into = None
+
+    def _grant(self, size: int) -> None:
+        self._ungranted += size
         # At half a window: fewer updates than reads, and the peer never runs dry.
-        if self._ungranted >= WINDOW_BYTES // 2 and not self._finished_there:
+        if self._ungranted >= self._window_bytes // 2 and not self._finished_there:
             self._allowed += self._ungranted
             self.carrier.send_credit(self.stream_id, self._ungranted)
             self._ungranted = 0
-        return taken
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
         view = memoryview(data)
         while view:
             if self._window == 0:
                 await self._wait_for_window()
-            await self.carrier.room()
+            await self.carrier.room(bulk=self._bulk)
             self._check_writable()
-            size = min(len(view), self._window, DATA_BYTES)
+            size = min(len(view), self._window, BULK_DATA_BYTES if self._bulk else DATA_BYTES)
             if size == 0:
                 continue  # the window went while there was no room
             self._window -= size
-            self.carrier.send_data(self.stream_id, view[:size])
+            self.carrier.send_data(self.stream_id, view[:size], bulk=self._bulk)
             view = view[size:]
 
     def write_now(self, data: bytes) -> bool:
@@ -134,10 +165,10 @@ class Channel(INetStream):
         Raises StreamReset, StreamClosed.
         """
         self._check_writable()
-        if len(data) > min(self._window, DATA_BYTES) or not self.carrier.has_room:
+        if len(data) > min(self._window, DATA_BYTES) or not self.carrier.has_room(bulk=self._bulk):
             return False
         self._window -= len(data)
-        self.carrier.send_data(self.stream_id, memoryview(data))
+        self.carrier.send_data(self.stream_id, memoryview(data), bulk=self._bulk)
         return True
 
     async def close(self) -> None:
@@ -145,7 +176,7 @@ class Channel(INetStream):
         await trio.lowlevel.checkpoint()
         if self.broken is None and not self._finished_here:
             self._finished_here = True
-            self.carrier.send_finish(self.stream_id)
+            self.carrier.send_finish(self.stream_id, bulk=self._bulk)
             self._forget_if_done()
 
     async def reset(self) -> None:
@@ -163,15 +194,29 @@ class Channel(INetStream):
 
     # -- ours -----------------------------------------------------------------------------
 
+    def send_much(self) -> None:
+        """Large data will be written: it waits for all that other streams have to say."""
+        self._bulk = True
+
+    def take_much(self) -> None:
+        """Large data was asked for: more of it may be under way. Call it once."""
+        more = BULK_WINDOW_BYTES - WINDOW_BYTES
+        self._window_bytes += more
+        self._allowed += more
+        self.carrier.widened(more)
+        self.carrier.send_credit(self.stream_id, more)
+
     def abort(self, reason: str) -> None:
         """Reset: both directions end at once, and the peer is told."""
         if self.broken is None:
             if not (self._finished_here and self._finished_there):
-                self.carrier.send_reset(self.stream_id)
+                self.carrier.send_reset(self.stream_id, bulk=self._bulk)
             self.end(reason)
 
     def _forget_if_done(self) -> None:
         if self.broken is not None or (self._finished_here and self._finished_there):
+            self.carrier.widened(WINDOW_BYTES - self._window_bytes)
+            self._window_bytes = WINDOW_BYTES
             self.carrier.forget(self)
 
     def _check_writable(self) -> None:
@@ -207,6 +252,14 @@ class Channel(INetStream):
         """Keep what came. Returns how much was kept."""
         if self.broken is not None:
             return 0
+        if self._into:
+            size = min(len(data), len(self._into))
+            self._into[:size] = data[:size]
+            self._into = self._into[size:]
+            data = data[size:]
+            self._grant(size)
+            if self._into:
+                return 0
         self._unread += data
         self._arrivals.unpark_all()
         return len(data)

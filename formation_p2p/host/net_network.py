@@ -33,7 +33,7 @@ from formation_p2p.host.swarm import GuardedSwarm
 from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
 
 if TYPE_CHECKING:
-    from formation_p2p.host.stack import Handlers
+    from formation_p2p.host.stack import Handlers, Serve
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,16 @@ class Network:
         addresses = expand([TcpAddress.parse(str(address)) for address in bound])
         self.host.addresses = announce or addresses
         return addresses
+
+    def serve(self, protocol: str, serve: Serve) -> None:
+        """Before `start`: speak one protocol more."""
+
+        async def serve_stream(stream: INetStream) -> None:
+            assert isinstance(stream, Channel)
+            connection = self.swarm.connection_of(stream)
+            await serve(stream, connection.contact, self._shares.of(connection.peer))
+
+        self.host.set_stream_handler(TProtocol(protocol), serve_stream)
 
     def trust(self, peer: PeerId) -> None:
         self._shares.trust(peer)

@@ -19,8 +19,10 @@ from formation_p2p.units import MIB
 
 # A foreign implementation has one stream for each request and asks ten peers at once.
 MAX_KAD_STREAMS: Final = 32
-# One that each side opened, and one that takes over from a dead one.
-MAX_WORK_STREAMS: Final = 3
+# One that each side opened, one for what is urgent, and those that take over from dead ones.
+MAX_WORK_STREAMS: Final = 5
+# One for each blob that a peer fetches from us at a time.
+MAX_DATA_STREAMS: Final = 8
 # Unfinished frames of a peer: all its kad streams full, and two large work frames.
 MAX_FRAME_BYTES: Final = (
     MAX_KAD_STREAMS * MAX_KAD_REQUEST_BYTES + MAX_KAD_FRAME_BYTES + 2 * MAX_WORK_FRAME_BYTES
@@ -38,6 +40,8 @@ KAD_FRAMES_PER_S: Final = 256
 FRAME_CPU_S: Final = 0.001
 # The events of a few hundred short tasks a second.
 WORK_FRAMES_PER_S: Final = 1024
+# Chunks asked for. One of 1 MiB costs about 1 ms; small ones cost a fraction.
+DATA_FRAMES_PER_S: Final = 2048
 # Peers remembered: some times as many as may be connected.
 MAX_SHARES: Final = 1024
 # A negotiation costs 1 ms as well. A foreign implementation opens a stream for each request.
@@ -76,9 +80,10 @@ class Share:
         self._peer = peer
         self._all = all_peers
         self._frame_bytes = 0
-        self._streams = {"kad": 0, "work": 0}
+        self._streams = {"kad": 0, "work": 0, "data": 0}
         self.kad_pace = Pace(KAD_FRAMES_PER_S)
         self.work_pace = Pace(WORK_FRAMES_PER_S)
+        self.data_pace = Pace(DATA_FRAMES_PER_S)
         self.answering = trio.CapacityLimiter(MAX_ANSWERING)
 
     @contextmanager

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
 MAX_READ_BYTES: Final = 64 * KIB + 1
+# Taken at a time of one who sends faster than that is read: it saves a turn of the loop for each
+# message, and takes 0.2 ms to deal with.
+READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
 # Names looked up at once. Addresses with one are few; most are numbers.
 MAX_RESOLVING: Final = 16
 # How much may lie in the kernel unsent: more would hold a small frame back behind a large one.
@@ -62,7 +65,8 @@ class TcpStream(ReadWriteCloser):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._buffer = bytearray()
+        self._buffer = memoryview(b"")  # arrived, and not taken yet
+        self._more = False  # whether the last read left something in the kernel
         self._unsent = memoryview(b"")
         self._torn = False
         self._remote: tuple[str, int] | None = None
@@ -93,7 +97,7 @@ class TcpStream(ReadWriteCloser):
         if n is None:
             wanted = len(self._buffer)
         taken = bytes(self._buffer[:wanted])
-        del self._buffer[:wanted]
+        self._buffer = self._buffer[wanted:]
         return taken
 
     async def fill(self) -> None:
@@ -101,25 +105,33 @@ class TcpStream(ReadWriteCloser):
 
         trio's own `receive_some` and `send_all` take 30 us more each, for every small message.
         """
+        size = MAX_READ_BYTES
         try:
-            await trio.lowlevel.wait_readable(self._stream.socket.fileno())
-            data = os.read(self._stream.socket.fileno(), MAX_READ_BYTES)
+            if self._more:
+                await trio.lowlevel.checkpoint()
+                # So that it ends where a message of the largest size does.
+                size = READ_AHEAD_BYTES - len(self._buffer)
+            else:
+                await trio.lowlevel.wait_readable(self._stream.socket.fileno())
+            data = os.read(self._stream.socket.fileno(), size)
         except BlockingIOError:
+            self._more = False
             return  # the kernel thought better of it
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"connection lost: {error}") from error
         if not data:
             raise ConnectionClosedError("connection closed by the peer")
-        self._buffer += data
+        self._more = len(data) == size
+        self._buffer = memoryview(bytes(self._buffer) + data if self._buffer else data)
 
-    def take_prefixed(self, size: int) -> bytes | None:
+    def take_prefixed(self, size: int) -> memoryview | None:
         """The next message that has its length before it, in `size` bytes; None while it is not
         whole."""
         end = size + int.from_bytes(self._buffer[:size], "big")
         if len(self._buffer) < max(size, end):
             return None
-        message = bytes(self._buffer[size:end])
-        del self._buffer[:end]
+        message = self._buffer[size:end]
+        self._buffer = self._buffer[end:]
         return message
 
     async def write(self, data: bytes) -> None:
@@ -127,16 +139,24 @@ class TcpStream(ReadWriteCloser):
         if not self.write_now(data):
             await self.flush()
 
-    def write_now(self, data: bytes) -> bool:
+    def write_now(self, *parts: bytes) -> bool:
         """Whether the kernel took all of it. If not, `flush` before the next write.
 
         Raises ConnectionClosedError.
         """
         if self._torn or self._unsent:
             raise ConnectionClosedError("an earlier write was cut short")
-        self._unsent = memoryview(data)
-        self._send()
-        return not self._unsent
+        try:
+            sent = os.writev(self._stream.socket.fileno(), parts)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._torn = True
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        if sent == sum(map(len, parts)):
+            return True
+        self._unsent = memoryview(b"".join(parts))[sent:]
+        return False
 
     async def flush(self) -> None:
         """Write what `write_now` left over. Raises ConnectionClosedError."""

@@ -51,13 +51,19 @@ _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
 _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
 _NORMAL, _PROTOCOL_ERROR = 0, 1
 
-# Unread over all streams of a connection; past it nothing more is read from the peer.
+# Unread over all streams of a connection, besides what those that carry much may have; past it
+# nothing more is read from the peer.
 MAX_UNREAD_BYTES: Final = 4 * MIB
 # Streams that a peer may have open to us on one connection. A foreign implementation opens one
 # for each request and asks ten peers at once; hundreds is a flood.
 MAX_INBOUND_STREAMS: Final = 64
 # What may wait for the socket before writers wait too: a few Noise messages.
 OUTBOX_BYTES: Final = 128 * KIB
+# The same of streams that carry much, which nothing else waits for. Each time that it is filled
+# costs two turns of the loop.
+BULK_OUTBOX_BYTES: Final = 512 * KIB
+# Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
+WRITTEN_MESSAGES: Final = 2
 # Past it the peer makes us answer (pings, resets) and does not read the answers.
 MAX_OUTBOX_BYTES: Final = 512 * KIB
 # One Noise message holds 65,519 bytes.
@@ -109,6 +115,7 @@ class Muxer(IMuxedConn):
         self._body_left = 0
         self._body_flags = 0
         self._unread = 0
+        self._max_unread = MAX_UNREAD_BYTES
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
         # What may still come on streams that are gone: their peers may not know it yet.
@@ -116,10 +123,14 @@ class Muxer(IMuxedConn):
         # writing
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
+        self._bulk: deque[bytes] = deque()  # of streams that carry much
+        self._bulk_bytes = 0
+        self._writing = False
         self._straight = secured_conn if isinstance(secured_conn, NoiseStream) else None
         self._owes_rest = False  # of a frame that was written at once, and not taken whole
         self._filled = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
+        self._bulk_emptied = trio.lowlevel.ParkingLot()
         self._flushed = trio.lowlevel.ParkingLot()
 
     # -- libp2p's interface ---------------------------------------------------------------
@@ -205,7 +216,9 @@ class Muxer(IMuxedConn):
         for channel in list(self._channels.values()):
             channel.end(reason, drop=drop)
         self._outbox.clear()
-        for lot in (self._acceptable, self._emptied, self._flushed, self._drained):
+        self._bulk.clear()
+        lots = (self._acceptable, self._emptied, self._bulk_emptied, self._flushed, self._drained)
+        for lot in lots:
             lot.unpark_all()
         self._scope.cancel()
 
@@ -228,21 +241,24 @@ class Muxer(IMuxedConn):
 
     # -- the streams' side ----------------------------------------------------------------
 
-    async def room(self) -> None:
+    async def room(self, *, bulk: bool) -> None:
         """Wait until the outbox takes another frame. The writer's deadline bounds the wait."""
-        while self._outbox_bytes >= OUTBOX_BYTES and self.broken is None:
-            await self._emptied.park()
+        while not self.has_room(bulk=bulk):
+            await (self._bulk_emptied if bulk else self._emptied).park()
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, *, bulk: bool) -> bool:
         """Whether `room` would return at once."""
+        if bulk:
+            return self._bulk_bytes < BULK_OUTBOX_BYTES or self.broken is not None
         return self._outbox_bytes < OUTBOX_BYTES or self.broken is not None
 
-    def send_data(self, stream_id: int, data: memoryview) -> None:
+    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
         if self.broken is None:
             self.active_at = trio.current_time()
             frame = _HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data
-            if self._outbox_bytes or len(frame) > NOW_BYTES or self._straight is None:
+            if bulk:
+                self._put_bulk(frame)
+            elif self._is_busy or len(frame) > NOW_BYTES or self._straight is None:
                 self._put(frame)
             else:
                 self._write_now(self._straight, frame)
@@ -250,25 +266,42 @@ class Muxer(IMuxedConn):
     def send_credit(self, stream_id: int, size: int) -> None:
         self._control(_WINDOW_UPDATE, 0, stream_id, size)
 
-    def send_finish(self, stream_id: int) -> None:
-        self._control(_WINDOW_UPDATE, _FIN, stream_id, 0)
+    def send_finish(self, stream_id: int, *, bulk: bool) -> None:
+        self._control(_WINDOW_UPDATE, _FIN, stream_id, 0, bulk=bulk)
 
-    def send_reset(self, stream_id: int) -> None:
-        self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
+    def send_reset(self, stream_id: int, *, bulk: bool) -> None:
+        self._control(_WINDOW_UPDATE, _RST, stream_id, 0, bulk=bulk)
 
-    def _control(self, kind: int, flags: int, stream_id: int, value: int) -> None:
-        """A frame without data: never waits, so that the reader never does."""
+    def _control(
+        self, kind: int, flags: int, stream_id: int, value: int, *, bulk: bool = False
+    ) -> None:
+        """A frame without data: never waits, so that the reader never does. `bulk` for one that
+        comes after the data of a stream that carries much."""
         if self.broken is not None:
             return
         if self._outbox_bytes > MAX_OUTBOX_BYTES:
             self.abort("the peer does not read the answers that it asks for")
             return
-        self._put(_HEADER.pack(0, kind, flags, stream_id, value))
+        frame = _HEADER.pack(0, kind, flags, stream_id, value)
+        if bulk:
+            self._put_bulk(frame)
+        else:
+            self._put(frame)
 
     def _put(self, frame: bytes) -> None:
         self._outbox.append(frame)
         self._outbox_bytes += len(frame)
         self._filled.unpark()
+
+    def _put_bulk(self, frame: bytes) -> None:
+        self._bulk.append(frame)
+        self._bulk_bytes += len(frame)
+        self._filled.unpark()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether something has to be written before anything else is."""
+        return self._writing or self._owes_rest or bool(self._outbox)
 
     def _write_now(self, straight: NoiseStream, frame: bytes) -> None:
         try:
@@ -279,13 +312,15 @@ class Muxer(IMuxedConn):
             self._put(frame)
             return
         if self._owes_rest:
-            self._outbox_bytes += len(frame)
             self._filled.unpark()
 
     def was_read(self, size: int) -> None:
         self._unread -= size
-        if self._unread <= MAX_UNREAD_BYTES:
+        if self._unread <= self._max_unread:
             self._drained.unpark_all()
+
+    def widened(self, size: int) -> None:
+        self._max_unread += size
 
     def forget(self, channel: Channel) -> None:
         if self._channels.pop(channel.stream_id, None) is not None:
@@ -312,7 +347,7 @@ class Muxer(IMuxedConn):
     async def _farewell(self, code: int) -> None:
         self._control(_GO_AWAY, 0, 0, code)
         with trio.move_on_after(FLUSH_S):
-            while self._outbox_bytes and self.broken is None:
+            while self._is_busy and self.broken is None:
                 await self._flushed.park()
 
     async def _read_all(self) -> None:
@@ -321,44 +356,65 @@ class Muxer(IMuxedConn):
             data = await self.secured_conn.read(None)
             self._silent_ticks = 0
             self._parse(memoryview(data))
-            if self._unread > MAX_UNREAD_BYTES:
+            if self._unread > self._max_unread:
                 await self._pause()
+            if self._outbox_bytes > OUTBOX_BYTES:
+                await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
 
     async def _pause(self) -> None:
         with trio.move_on_after(WRITE_STALL_S) as deadline:
-            while self._unread > MAX_UNREAD_BYTES and self.broken is None:
+            while self._unread > self._max_unread and self.broken is None:
                 await self._drained.park()
                 self._silent_ticks = 0
         if deadline.cancelled_caught:
-            raise ProtocolViolation(f"more than {MAX_UNREAD_BYTES} bytes that nobody waits for")
+            raise ProtocolViolation(f"more than {self._max_unread} bytes that nobody waits for")
 
     async def _write_all(self) -> None:
         while self.broken is None:
-            if self._owes_rest:
-                self._owes_rest = False
-                # Of one frame; what was put in the outbox since has its own turn.
-                size = self._outbox_bytes - sum(map(len, self._outbox))
-                assert self._straight is not None
-                writing = self._straight.flush()
-            elif self._outbox:
-                batch = [self._outbox.popleft()]
-                size = len(batch[0])
-                while self._outbox and size + len(self._outbox[0]) <= BATCH_BYTES:
-                    size += len(self._outbox[0])
-                    batch.append(self._outbox.popleft())
-                writing = self.secured_conn.write(b"".join(batch))
-            else:
-                self._flushed.unpark_all()
+            if not (self._owes_rest or self._outbox or self._bulk):
                 await self._filled.park()
                 continue
+            self._writing = True
             with trio.move_on_after(WRITE_STALL_S) as deadline:
-                await writing
+                if self._owes_rest:
+                    assert self._straight is not None
+                    await self._straight.flush()
+                    self._owes_rest = False
+                else:
+                    await self._write(self._next_messages())
             if deadline.cancelled_caught:
                 self.abort(f"the peer took nothing for {WRITE_STALL_S:.0f} s")
                 return
-            self._outbox_bytes -= size
+            self._writing = False
+            if not self._outbox:
+                self._flushed.unpark_all()
             if self._outbox_bytes < OUTBOX_BYTES:
                 self._emptied.unpark_all()
+            if self._bulk_bytes < BULK_OUTBOX_BYTES // 4:
+                self._bulk_emptied.unpark_all()
+
+    def _next_messages(self) -> list[bytes]:
+        """What is written next, in pieces that each fit into one Noise message."""
+        messages: list[bytes] = []
+        for queue in (self._outbox, self._bulk):
+            while queue and len(messages) < WRITTEN_MESSAGES:
+                batch = [queue.popleft()]
+                size = len(batch[0])
+                while queue and size + len(queue[0]) <= BATCH_BYTES:
+                    size += len(queue[0])
+                    batch.append(queue.popleft())
+                messages.append(b"".join(batch))
+                if queue is self._outbox:
+                    self._outbox_bytes -= size
+                else:
+                    self._bulk_bytes -= size
+        return messages
+
+    async def _write(self, messages: list[bytes]) -> None:
+        if self._straight is None:
+            await self.secured_conn.write(b"".join(messages))
+        elif not self._straight.write_now(*messages):
+            await self._straight.flush()
 
     async def _watch(self) -> None:
         nonce = 0

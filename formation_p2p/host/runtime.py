@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,9 @@ import trio
 
 from formation_p2p.effects import Effect
 from formation_p2p.errors import LocalError, NodeClosed
-from formation_p2p.host.shell import LEAVE_S, Shell
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.journal import Journal
+from formation_p2p.host.shell import LEAVE_S, Observe, Shell
 from formation_p2p.identity import Identity
 from formation_p2p.trust.network import Network
 
@@ -41,19 +43,25 @@ class Runtime:
         listen: tuple[str, ...],
         announce: tuple[str, ...],
         scratch_root: Path,
+        blobs: BlobStore,
         *,
         tell: Callable[[Effect], None],
         crashed: Callable[[BaseException], None],
         started: Callable[[Shell], None],
+        journal: Journal | None = None,
+        observers: Sequence[Observe] = (),
     ) -> None:
         self._identity = identity
         self._network = network
         self._listen = listen
         self._announce = announce
         self._scratch_root = scratch_root
+        self._blobs = blobs
         self._tell = tell
         self._crashed = crashed
         self._started = started
+        self._journal = journal
+        self._observers = observers
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -127,11 +135,22 @@ class Runtime:
     async def _host(self) -> None:
         # Here, since importing py-libp2p takes a second and 70 MB, and much that imports this
         # package starts no node.
+        from formation_p2p.host.exchange import Exchange
         from formation_p2p.host.stack import Stack
 
         # After a crash, at the port that others know.
         stack = Stack(self._identity, self._bound or self._listen, announce=self._announce)
-        shell = Shell(self._identity, self._network, stack, self._scratch_root, self._tell)
+        exchange = Exchange(self._blobs, stack, self._identity.peer_id, self._network)
+        shell = Shell(
+            self._identity,
+            self._network,
+            stack,
+            exchange,
+            self._scratch_root,
+            self._tell,
+            self._journal,
+            self._observers,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             self._bound, self.addresses = stack.addresses, stack.announced

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,12 +29,13 @@ from formation_p2p.dht.rpc import (
     Met,
 )
 from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
-from formation_p2p.effects import Contact, Effect
+from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.errors import FormationError, ProtocolViolation
 from formation_p2p.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.blobs import UsesBlobs
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.journal import Journal
 from formation_p2p.host.lease_run import LeaseRun
@@ -44,6 +45,7 @@ from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.peer.events import Event, Joined, Leave, Left, Serve, Tick
 from formation_p2p.peer.peer import Peer
+from formation_p2p.peer.status import Status
 from formation_p2p.trust.network import Network
 
 if TYPE_CHECKING:
@@ -65,6 +67,26 @@ AFTER_FAULT_S: Final = 1.0
 LEAVE_S: Final = 2.0
 
 
+# What keeps a lease, or comes before there is one: none of it depends on what was dispatched, or
+# has ended, before.
+_URGENT: Final = (
+    work.PlacementRequest,
+    work.Offer,
+    work.Refused,
+    work.Commit,
+    work.CommitRefused,
+    work.Leased,
+    work.Renew,
+    work.Renewed,
+    work.Release,
+)
+
+
+# Is told, after the peer has decided, of an event and its effects. It must not change anything,
+# nor raise, nor take long: it is called for all that happens.
+Observe = Callable[[Event, Sequence[Effect], Moment], None]
+
+
 class Shell:
     """`tell` gets every effect that is for the person; what is of record passes through `journal`
     first, where there is one. Call `feed` on the trio thread only."""
@@ -78,6 +100,7 @@ class Shell:
         scratch_root: Path,
         tell: Callable[[Effect], None],
         journal: Journal | None = None,
+        observers: Sequence[Observe] = (),
     ) -> None:
         self._peer = Peer(identity, network, random.Random(random.SystemRandom().getrandbits(128)))
         self._network = network
@@ -86,6 +109,8 @@ class Shell:
         self._scratch_root = scratch_root
         self._tell = tell
         self._journal = journal
+        self._observers = observers
+        self.received_bytes = self.sent_bytes = 0  # of frames
         self._drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._ask_ids = itertools.count(1)
         self._answers: dict[int, Callable[[bytes | None], None]] = {}
@@ -118,6 +143,7 @@ class Shell:
             if isinstance(driver, UsesBlobs):
                 driver.blobs = self.exchange
         self._serving = True
+        self._start(Heartbeat.of_this_process().run)
         self._warn()
         self.feed(serve)
 
@@ -136,7 +162,10 @@ class Shell:
         """Hand the peer an event and perform what it decides. Never raises."""
         try:
             now = moment()
-            for effect in self._peer.handle(event, now):
+            effects = self._peer.handle(event, now)
+            for observe in self._observers:
+                observe(event, effects, now)
+            for effect in effects:
                 if self._journal is not None and _is_of_record(effect):
                     self._journal.put(effect, self.perform)
                 else:
@@ -156,9 +185,14 @@ class Shell:
         """How many peers have answered and are thought to be there still."""
         return len(self._peer.dht.table)
 
+    def status(self) -> Status:
+        """What the peer is doing."""
+        return self._peer.status(moment())
+
     # -- what comes from the network ------------------------------------------------------------
 
     def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        self.received_bytes += len(frame)
         try:
             message = kad.parse_request(frame)
         except ProtocolViolation as violation:
@@ -173,6 +207,7 @@ class Shell:
         self.feed(Asked(ask_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
+        self.received_bytes += len(frame)
         try:
             message = work.parse(frame)
         except ProtocolViolation as violation:
@@ -212,7 +247,9 @@ class Shell:
                 if isinstance(message, work.Commit | work.Leased):
                     # Grants were checked: from here on tasks and results come, which are large.
                     self._stack.trust(to.peer_id)
-                self._stack.send(to, work.pack(message))
+                frame = work.pack(message)
+                self.sent_bytes += len(frame)
+                self._stack.send(to, frame, urgent=isinstance(message, _URGENT))
             case Execute(lease_id):
                 run = self._runs.get(lease_id)
                 if run is None:

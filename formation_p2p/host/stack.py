@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -27,7 +27,9 @@ from formation_p2p.host.net_addresses import TcpAddress
 from formation_p2p.identity import Identity, PeerId
 
 if TYPE_CHECKING:
+    from formation_p2p.host.net_channel import Channel
     from formation_p2p.host.net_network import Network
+    from formation_p2p.host.net_shares import Share
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,11 @@ WORK_PROTOCOL: Final = "/formation/work/1.0.0"
 # In a minute. Of more, which one peer that keeps coming back can cause, the log tells only
 # whoever debugs.
 MAX_DROPS_TOLD: Final = 10
+
+
+# What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
+# IOException and TooSlowError resets the stream.
+Serve = Callable[["Channel", Contact, "Share"], Awaitable[None]]
 
 
 class Handlers(Protocol):
@@ -99,11 +106,16 @@ class Stack:
         self._announce = tuple(str(a) for a in _parse("announce", announce))
         self._kad_protocol = kad_protocol
         self._work_protocol = work_protocol
+        self._served: dict[str, Serve] = {}
         self._pending: set[trio.CancelScope] = set()
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
         self._network: Network | None = None
         self._closing = trio.Event()
         self._closed = trio.Event()
+
+    def serve(self, protocol: str, serve: Serve) -> None:
+        """Speak one protocol more, on streams that peers open. Call it before `run`."""
+        self._served[protocol] = serve
 
     # -- life -----------------------------------------------------------------------------
 
@@ -120,6 +132,8 @@ class Stack:
                 network = Network(
                     self._identity, handlers, nursery, self._kad_protocol, self._work_protocol
                 )
+                for protocol, serve in self._served.items():
+                    network.serve(protocol, serve)
                 try:
                     self.addresses = await network.start(self._listen, self._announce)
                 except LocalError as error:
@@ -185,14 +199,25 @@ class Stack:
             raise NodeClosed("the network stopped while a peer was asked; ask again once it runs")
         raise error
 
-    def send(self, to: Contact, frame: bytes) -> None:
+    def send(self, to: Contact, frame: bytes, *, urgent: bool = False) -> None:
         """Queue one work frame on the session with a peer, which is dialled if need be.
 
-        Never blocks; what is lost is told by `Handlers.undelivered`. Raises InvalidInput,
-        NodeClosed.
+        An urgent one does not wait behind large ones. Never blocks; what is lost is told by
+        `Handlers.undelivered`. Raises InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_WORK_FRAME_BYTES)
-        self._running.work.send(to, frame)
+        self._running.work.send(to, frame, urgent=urgent)
+
+    async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> Channel:
+        """A stream that speaks `protocol`, to a peer that is dialled if need be. Close or abort
+        it. Raises Unreachable, ProtocolViolation, NodeClosed."""
+        network = self._running
+        try:
+            with trio.fail_after(timeout_s):
+                connection = await network.swarm.dial(to)
+                return await connection.open(protocol)
+        except trio.TooSlowError:
+            raise Unreachable(f"{to.peer_id} opens no stream within {timeout_s:g} s") from None
 
     def trust(self, peer: PeerId) -> None:
         """Take large work frames from a peer. Call it for those that a lease is shared with:

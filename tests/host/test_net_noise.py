@@ -77,13 +77,17 @@ def test_what_is_written_is_read_whole_whatever_its_size() -> None:
     run(story)
 
 
-def test_messages_that_came_together_are_read_together() -> None:
+def test_messages_that_came_together_are_read_without_a_wait_in_between() -> None:
     async def story() -> None:
         async with session() as (alice, bob):
-            for part in (b"one ", b"two ", b"three"):
-                assert alice.write_now(part)
+            assert alice.write_now(b"one ", b"two ")
+            assert alice.write_now(b"three")
             await trio.sleep(0.05)
-            assert await bob.read() == b"one two three"
+            assert await bob.read() == b"one "
+            with trio.CancelScope() as scope:
+                scope.cancel()  # whoever waits is cancelled
+                assert [await bob.read(), await bob.read(2)] == [b"two ", b"th"]
+                assert await bob.read() == b"ree"
 
     run(story)
 
@@ -91,7 +95,7 @@ def test_messages_that_came_together_are_read_together() -> None:
 def test_a_message_that_comes_byte_by_byte_is_read_whole() -> None:
     async def story() -> None:
         async with session() as (alice, bob):
-            message = alice._sealed(b"slowly")
+            message = b"".join(alice._sealed(b"slowly"))
 
             async def drip() -> None:
                 for n in range(len(message)):
@@ -129,7 +133,7 @@ def test_what_the_kernel_does_not_take_at_once_is_flushed_before_anything_else()
 def test_an_altered_message_is_told_from_a_true_one() -> None:
     async def story() -> None:
         async with session() as (alice, bob):
-            message = bytearray(alice._sealed(b"pay bob 1"))
+            message = bytearray(b"".join(alice._sealed(b"pay bob 1")))
             message[-1] ^= 1
             await alice._tcp.write(bytes(message))
             with pytest.raises((InvalidTag, NoiseInvalidMessage)):

@@ -14,6 +14,8 @@ import trio
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.reachability import Reach
 from formation_p2p.effects import Contact
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.exchange import Exchange
 from formation_p2p.host.net_addresses import TcpAddress, dial_back, is_this_machine, told_by
 from formation_p2p.host.net_connection import Connection
 from formation_p2p.host.net_identify import Identified
@@ -48,7 +50,10 @@ class Host:
         granted = issue(ROOT, Rights(2**32), self.identity.peer_id)
         network = Network(ROOT.public_key, _addresses(gates), granted)
         self.stack = Stack(self.identity, listen, announce=announce)
-        self.shell = Shell(self.identity, network, self.stack, folder, lambda effect: None)
+        exchange = Exchange(BlobStore(folder), self.stack, self.identity.peer_id, network)
+        self.shell = Shell(
+            self.identity, network, self.stack, exchange, folder, lambda effect: None
+        )
 
     @property
     def contact(self) -> Contact:

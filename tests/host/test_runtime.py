@@ -11,6 +11,7 @@ import pytest
 
 from formation_p2p.effects import Effect
 from formation_p2p.errors import LocalError, NodeClosed
+from formation_p2p.host.blobs import BlobStore
 from formation_p2p.host.claim import Claim, claim
 from formation_p2p.host.home import Home
 from formation_p2p.host.runtime import Runtime
@@ -42,6 +43,7 @@ class Watched:
             listen,
             (),
             claimed.scratch,
+            BlobStore(claimed.blobs),
             tell=self.effects.append,
             crashed=self.crashes.append,
             started=self.shells.append,

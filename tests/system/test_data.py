@@ -150,25 +150,34 @@ async def test_a_person_runs_a_command_on_large_files(tmp_path: Path) -> None:
 
 async def test_a_download_that_is_cancelled_leaves_nothing_under_its_name(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
-        path, content = world.file("a.bin", 64 * MIB)
+        # So much that it is under way for some ticks of its progress.
+        path = tmp_path / "a.bin"
+        path.touch()
+        os.truncate(path, 1024 * MIB)
         blob = await world.bob.put(path)
+        # Bob listens nowhere: Alice reaches him over the connection that he makes for a task.
+        await world.bob.run(["true"], needs=SMALL)
         target = tmp_path / "target"
-        began = asyncio.Event()
 
         def progress(done_bytes: int, size_bytes: int) -> None:
             if done_bytes:
-                began.set()
+                fetching.cancel()
 
         fetching = asyncio.create_task(world.alice.get(blob, target, progress=progress))
-        # Bob listens nowhere: Alice reaches him over the connection that he makes for a task.
-        await world.bob.run(["true"], needs=SMALL)
-        await began.wait()
-        fetching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await fetching
+        await asyncio.sleep(0.5)  # in which it would have gone on
         assert not target.exists()
-        await world.alice.get(blob, target)
-        assert target.read_bytes() == content
+        written_bytes = part_bytes(tmp_path)
+        assert 0 < written_bytes < 1024 * MIB
+        await asyncio.sleep(0.3)
+        assert part_bytes(tmp_path) - written_bytes < MIB
+
+
+def part_bytes(folder: Path) -> int:
+    """How much of the one blob under way there is on disk."""
+    (part,) = folder.glob(".target.*.part")
+    return part.stat().st_blocks * 512
 
 
 # -- a slow uplink --------------------------------------------------------------------------------

@@ -384,6 +384,19 @@ def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
     assert len(all_of_them.ended) == MAX_REMEMBERED <= MAX_BATCH
 
 
+def test_a_scheduler_that_dispatches_again_hears_again_what_runs_for_long(
+    alice: Executions,
+) -> None:
+    alice.dispatched(LEASE, dispatch_of(0, 1))
+    started = Send(BOB, TaskStarted("lease", attempt(0)), cause="")
+    assert alice.started(ExecutionStarted("lease", attempt(0))) == [started]
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == [started]
+    ended = alice.ended(executions_ended(0))
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []
+    alice.interrupted(BOB.peer_id)
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == ended
+
+
 # -- cancelling -----------------------------------------------------------------------------
 
 

@@ -35,9 +35,10 @@ class Execution:
     """One attempt at one task, as the worker hands it to a driver.
 
     `shared` and `payload` are a stranger's: the driver alone reads them, in one place, and answers
-    `Failed(INVALID)` where they do not parse. `shared` is what this task has in common with others. Executions of one lease may share what a driver
-    keeps warm. `cpu_milli`, `memory_bytes` and `device_ids` are what the lease holds; a device
-    id of a GPU is what CUDA_VISIBLE_DEVICES takes.
+    `Failed(INVALID)` where they do not parse. `shared` is what the task has in common with others.
+    Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
+    `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU is what
+    CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one.
 
     `scratch` is an empty folder of mode 0700. Whoever calls `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside

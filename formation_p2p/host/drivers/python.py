@@ -65,6 +65,9 @@ _FAILURES: Final = {
     interpreter.TOO_LARGE: FailureKind.OUTPUT,
 }
 
+_MEDDLED: Final = Failed(
+    FailureKind.EXIT, "wrote to the socket that the driver calls it over; leave that alone"
+)
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 
 
@@ -165,7 +168,7 @@ class _Interpreter:
         """The replies received since, in order: to which call, and whether it waits to go on.
 
         What it runs can find this socket too, so its word is checked like a stranger's: it is
-        `broken` after the first that is no reply.
+        `broken` from the first that is no reply.
         """
         replies: list[tuple[int, Outcome, bool]] = []
         start, data = 0, self._received
@@ -180,8 +183,6 @@ class _Interpreter:
                 or value_bytes > MAX_RESULT_BYTES
             ):
                 self.broken = True
-                problem = "wrote to the socket that the driver calls it over"
-                replies.append((0, Failed(FailureKind.EXIT, problem), False))
                 break
             middle = start + interpreter.REPLY.size + message_bytes
             end = middle + value_bytes
@@ -282,7 +283,8 @@ class _Session:
             for reply in self._warm.replies():
                 await self._reply(*reply)
             if self._warm.broken:
-                self._give_up()
+                if self._calls:
+                    self._end(_MEDDLED)
                 return
             if not self._calls:
                 continue
@@ -408,9 +410,12 @@ class _Session:
             self._turns.watch(None)
 
     async def _reply(self, which: int, outcome: Outcome, waits: bool) -> None:
-        if not self._calls or which in self._unwanted:
+        if which in self._unwanted:
             self._unwanted.discard(which)
             return  # it ran all the same, and has been told of as one that did not
+        if not self._calls or which != self._calls[0].which:
+            self._warm.broken = True  # the task has written it
+            return
         if waits:
             self._drained()
         call = self._calls.popleft()

@@ -1,0 +1,280 @@
+"""One large file from one node to another on loopback, beside a plain TCP copy of the same file.
+
+    python -m benchmarks.data [--json] [--mib 1024] [--rounds 3] [--profile]
+
+Both copies go from a file to a file, between two processes; ours is encrypted, and every chunk of
+it is verified before it counts. The rounds of the two alternate, and the figures are the medians.
+`tcp_memory_mb_s` is TCP without the second file, for how much of it the disk is. Growth is that of
+the resident memory at its highest over what it was before the transfer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import json
+import os
+import pstats
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from formation_p2p.effects import Contact
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.exchange import Exchange
+from formation_p2p.host.stack import Stack
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.network import Network
+from formation_p2p.units import MIB
+from formation_p2p.workload.blob import Blob
+
+LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
+# What is copied at once; smaller and larger ones were slower, or no faster.
+TCP_BUFFER_BYTES: Final = MIB
+# Nothing here takes longer, for 1 GiB on two cores.
+DEADLINE_S: Final = 120.0
+ROOT: Final = Identity.from_seed(bytes(range(32)))
+
+
+class Nothing:
+    """Handlers of a node that speaks no protocol but data."""
+
+    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        answer(None)
+
+    def received(self, sender: Contact, frame: bytes) -> None: ...
+    def undelivered(self, to: PeerId, reason: str) -> None: ...
+    def dialled_by(self, peer: PeerId, host: str) -> None: ...
+    def told(self, peer: Contact) -> None: ...
+    def disconnected(self, peer: PeerId) -> None: ...
+
+
+# -- the two ends, each a process of its own, which prints one line -----------------------------
+
+
+def send_tcp(path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        connection, _ = server.accept()
+        buffer = bytearray(TCP_BUFFER_BYTES)
+        view = memoryview(buffer)
+        with connection, Path(path).open("rb", buffering=0) as source:
+            while size := source.readinto(buffer):
+                connection.sendall(view[:size])
+
+
+def take_tcp(path: str, port: str) -> None:
+    buffer = bytearray(TCP_BUFFER_BYTES)
+    view = memoryview(buffer)
+    began_s = time.perf_counter()
+    with (
+        socket.create_connection(("127.0.0.1", int(port))) as connection,
+        open(path or os.devnull, "wb", buffering=0) as into,  # noqa: PTH123
+    ):
+        while size := connection.recv_into(buffer):
+            if path:
+                into.write(view[:size])
+    print(time.perf_counter() - began_s, flush=True)
+
+
+async def send_blob(folder: str, path: str) -> None:
+    async def story(stack: Stack, store: BlobStore, exchange: Exchange) -> None:
+        blob = store.put(Path(path))
+        told = Blob(blob.cid, blob.size_bytes, (exchange.contact,)).pack()
+        began, cpu_s = reset_peak(), time.process_time()
+        print(json.dumps(told, default=bytes.hex), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.readline)
+        cpu_s = time.process_time() - cpu_s
+        print(json.dumps({"cpu_s": cpu_s, "growth_mb": peak_mb() - began}), flush=True)
+
+    await node(folder, [LISTEN], story)
+
+
+async def take_blob(folder: str, path: str, told: str) -> None:
+    blob = unpack(json.loads(told))
+
+    async def story(stack: Stack, store: BlobStore, exchange: Exchange) -> None:
+        began = reset_peak()
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+        await exchange.download(blob, Path(path))
+        took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+        told = {"took_s": took_s, "cpu_s": cpu_s, "growth_mb": peak_mb() - began}
+        print(json.dumps(told), flush=True)
+
+    await node(folder, [], story)
+
+
+def unpack(told: Any) -> Blob:
+    cid, size, sources = told
+    contacts = [[bytes.fromhex(peer), addresses] for peer, addresses in sources]
+    return Blob.unpack([bytes.fromhex(cid), size, contacts])
+
+
+async def node(
+    folder: str,
+    listen: list[str],
+    story: Callable[[Stack, BlobStore, Exchange], Awaitable[None]],
+) -> None:
+    identity = Identity.from_seed(os.urandom(32))
+    grant = issue(ROOT, Rights(int(time.time()) + 3600), identity.peer_id)
+    store = BlobStore(Path(folder))
+    store.load()
+    stack = Stack(identity, listen)
+    exchange = Exchange(store, stack, identity.peer_id, Network(ROOT.public_key, (), grant))
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stack.run, Nothing())
+            gc.freeze()  # as `formation worker` does once it has started
+            await story(stack, store, exchange)
+            await stack.close()
+
+
+def reset_peak() -> float:
+    """The resident memory now, which its peak is counted from."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_mb()
+
+
+def peak_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError("this system does not tell the peak of a process's memory")
+
+
+# -- the rounds -----------------------------------------------------------------------------------
+
+
+def child(role: str, *arguments: str, profile: bool) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.data", "--role", role, *arguments]
+    if profile:
+        command.insert(3, "--profile")
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"{process.args!r} ended with {process.wait()}")
+    return line.strip()
+
+
+def tcp_round(source: Path, into: str) -> float:
+    sender = child("send-tcp", str(source), profile=False)
+    taker = child("take-tcp", into, line_of(sender), profile=False)
+    took_s = float(line_of(taker))
+    for process in (sender, taker):
+        process.wait(DEADLINE_S)
+    return took_s
+
+
+def our_round(folder: Path, source: Path, into: Path, profile: bool) -> dict[str, float]:
+    sender = child("send", str(folder / "sender"), str(source), profile=profile)
+    taker = child("take", str(folder / "taker"), str(into), line_of(sender), profile=profile)
+    took = json.loads(line_of(taker))
+    assert sender.stdin is not None
+    sender.stdin.write("\n")
+    sender.stdin.flush()
+    sent = json.loads(line_of(sender))
+    for process in (sender, taker):
+        process.wait(DEADLINE_S)
+    if into.stat().st_size != source.stat().st_size:
+        raise RuntimeError("what arrived has another size")
+    return {
+        "took_s": took["took_s"],
+        "sender_cpu_s": sent["cpu_s"],
+        "receiver_cpu_s": took["cpu_s"],
+        "sender_mb": sent["growth_mb"],
+        "receiver_mb": took["growth_mb"],
+    }
+
+
+def measure(mib: int, rounds: int, profile: bool) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source, into = folder / "source", folder / "into"
+        with source.open("wb") as file:
+            for _ in range(mib):
+                file.write(os.urandom(MIB))
+        tcp_s, memory_s, ours = [], [], []
+        for _ in range(rounds):
+            memory_s.append(tcp_round(source, ""))
+            tcp_s.append(tcp_round(source, str(into)))
+            into.unlink()
+            ours.append(our_round(folder, source, into, profile))
+            into.unlink()
+    size_mb = mib * MIB / 1e6
+    tcp_mb_s = size_mb / statistics.median(tcp_s)
+    our_mb_s = size_mb / statistics.median(each["took_s"] for each in ours)
+    memory_mb_s = size_mb / statistics.median(memory_s)
+    return {
+        "mib": mib,
+        "rounds": rounds,
+        "tcp_copy_mb_s": round(tcp_mb_s, 1),
+        "formation_mb_s": round(our_mb_s, 1),
+        "ratio": round(our_mb_s / tcp_mb_s, 3),
+        "tcp_memory_mb_s": round(memory_mb_s, 1),
+        "ratio_to_memory": round(our_mb_s / memory_mb_s, 3),
+        "sender_cpu_s": round(statistics.median(each["sender_cpu_s"] for each in ours), 2),
+        "receiver_cpu_s": round(statistics.median(each["receiver_cpu_s"] for each in ours), 2),
+        "rss_growth_sender_mb": round(max(each["sender_mb"] for each in ours), 1),
+        "rss_growth_receiver_mb": round(max(each["receiver_mb"] for each in ours), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="where each end spends its time")
+    parser.add_argument("--role", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
+    said = parser.parse_args()
+    if said.role is not None:
+        run_role(said.role, said.rest, said.profile)
+        return
+    figures = measure(said.mib, said.rounds, said.profile)
+    if said.json:
+        print(json.dumps(figures))
+        return
+    for name, figure in figures.items():
+        print(f"{name:24} {figure:>10}")
+
+
+def run_role(role: str, rest: list[str], profile: bool) -> None:
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    match role:
+        case "send-tcp":
+            send_tcp(*rest)
+        case "take-tcp":
+            take_tcp(*rest)
+        case "send":
+            trio.run(send_blob, *rest)
+        case "take":
+            trio.run(take_blob, *rest)
+    if profile:
+        profiler.disable()
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A small world of nodes that hold data, over real libp2p on loopback."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from formation_p2p.effects import Contact
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.exchange import Exchange
+from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_data import PROTOCOL
+from formation_p2p.host.net_shares import Share
+from formation_p2p.identity import Identity
+from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.network import Network
+from formation_p2p.units import GIB
+from formation_p2p.workload.blob import Blob
+from tests.host.stacks import LOOPBACK, Node
+
+ROOT = Identity.from_seed(bytes(range(32)))
+RIGHTS = Rights(int(time.time()) + 3600)
+
+
+class Holder(Node):
+    """A node with a cache, and a grant of the network unless it is given another."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        listen: tuple[str, ...] = (LOOPBACK,),
+        limit_bytes: int = GIB,
+        root: Identity = ROOT,
+        grant: bytes | None = None,
+    ) -> None:
+        super().__init__(listen)
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        granted = grant if grant is not None else issue(root, RIGHTS, self.peer_id)
+        self.network = Network(root.public_key, (), granted)
+        self.store = BlobStore(folder / "blobs", limit_bytes)
+        self.store.load()
+        self.exchange = Exchange(self.store, self.stack, self.peer_id, self.network)
+
+    def put(self, content: bytes, name: str = "content") -> Blob:
+        path = self.folder / name
+        path.write_bytes(content)
+        return replace(self.store.put(path), sources=(self.contact,))
+
+    async def fetch(self, blob: Blob) -> None:
+        """Into the cache."""
+        with self.store.pinned(blob.cid):
+            await self.exchange.fetch(blob)
+
+    async def get(self, blob: Blob, name: str = "got") -> bytes:
+        await self.exchange.download(blob, self.folder / name)
+        return (self.folder / name).read_bytes()
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.exchange.server.sent_bytes
+
+
+class Liar(Node):
+    """A peer that serves data as `serve` does, whatever is asked for."""
+
+    def __init__(self, serve: Callable[[Channel], Awaitable[None]]) -> None:
+        super().__init__()
+
+        async def serve_stream(channel: Channel, peer: Contact, share: Share) -> None:
+            await serve(channel)
+
+        self.stack.serve(PROTOCOL, serve_stream)
+
+
+def content(mebibytes: float) -> bytes:
+    return os.urandom(int(mebibytes * 2**20))
+
+
+def from_(blob: Blob, *nodes: Node) -> Blob:
+    return replace(blob, sources=tuple(node.contact for node in nodes))

@@ -1,0 +1,70 @@
+"""A scheduler's state in a small world: alice keeps jobs, bob and carol run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    Hold,
+    JobEnded,
+    JobEvent,
+    LetGo,
+    TaskPlaced,
+    TaskSucceeded,
+    Tell,
+)
+from formation_p2p.effects import Contact
+from formation_p2p.identity import Identity
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.task import Job, Task, task_id
+
+ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2, 3))
+NEEDS = Requirements(driver="process")
+BOBS = Contact(BOB, ("/ip4/127.0.0.1/tcp/4001",))
+
+
+def job_of(tasks: int, job_id: str = "a" * 16, *, shared: bytes = b"", size: int = 10) -> Job:
+    return Job(
+        job_id,
+        tuple(
+            Task(task_id(job_id, n), NEEDS, b"%08d" % n + b"p" * size, f"n{n}", shared=shared)
+            for n in range(tasks)
+        ),
+        "a job",
+    )
+
+
+def told(job: Job, *events: JobEvent) -> list[Tell]:
+    return [Tell(job.job_id, event, cause="test") for event in events]
+
+
+def placed(job: Job, n: int, tried: int = 1, lease_id: str = "lease") -> TaskPlaced:
+    task = job.tasks[n].task_id
+    return TaskPlaced(task, f"{task}#{tried}", BOB, lease_id, nearest=True)
+
+
+def succeeded(job: Job, n: int, result: bytes = b"done") -> TaskSucceeded:
+    return TaskSucceeded(job.tasks[n].task_id, BOB, result, 7)
+
+
+def attempt(job: Job, n: int, tried: int = 1, *, lost: bool = False) -> Attempt:
+    return Attempt(f"{job.tasks[n].task_id}#{tried}", BOB, "exit: code 1", lost)
+
+
+def all_done(job: Job) -> list[Tell]:
+    """What is told of a job each of whose tasks succeeds at once."""
+    events: Iterable[JobEvent] = (
+        event
+        for n in range(len(job.tasks))
+        for event in (placed(job, n), succeeded(job, n, b"%d" % n))
+    )
+    return told(job, *events, JobEnded(len(job.tasks), 0, 0, 0))
+
+
+def hold(lease_id: str = "lease") -> Hold:
+    return Hold(lease_id, BOBS, NEEDS, 5, 17, ("gpu-0",), cause="test")
+
+
+def let_go(lease_id: str = "lease") -> LetGo:
+    return LetGo(BOB, lease_id, cause="test")

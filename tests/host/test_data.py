@@ -1,0 +1,710 @@
+"""Blobs between nodes: they arrive whole, from whoever has them, and nobody else's bytes do."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.data import fetch as fetching
+from formation_p2p.data import messages
+from formation_p2p.data.messages import Chunk, Open, Opened, Refused, Want
+from formation_p2p.errors import LocalError, Unreachable
+from formation_p2p.host import net_channel, net_data
+from formation_p2p.host.blob_files import NoRoom
+from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.frames import encode_frame
+from formation_p2p.host.net_channel import Channel
+from formation_p2p.host.net_data import PROTOCOL, DataStream
+from formation_p2p.host.net_shares import MAX_DATA_STREAMS
+from formation_p2p.identity import Identity
+from formation_p2p.trust.grants import issue
+from formation_p2p.units import MIB
+from formation_p2p.workload.blob import Blob, Cid, digest_of
+from tests.host.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
+from tests.host.stacks import run, running, until
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 5 * MIB, 5 * MIB + 7])
+def test_a_blob_arrives_as_it_was_put(tmp_path: Path, size: int) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
+    data = os.urandom(size)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(data)
+            assert await bob.get(blob) == data
+            await bob.fetch(blob)
+            assert bob.store.holds(blob.cid)
+            assert {path.name for path in (tmp_path / "bob").iterdir()} == {"blobs", "got"}
+
+    run(story)
+
+
+def test_it_comes_over_a_connection_that_the_one_who_has_it_opened(tmp_path: Path) -> None:
+    """A submitter that listens nowhere serves the workers that it has dialled."""
+    alice, bob = Holder(tmp_path / "alice", listen=()), Holder(tmp_path / "bob")
+    data = content(2.5)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            assert await bob.get(alice.put(data)) == data
+
+    run(story)
+
+
+def test_progress_is_told_and_ends_with_all_of_it(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    seen: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(3))
+            told = lambda done, size: seen.append((done, size))  # noqa: E731
+            await bob.exchange.download(blob, tmp_path / "got", told)
+
+    run(story)
+    assert seen[0] == (0, 3 * MIB)
+    assert seen[-1] == (3 * MIB, 3 * MIB)
+
+
+def test_two_who_want_the_same_at_once_share_one_fetch(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(4))
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(bob.fetch, blob)
+            assert alice.sent_bytes == 4 * MIB
+
+    run(story)
+
+
+# -- who may have it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["another network's", "another peer's", "none"])
+def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) -> None:
+    other = Identity.from_seed(bytes(32))
+    alice = Holder(tmp_path / "alice")
+    grant = {
+        "another network's": issue(other, RIGHTS, other.peer_id),
+        "another peer's": issue(ROOT, RIGHTS, other.peer_id),
+        "none": b"",
+    }[kind]
+    mallory = Holder(tmp_path / "mallory")
+    mallory.exchange._grant = grant
+    read: list[Cid] = []
+    alice.exchange.server._content = read.append
+
+    async def story() -> None:
+        async with running(alice, mallory):
+            with pytest.raises(Unreachable, match="not allowed"):
+                await mallory.get(alice.put(content(0.1)))
+            assert read == []
+
+    run(story)
+
+
+def test_what_nobody_has_is_given_up_with_the_reason_of_each(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = from_(alice.put(content(0.1)), alice)
+            (alice.folder / "content").unlink()
+            with pytest.raises(Unreachable, match=f"{alice.peer_id} does not have it"):
+                await bob.fetch(blob)
+            assert not bob.store.holds(blob.cid)
+
+    run(story)
+
+
+def test_a_file_that_changed_after_it_was_put_is_served_no_longer(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(0.1))
+            os.utime(alice.folder / "content", (1, 1))
+            with pytest.raises(Unreachable, match="does not have it"):
+                await bob.get(blob)
+            again = alice.put(content(0.1))
+            await bob.get(again)
+
+    run(story)
+
+
+# -- cuts -----------------------------------------------------------------------------------------
+
+
+def test_after_a_cut_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(24)
+
+    async def story() -> None:
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            blob = alice.put(data)
+
+            async def cut() -> None:
+                for sent in (4 * MIB, 12 * MIB):
+                    await until(partial(_has_sent, alice, sent), every_s=0.001)
+                    alice.stack.drop(bob.peer_id, "a cut")
+
+            nursery.start_soon(cut)
+            assert await bob.get(blob) == data
+            window = fetching.WINDOW_CHUNKS + 1
+            assert alice.sent_bytes <= len(data) + 2 * window * MIB
+
+    run(story)
+
+
+def test_a_node_that_starts_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(40)
+    blobs: list[Blob] = []
+
+    async def first() -> None:
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            blobs.append(alice.put(data))
+            nursery.start_soon(bob.fetch, blobs[0])
+            await until(lambda: alice.sent_bytes >= 24 * MIB, every_s=0.001)
+            nursery.cancel_scope.cancel()
+
+    run(first)
+    assert alice.sent_bytes < len(data)
+    part = next((tmp_path / "bob" / "blobs").glob("*.part"))
+    with part.open("r+b") as file:  # and what was damaged meanwhile is found out
+        file.write(b"?")
+    again, bob_again = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def second() -> None:
+        async with running(again, bob_again):
+            await bob_again.fetch(from_(blobs[0], again))
+            bob_again.store.copy(blobs[0].cid, tmp_path / "copy")
+            assert (tmp_path / "copy").read_bytes() == data
+
+    run(second)
+    # What was under way is lost, and the chunk that was damaged.
+    assert again.sent_bytes <= len(data) - (24 - fetching.WINDOW_CHUNKS - 1) * MIB
+
+
+def test_what_is_not_whole_is_not_to_be_had(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob), trio.open_nursery() as nursery:
+            blob = alice.put(content(24))
+            nursery.start_soon(bob.fetch, blob)
+            await until(lambda: alice.sent_bytes >= 4 * MIB, every_s=0.001)
+            assert not bob.store.holds(blob.cid)
+            assert bob.store.content(blob.cid) is None
+            with pytest.raises(LocalError):
+                bob.store.copy(blob.cid, tmp_path / "copy")
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+# -- several sources ------------------------------------------------------------------------------
+
+
+def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(tmp_path: Path) -> None:
+    alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
+    data = content(16)
+
+    async def story() -> None:
+        async with running(alice, bob, carol):
+            blob = alice.put(data)
+            await bob.fetch(blob)
+            await until(lambda: alice.exchange._who_has(blob.cid))
+            # Carol knows of Alice alone, who tells of Bob, and is gone before long.
+            async with trio.open_nursery() as nursery:
+
+                async def leave() -> None:
+                    await until(lambda: alice.sent_bytes > 17 * MIB, every_s=0.001)
+                    await alice.stack.close()
+
+                nursery.start_soon(leave)
+                assert await carol.get(blob) == data
+            assert bob.sent_bytes >= 8 * MIB
+
+    run(story)
+
+
+def test_the_origin_is_spared_where_others_have_it(tmp_path: Path) -> None:
+    alice, *workers = (Holder(tmp_path / name) for name in ("alice", "bob", "carol", "dave"))
+    data = content(32)
+
+    async def story() -> None:
+        async with running(alice, *workers):
+            blob = alice.put(data)
+            for worker in workers:
+                await worker.fetch(blob)
+                await until(partial(_is_known, alice, blob, worker))
+
+    run(story)
+    served = [node.sent_bytes / len(data) for node in (alice, *workers)]
+    assert sum(served) >= len(workers)
+    assert served[0] < 2.4  # all three of them alone would be 3
+    assert served[1] > 0.2
+
+
+def _has_sent(holder: Holder, size: int) -> bool:
+    return holder.sent_bytes >= size
+
+
+def _is_known(origin: Holder, blob: Blob, worker: Holder) -> bool:
+    return worker.contact in origin.exchange._who_has(blob.cid)
+
+
+# -- bad peers ------------------------------------------------------------------------------------
+
+
+def framed(message: messages.Reply) -> bytes:
+    return encode_frame(messages.pack(message))
+
+
+async def request(channel: Channel) -> messages.Request:
+    (size,) = await channel.read(1)
+    if size & 0x80:
+        (more,) = await channel.read(1)
+        size = size & 0x7F | more << 7
+    frame = b""
+    while len(frame) < size:
+        frame += await channel.read(size - len(frame))
+    return messages.parse_request(frame)
+
+
+def wrong_bytes(block: bytes) -> Callable[[Channel], Awaitable[None]]:
+    async def serve(channel: Channel) -> None:
+        assert isinstance(await request(channel), Open)
+        await channel.write(framed(Opened(block)))
+        while True:
+            want = await request(channel)
+            assert isinstance(want, Want)
+            await channel.write(framed(Chunk(want.index, MIB)) + bytes(MIB))
+
+    return serve
+
+
+def replying(*replies: bytes) -> Callable[[Channel], Awaitable[None]]:
+    """Whatever is asked, this is the answer; then silence."""
+
+    async def serve(channel: Channel) -> None:
+        for reply in replies:
+            await request(channel)
+            await channel.write(reply)
+        await trio.sleep(60)
+
+    return serve
+
+
+def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(8)
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    mallory = Liar(wrong_bytes(alice.store._read_manifest(alice.store.put(path).cid)))
+
+    async def story() -> None:
+        async with running(alice, bob, mallory):
+            blob = alice.put(data)
+            with caplog.at_level(logging.WARNING):
+                assert await bob.get(from_(blob, mallory, alice)) == data
+            assert "wrong bytes" in caplog.text
+            with pytest.raises(Unreachable, match="wrong bytes"):
+                await bob.fetch(from_(blob, mallory))
+            assert not bob.store.holds(blob.cid)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [framed(Opened(b"no manifest"))],
+        [framed(Opened(bytes(4000)))],
+        [framed(Chunk(0, 5))],
+        [framed(Refused("no"))],
+        [encode_frame(b"\xff")],
+        [b"\xff\xff\xff\xff\xff\xff"],
+        [b"\xff\xff\xff\x7f"],
+    ],
+)
+def test_a_source_that_lies_of_what_it_has_is_left_out(
+    tmp_path: Path, replies: list[bytes]
+) -> None:
+    alice, bob, mallory = Holder(tmp_path / "a"), Holder(tmp_path / "b"), Liar(replying(*replies))
+    data = content(2.5)
+
+    async def story() -> None:
+        async with running(alice, bob, mallory):
+            blob = alice.put(data)
+            assert await bob.get(from_(blob, mallory, alice)) == data
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        framed(Chunk(1, MIB)) + bytes(MIB),
+        framed(Chunk(0, 5)) + bytes(5),
+        framed(Opened()),
+        framed(Refused("changed my mind")),
+        framed(Chunk(0, MIB)) + bytes(MIB),
+    ],
+)
+def test_a_source_that_answers_what_was_not_asked_is_left_out(
+    tmp_path: Path, answer: bytes
+) -> None:
+    alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b")
+    data = content(2.5)
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    block = alice.store._read_manifest(alice.store.put(path).cid)
+    mallory = Liar(replying(framed(Opened(block)), answer))
+
+    async def story() -> None:
+        async with running(alice, bob, mallory):
+            blob = alice.put(data)
+            assert await bob.get(from_(blob, mallory, alice)) == data
+
+    run(story)
+
+
+def test_a_source_that_says_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "STALL_S", 1.0)
+    alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b")
+    mute, data = Liar(replying()), content(2.5)
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    block = alice.store._read_manifest(alice.store.put(path).cid)
+    stuck = Liar(replying(framed(Opened(block))))
+
+    async def story() -> None:
+        async with running(alice, bob, mute, stuck):
+            blob = alice.put(data)
+            assert await bob.get(from_(blob, mute, alice)) == data
+            assert await bob.get(from_(blob, stuck, alice), "again") == data
+
+    run(story)
+
+
+def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_channel, "WRITE_STALL_S", 1.0)
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(8))
+            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            stream = DataStream(channel, blob)
+            assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
+            for index in range(8):
+                await channel.write(encode_frame(messages.pack(Want(index))))
+            await until(lambda: alice.exchange.server._in_memory.borrowed_tokens == 1)
+            await until(lambda: channel.broken is not None)
+            assert alice.exchange.server._in_memory.borrowed_tokens == 0
+            assert await bob.ask(alice, b"still there") == b"re:still there"
+
+    run(story)
+
+
+def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(0.1))
+            opened: list[Channel] = []
+            for _ in range(MAX_DATA_STREAMS):
+                channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+                answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+                assert isinstance(answer, Opened)
+                opened.append(channel)
+            with pytest.raises((IOException, Unreachable)):
+                await _begin_one_more(bob, alice, blob)
+            opened[0].abort("enough")
+            assert len(await bob.get(blob)) == blob.size_bytes
+
+    run(story)
+
+
+async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
+    channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+    await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [Want(0)],
+        [Open(b"", Cid(0x55, bytes(32))), Want(0)],
+        "a want past the end",
+        "an open amid it",
+        "junk",
+    ],
+)
+def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
+    tmp_path: Path, frames: list[messages.Request] | str
+) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(0.1))
+            opening = Open(bob.network.grant, blob.cid)
+            said: list[bytes] = {
+                "a want past the end": [messages.pack(opening), messages.pack(Want(1))],
+                "an open amid it": [messages.pack(opening), messages.pack(opening)],
+                "junk": [b"\xff"],
+            }.get(str(frames)) or [messages.pack(each) for each in frames]  # type: ignore[arg-type]
+            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            for frame in said:
+                await channel.write(encode_frame(frame))
+            await until(lambda: channel.broken is not None or channel._finished_there)
+            # And nothing else: its leases live on other streams.
+            assert await bob.ask(alice, b"hello") == b"re:hello"
+            assert alice.gone == bob.gone == []
+            assert len(await bob.get(blob)) == blob.size_bytes
+
+    run(story)
+
+
+def test_one_that_opens_a_stream_and_says_nothing_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_data, "OPEN_S", 0.3)
+    monkeypatch.setattr(net_data, "IDLE_S", 0.3)
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(0.1))
+            silent = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            idle = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            await DataStream(idle, blob).begin(bob.network.grant, manifest=True)
+            await until(lambda: silent.broken is not None and idle.broken is not None)
+
+    run(story)
+
+
+# -- beside other traffic -------------------------------------------------------------------------
+
+
+def test_what_else_is_said_does_not_wait_for_the_data(tmp_path: Path) -> None:
+    """Requests that each take 1 ms without it take a few tens of it beside a transfer."""
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    waits: list[float] = []
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(96))
+            async with trio.open_nursery() as nursery:
+
+                async def talk() -> None:
+                    while True:
+                        began_s = trio.current_time()
+                        await bob.ask(alice, b"how are you")
+                        waits.append(trio.current_time() - began_s)
+                        await trio.sleep(0.01)
+
+                nursery.start_soon(talk)
+                await bob.get(blob)
+                nursery.cancel_scope.cancel()
+
+    run(story, 30)
+    assert len(waits) > 3
+    assert sorted(waits)[len(waits) // 2] < 0.25
+
+
+def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None:
+    """Alice's data waits for Bob, who reads none; what she says besides arrives at once."""
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(8))
+            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+            for index in range(8):
+                await channel.write(encode_frame(messages.pack(Want(index))))
+            await until(lambda: alice.sent_bytes >= MIB)
+            for _ in range(20):
+                assert await bob.ask(alice, b"hello", timeout_s=2) == b"re:hello"
+            channel.abort("enough")
+
+    run(story)
+
+
+# -- the cache ------------------------------------------------------------------------------------
+
+
+def test_the_cache_keeps_to_its_limit_and_the_least_lately_used_goes(tmp_path: Path) -> None:
+    alice = Holder(tmp_path / "alice")
+    bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            first, second, third = (alice.put(content(1.5), name) for name in "abc")
+            await bob.fetch(first)
+            await bob.fetch(second)
+            with bob.store.pinned(first.cid):  # used again
+                pass
+            await bob.fetch(third)
+            held = [bob.store.holds(each.cid) for each in (first, second, third)]
+            assert held == [True, False, True]
+            assert bob.store.used_bytes <= 4 * MIB
+            on_disk = sum(path.stat().st_size for path in (bob.folder / "blobs").iterdir())
+            assert on_disk <= 4 * MIB + 1024
+
+    run(story)
+
+
+def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
+    alice = Holder(tmp_path / "alice")
+    bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            with pytest.raises(NoRoom, match=r"5MiB do not fit into this machine's cache of 4MiB"):
+                await bob.fetch(alice.put(content(5)))
+            used, wanted = alice.put(content(3), "used"), alice.put(content(2), "wanted")
+            with bob.store.pinned(used.cid):
+                await bob.exchange.fetch(used)
+                with pytest.raises(NoRoom, match="in use"):
+                    await bob.fetch(wanted)
+            await bob.fetch(wanted)
+            assert not bob.store.holds(used.cid)
+
+    run(story)
+
+
+def test_an_output_is_kept_for_whoever_fetches_it(tmp_path: Path) -> None:
+    alice = Holder(tmp_path / "alice", limit_bytes=4 * MIB)
+    bob = Holder(tmp_path / "bob")
+    data = content(3)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            made = alice.folder / "made"
+            made.write_bytes(data)
+            file = os.open(made, os.O_RDONLY)
+            blob = await alice.exchange.keep(file, made)
+            os.close(file)
+            assert not made.exists()
+            assert blob.sources == (alice.contact,)
+            # It is not evicted for an input of another task.
+            with pytest.raises(NoRoom, match="in use"):
+                await alice.fetch(bob.put(content(2)))
+            assert await bob.get(blob) == data
+
+    run(story)
+
+
+def test_a_copy_is_a_file_of_its_own_that_may_only_be_read_and_executed(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(2)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(data)
+            copy, again = tmp_path / "copy", tmp_path / "again"
+            await bob.exchange.copies([(copy, blob)])
+            assert copy.stat().st_mode & 0o777 == 0o500
+            # Whoever owns it can change that, and must not change what others will get.
+            copy.chmod(0o700)
+            copy.write_bytes(b"spoilt")
+            await bob.exchange.copies([(again, blob)])
+            assert again.read_bytes() == data
+
+    run(story)
+
+
+def test_what_was_damaged_on_disk_in_an_earlier_life_is_not_used(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(2)
+
+    async def first() -> None:
+        async with running(alice, bob):
+            await bob.fetch(alice.put(data))
+
+    run(first)
+    (whole,) = (path for path in (tmp_path / "bob/blobs").iterdir() if "." not in path.name)
+    whole.chmod(0o600)
+    with whole.open("r+b") as file:
+        file.write(b"?")
+    again, bob_again = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def second() -> None:
+        async with running(again, bob_again):
+            blob = again.put(data)
+            with pytest.raises(LocalError, match="damaged"):
+                await bob_again.exchange.copies([(tmp_path / "copy", blob)])
+            await bob_again.exchange.copies([(tmp_path / "copy", blob)])
+            assert (tmp_path / "copy").read_bytes() == data
+
+    run(second)
+
+
+def test_a_store_that_finds_what_is_not_its_own_removes_it(tmp_path: Path) -> None:
+    alice = Holder(tmp_path / "alice")
+    blob = alice.store.put(_file(tmp_path / "f", b"content"))
+    folder = tmp_path / "alice" / "blobs"
+    (folder / "junk").write_bytes(b"?")
+    (folder / f"{blob.cid}.odd").write_bytes(b"?")
+    other = Cid(0x55, digest_of(b"other"))
+    (folder / f"{other}.put").write_bytes(b"{}")
+    again = BlobStore(folder)
+    again.load()
+    assert {path.name for path in folder.iterdir()} == {f"{blob.cid}.put"}
+    content_ = again.content(blob.cid)
+    assert content_ is not None
+    with content_:
+        assert bytes(content_.read(0, memoryview(bytearray(MIB))) or b"") == b"content"
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe"])
+def test_what_is_no_plain_file_cannot_be_put(tmp_path: Path, kind: str) -> None:
+    alice = Holder(tmp_path / "alice")
+    path = tmp_path / "thing"
+    if kind == "folder":
+        path.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(LocalError, match="thing"):
+        alice.store.put(path)
+
+
+def _file(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_the_error_of_a_full_disk_names_it(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(2))
+            with pytest.raises(LocalError, match="cannot be kept"):
+                await bob.exchange.download(blob, tmp_path / "no such folder" / "got")
+
+    run(story)

@@ -1,0 +1,150 @@
+"""A worker that is stopped cannot end its tasks: their supervisors do, once no lease can live."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
+from formation_p2p.negotiation.lessor import LEASE_S
+from tests.host.drivers_world import alive
+
+# A node of one task, whose leases live for no longer than a second.
+NODE = """
+import sys, time
+from pathlib import Path
+import trio
+import formation_p2p.host.drivers.supervised as supervised
+from formation_p2p.host.drivers.heartbeat import Heartbeat
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.workload.process import ProcessSpec
+from tests.host.drivers_world import Recorder, an_execution, bare_machine
+
+supervised.SILENCE_S = 1.0 + 1.0
+beats = sys.argv[2] == "beats"
+machine = Machine.found(Path(sys.argv[1]), "required") if sys.argv[3] == "bwrap" else bare_machine()
+show = lambda data: print(data.decode(), end="", flush=True)
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        if beats:
+            nursery.start_soon(Heartbeat.of_this_process().run)
+        argv = ("sh", "-c", "echo begun; exec sleep 987")
+        payload = ProcessSpec(argv).encode()
+        async with an_execution(Path(sys.argv[1]), payload, timeout_s=None) as execution:
+            print(await ProcessDriver(machine).run(execution, Recorder(show)))
+
+trio.run(main)
+"""
+
+
+class Node:
+    def __init__(self, root: Path, *, beats: bool, around: str = "") -> None:
+        how = "beats" if beats else "does not"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NODE, str(root), how, around],
+            stdout=subprocess.PIPE,
+            cwd=Path.cwd(),
+            start_new_session=True,
+        )
+        try:
+            self.task = self._task()
+        except BaseException:
+            self.close()
+            raise
+
+    def _task(self) -> int:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"begun\n"
+        until_s = time.monotonic() + 5.0
+        while time.monotonic() < until_s:  # sh has still to become it
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            pids = [each.pid for each in family if each.cmdline() == ["sleep", "987"]]
+            if pids:
+                return pids[0]
+        raise AssertionError("the task did not begin")
+
+    def tell(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def close(self) -> None:
+        self.tell(signal.SIGKILL)
+        self.process.communicate()
+
+
+def dead_within(pid: int, seconds: float) -> bool:
+    until_s = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+@pytest.mark.parametrize("around", ["", "bwrap"])
+def test_the_tasks_of_a_node_that_is_stopped_end_once_its_leases_have(
+    tmp_path: Path, around: str
+) -> None:
+    if around and shutil.which(around) is None:
+        pytest.skip("bubblewrap is not installed")
+    node = Node(tmp_path, beats=True, around=around)
+    try:
+        assert not dead_within(node.task, 2.5)  # while it beats, nothing happens
+        node.tell(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        assert dead_within(node.task, 5.0)
+        assert time.monotonic() - stopped_s > 1.0  # and its leases may have lived that long
+        node.tell(signal.SIGCONT)
+        assert node.process.stdout is not None
+        assert b"ended by SIGKILL" in node.process.stdout.readline()
+    finally:
+        node.close()
+
+
+def test_a_node_that_never_promised_to_beat_is_not_missed(tmp_path: Path) -> None:
+    node = Node(tmp_path, beats=False)
+    try:
+        node.tell(signal.SIGSTOP)
+        assert not dead_within(node.task, 3.0)
+    finally:
+        node.close()
+    assert dead_within(node.task, 3.0)
+
+
+def test_silence_is_longer_than_any_lease_lives() -> None:
+    assert SILENCE_S >= LEASE_S + BEAT_S
+
+
+def test_the_beat_is_read_and_not_written_and_ends_with_the_last_who_beats() -> None:
+    heartbeat = Heartbeat()
+    reader = heartbeat.open()
+
+    def beat_ns() -> int:
+        return int.from_bytes(os.pread(reader, 8, 0), "little")
+
+    async def story() -> None:
+        assert beat_ns() == 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heartbeat.run)
+            with trio.CancelScope() as second:
+                async with trio.open_nursery() as inner:
+                    inner.start_soon(heartbeat.run)
+                    await trio.sleep(0.01)
+                    assert abs(beat_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) < 10**9
+                    second.cancel()
+            assert beat_ns() > 0
+            nursery.cancel_scope.cancel()
+        assert beat_ns() == 0
+
+    trio.run(story)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pwrite(reader, b"\xff" * 8, 0)
+    os.close(reader)

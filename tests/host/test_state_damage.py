@@ -1,0 +1,259 @@
+"""A file that is damaged, older, newer or cut short: a clear error, or what was written."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.dispatch.job_events import JobEvent
+from formation_p2p.errors import StateError
+from formation_p2p.host import state_file
+from formation_p2p.host.state import State, peek
+from formation_p2p.workload.task import Job
+from tests.host.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
+
+Story = tuple[Job | None, list[JobEvent]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def filled(path: Path) -> dict[str, Story]:
+    """A state with small and large things in it; and what it says."""
+    state = State(path)
+    state.load(ALICE)
+    ended, waiting = job_of(60, shared=b"s" * 9_000), job_of(20, "b" * 16, size=12_000)
+    for job in (ended, waiting):
+        state.save_job(job)
+    state.write(all_done(ended))
+    state.write(
+        [hold(), *told(waiting, placed(waiting, 0), placed(waiting, 1), succeeded(waiting, 0))]
+    )
+    stories = all_that_it_says(state)
+    state.close()
+    return stories
+
+
+def all_that_it_says(state: State) -> dict[str, Story]:
+    state.load(ALICE)
+    return {
+        each.job_id: (state.job(each.job_id), list(state.history(each.job_id)))
+        for each in state.summaries()
+    }
+
+
+def said_or_refused(path: Path) -> dict[str, Story] | None:
+    """What it says; None where it says that it is damaged, and is left as it was."""
+    before = path.read_bytes()
+    refusal = ""
+    try:
+        state = State(path)
+    except StateError as error:
+        refusal = str(error)
+        unchanged = path.read_bytes() == before
+    else:
+        unchanged = True
+        with closing(state):
+            try:
+                return all_that_it_says(state)
+            except StateError as error:
+                refusal = str(error)
+    assert str(path) in refusal
+    assert "\n" not in refusal
+    assert unchanged, "it was changed, though it was refused"
+    return None
+
+
+def test_whichever_page_is_overwritten_nothing_false_is_said(path: Path) -> None:
+    stories = filled(path)
+    rng = random.Random(1)
+    whole = path.read_bytes()
+    refused = 0
+    pages = len(whole) // 4096
+    for page in range(pages):
+        damaged = bytearray(whole)
+        damaged[page * 4096 : (page + 1) * 4096] = rng.randbytes(4096)
+        path.write_bytes(damaged)
+        said = said_or_refused(path)
+        assert said in (None, stories), f"page {page} of {pages}"
+        refused += said is None
+    assert refused > pages * 0.9  # a page that nothing is in may be anything
+    path.write_bytes(whole)
+    assert said_or_refused(path) == stories
+
+
+def test_cut_short_anywhere_it_is_refused(path: Path) -> None:
+    filled(path)
+    whole = path.read_bytes()
+    for length in (0, 1, 50, 100, 4095, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert said_or_refused(path) is None, f"{length} of {len(whole)} bytes"
+
+
+def test_what_never_was_a_state_is_refused_and_stays(path: Path) -> None:
+    rng = random.Random(2)
+    for content in (rng.randbytes(100_000), bytes(8192), b"SQLite format 3\x00" + bytes(9000)):
+        path.write_bytes(content)
+        path.chmod(0o600)
+        assert said_or_refused(path) is None
+        with pytest.raises(StateError):
+            peek(path)
+        assert path.read_bytes() == content
+
+
+def test_the_error_says_what_to_do(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[:10_000])
+    with pytest.raises(StateError, match=r"jobs\.db.*damaged.*move it away.*\.recover"):
+        State(path)
+
+
+def test_another_programs_database_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE photos (name TEXT)")
+        db.commit()
+    path.chmod(0o600)
+    with pytest.raises(StateError, match="no state of formation's"):
+        State(path)
+
+
+def test_damage_that_is_met_only_later_is_an_error_too(path: Path) -> None:
+    """As when the disk fails while the state is open."""
+    filled(path)
+    state = State(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    with pytest.raises(StateError, match="damaged"):
+        list(state.history("b" * 16))
+    state.close()
+
+
+def test_a_check_that_takes_too_long_is_left_off(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stories = filled(path)
+    monkeypatch.setattr(state_file, "CHECK_S", -1.0)
+    monkeypatch.setattr(state_file, "_OPCODES_BETWEEN_LOOKS", 10)
+    caplog.set_level("INFO")
+    assert said_or_refused(path) == stories
+    assert "without having been checked whole" in caplog.text
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+# What the first release wrote. Never changed: it is what is out there.
+VERSION_1 = """
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+PRAGMA application_id = 0x666F726D;
+CREATE TABLE owner (peer_id TEXT NOT NULL);
+CREATE TABLE jobs (number INTEGER PRIMARY KEY, job_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+    priority INTEGER NOT NULL, speculate INTEGER NOT NULL, deadline_s REAL, max_price_micro INTEGER,
+    submitted_unix_s REAL NOT NULL, ended_unix_s REAL);
+CREATE TABLE parts (job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    number INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (job, number));
+CREATE TABLE tasks (number INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, task_id TEXT NOT NULL,
+    label TEXT NOT NULL, needs INTEGER NOT NULL, shared INTEGER NOT NULL, payload BLOB NOT NULL,
+    timeout_s REAL, max_attempts INTEGER NOT NULL, UNIQUE (job, task_id));
+CREATE TABLE attempts (number INTEGER PRIMARY KEY,
+    task INTEGER NOT NULL REFERENCES tasks ON DELETE CASCADE, attempt_id TEXT NOT NULL,
+    worker TEXT NOT NULL, lease_id TEXT NOT NULL, open_on TEXT, nearest INTEGER NOT NULL,
+    failed INTEGER, why TEXT, lost INTEGER, UNIQUE (task, attempt_id));
+CREATE TABLE results (task INTEGER PRIMARY KEY REFERENCES tasks ON DELETE CASCADE,
+    ended TEXT NOT NULL, worker TEXT, result BLOB NOT NULL, ran_ms INTEGER NOT NULL, kind TEXT,
+    told BLOB NOT NULL);
+CREATE TABLE leases (lessor TEXT NOT NULL, lease_id TEXT NOT NULL, addresses BLOB NOT NULL,
+    needs BLOB NOT NULL, priority INTEGER NOT NULL, fence INTEGER NOT NULL,
+    device_ids BLOB NOT NULL, PRIMARY KEY (lessor, lease_id)) WITHOUT ROWID;
+INSERT INTO owner VALUES ('12D3KooWAlice');
+INSERT INTO jobs VALUES (1, 'aaaaaaaaaaaaaaaa', 'an old job', 3, 0, NULL, NULL, 1790000000.5, NULL);
+INSERT INTO parts VALUES (1, 0, x'8b1903e81a200000000000000000801903e8806770726f63657373');
+INSERT INTO parts VALUES (1, 1, x'');
+INSERT INTO tasks VALUES (1, 1, 'aaaaaaaaaaaaaaaa/0', 'first', 0, 1, x'01', NULL, 3);
+INSERT INTO tasks VALUES (2, 1, 'aaaaaaaaaaaaaaaa/1', 'second', 0, 1, x'02', 2.5, 1);
+INSERT INTO attempts
+    VALUES (1, 1, 'aaaaaaaaaaaaaaaa/0#1', '12D3KooWBob', 'l', 'l', 1, NULL, NULL, NULL);
+INSERT INTO results VALUES (1, 'succeeded', '12D3KooWBob', x'ff', 7, NULL, x'');
+PRAGMA user_version = 1;
+"""
+
+
+def version_1(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(VERSION_1)
+    path.chmod(0o600)
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_a_state_of_the_first_release_is_taken_over(path: Path) -> None:
+    version_1(path)
+    state = State(path)
+    ((saved,), _) = state.load(ALICE)
+    assert [(task.label, task.payload) for task in saved.job.tasks] == [
+        ("first", b"\x01"),
+        ("second", b"\x02"),
+    ]
+    assert saved.job.tasks[1].timeout_s == 2.5
+    assert [each.task_id for each in saved.begun] == ["aaaaaaaaaaaaaaaa/0"]
+    state.write(all_done(saved.job))
+    (summary,) = state.summaries()
+    assert (summary.ended.succeeded, summary.ended_unix_s is None) == (2, False)
+    state.close()
+    assert version_of(path) == len(state_file.MIGRATIONS)
+
+
+def test_the_tables_of_a_new_state_are_those_of_an_old_one_brought_up(
+    path: Path, tmp_path: Path
+) -> None:
+    version_1(path)
+    State(path).close()
+    State(tmp_path / "new.db").close()
+
+    def tables(of: Path) -> list[str]:
+        with closing(sqlite3.connect(of)) as db:
+            rows = db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
+            return ["".join(sql.split()) for (sql,) in rows]
+
+    assert tables(path) == tables(tmp_path / "new.db")
+
+
+def test_a_step_that_fails_leaves_the_version_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE jobs ADD COLUMN colour TEXT")
+
+    def second(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE jobs ADD COLUMN shape TEXT")
+        db.execute("ALTER TABLE nowhere ADD COLUMN shape TEXT")
+
+    version_1(path)
+    known = state_file.MIGRATIONS
+    monkeypatch.setattr(state_file, "MIGRATIONS", (*known, first, second))
+    with pytest.raises(StateError, match="no such table"):
+        State(path)
+    assert version_of(path) == len(known) + 1
+    monkeypatch.setattr(state_file, "MIGRATIONS", (*known, first))
+    state = State(path)
+    assert len(state.load(ALICE)[0]) == 1
+    state.close()
+
+
+def test_a_newer_state_than_ours_is_refused_and_left_as_it_is(path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StateError, match="version 99, and this release knows"):
+        State(path)
+    assert version_of(path) == 99

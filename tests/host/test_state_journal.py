@@ -1,0 +1,449 @@
+"""What is told is stored first and done afterwards, in order; on a disk that fails, not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    TaskBegan,
+    TaskPrinted,
+    Tell,
+)
+from formation_p2p.effects import Effect
+from formation_p2p.errors import StateError
+from formation_p2p.host import journal as journal_module
+from formation_p2p.host.journal import Journal
+from formation_p2p.host.state import Retention, State
+from formation_p2p.negotiation.messages import ResultAck
+from formation_p2p.negotiation.session import Send
+from formation_p2p.workload.task import Job
+from tests.host.state_world import (
+    ALICE,
+    BOB,
+    BOBS,
+    all_done,
+    hold,
+    job_of,
+    let_go,
+    placed,
+    succeeded,
+    told,
+)
+
+# No story here takes a second, unless a disk fails in it.
+STORY_S = 20.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def ack(job: Job, *tasks: int) -> Send:
+    ids = tuple(f"{job.tasks[n].task_id}#1" for n in tasks)
+    return Send(BOBS, ResultAck("lease", ids), cause="test")
+
+
+def printed(job: Job, n: int = 0) -> Tell:
+    return told(job, TaskPrinted(job.tasks[n].task_id, False, b"x"))[0]
+
+
+class Disk(State):
+    """One that can be held up, and that fails as often as it is told to."""
+
+    def __init__(self, path: Path, retention: Retention | None = None) -> None:
+        super().__init__(path, retention)
+        self.batches: list[list[Effect]] = []
+        self.broken = False
+        self.free = threading.Event()
+        self.free.set()
+
+    def write(self, effects: Iterable[Effect]) -> None:
+        assert self.free.wait(STORY_S)
+        if self.broken:
+            raise StateError(f"{self.path}: the disk is full; make room")
+        batch = list(effects)
+        super().write(batch)
+        self.batches.append(batch)
+
+
+@dataclass
+class Shell:
+    """What of it a journal sees. `stored` is what the disk had when each effect was done."""
+
+    state: State
+    done: list[Effect] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+    failures: list[StateError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.state, self.failures.append)
+
+    def put(self, *effects: Effect) -> None:
+        for effect in effects:
+            self.journal.put(effect, self.perform)
+
+    def perform(self, effect: Effect) -> None:
+        self.done.append(effect)
+        self.stored.append(sum(each.ended.succeeded for each in self.state.summaries()))
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        with trio.fail_after(STORY_S):
+            while not true():  # noqa: ASYNC110 - other threads make it true
+                await trio.sleep(0.005)
+
+    async def until_done(self, count: int) -> None:
+        await self.until(lambda: len(self.done) >= count)
+
+
+@contextlib.contextmanager
+def shell_of(state: State) -> Iterator[Shell]:
+    shell = Shell(state)
+    try:
+        yield shell
+    finally:
+        shell.journal.close()
+        state.close()
+
+
+@pytest.fixture
+def disk(path: Path) -> Disk:
+    return Disk(path)
+
+
+# -- in order, and stored first --------------------------------------------------------------------
+
+
+async def in_order(disk: Disk) -> None:
+    job = job_of(3)
+    disk.save_job(job)
+    effects: list[Effect] = [
+        hold(),
+        *told(job, placed(job, 0), TaskBegan(job.tasks[0].task_id, BOB)),
+        printed(job),
+        *told(job, succeeded(job, 0)),
+        ack(job, 0),
+        let_go(),
+    ]
+    with shell_of(disk) as shell:
+        shell.put(*effects)
+        await shell.until_done(len(effects))
+        assert shell.done == effects
+        # Whoever hears of the result, or forgets it, does so when it is on the disk.
+        assert shell.stored[effects.index(ack(job, 0)) - 1] == 1
+        assert shell.failures == []
+
+
+def test_all_is_done_in_its_order_and_stored_before(disk: Disk) -> None:
+    trio.run(in_order, disk)
+
+
+async def nothing_to_store(disk: Disk) -> None:
+    kept, passing = job_of(2), job_of(2, "b" * 16)
+    disk.save_job(kept)
+    with shell_of(disk) as shell:
+        at_once: list[Effect] = [*all_done(passing), printed(kept), ack(passing, 0, 1)]
+        shell.put(*at_once)
+        assert shell.done == at_once  # without another thread
+        disk.free.clear()
+        shell.put(*told(kept, succeeded(kept, 0)), ack(passing, 1), printed(kept))
+        assert shell.done == at_once  # what comes behind something else waits for that
+        disk.free.set()
+        await shell.until_done(len(at_once) + 3)
+        assert disk.batches[0][0] == told(kept, succeeded(kept, 0))[0]
+
+
+def test_what_needs_no_disk_waits_only_behind_what_does(disk: Disk) -> None:
+    trio.run(nothing_to_store, disk)
+
+
+async def one_transaction(disk: Disk) -> None:
+    job = job_of(1000)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.free.clear()
+        shell.put(*told(job, placed(job, 0)))
+        await trio.sleep(0.02)
+        for n in range(1, 1000):
+            shell.put(*told(job, placed(job, n)))
+        disk.free.set()
+        await shell.until_done(1000)
+        assert [len(batch) for batch in disk.batches] in ([1, 999], [1000])
+
+
+def test_what_gathers_while_the_disk_is_busy_is_stored_at_once(disk: Disk) -> None:
+    trio.run(one_transaction, disk)
+
+
+async def one_fault(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    job = job_of(2)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+
+        def fail(effect: Effect) -> None:
+            raise RuntimeError("a fault of ours")
+
+        disk.free.clear()
+        shell.journal.put(told(job, succeeded(job, 0))[0], fail)
+        shell.put(*told(job, succeeded(job, 1)))
+        disk.free.set()
+        await shell.until_done(1)
+        assert "please report this" in caplog.text
+
+
+def test_a_fault_with_one_effect_keeps_no_other_from_being_done(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    trio.run(one_fault, disk, caplog)
+
+
+async def retention(path: Path) -> None:
+    disk = Disk(path, Retention(jobs=1))
+    with shell_of(disk) as shell:
+        for n in range(4):
+            job = job_of(1, f"{n:016d}")
+            disk.save_job(job)
+            shell.put(*all_done(job))
+            await shell.until_done(3 * (n + 1))
+        await shell.until(lambda: len(disk.summaries()) == 1)
+
+
+def test_what_is_old_is_deleted_when_a_job_has_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "PRUNE_EVERY_S", 0.05)
+    trio.run(retention, path)
+
+
+# -- a disk that fails -----------------------------------------------------------------------------
+
+
+async def full(disk: Disk) -> None:
+    job = job_of(4)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.broken = True
+        effects: list[Effect] = [*told(job, succeeded(job, 0)), ack(job, 0), printed(job)]
+        shell.put(*effects)
+        await shell.until(lambda: bool(shell.failures))
+        shell.put(*told(job, succeeded(job, 1)), ack(job, 1))
+        await trio.sleep(0.1)
+        assert shell.done == []  # no worker forgets a result, nobody is told of one
+        assert len(shell.failures) == 1  # told once, however often it is tried
+        disk.broken = False
+        await shell.until_done(5)
+        assert shell.done[:3] == effects
+        assert shell.stored == [1, 1, 1, 2, 2] or shell.stored == [2] * 5
+        disk.broken = True
+        shell.put(*told(job, succeeded(job, 2)))
+        await shell.until(lambda: len(shell.failures) == 2)  # again, since it had gone well
+        disk.broken = False
+        await shell.until_done(6)
+
+
+def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.02)
+    trio.run(full, disk)
+    assert "tried again until it can be written" in caplog.text
+    assert "can be written again" in caplog.text
+
+
+async def flood(disk: Disk) -> None:
+    job = job_of(1)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.free.clear()
+        shell.put(*told(job, placed(job, 0)), *(printed(job) for _ in range(50)))
+        disk.free.set()
+        await shell.until_done(11)
+        await trio.sleep(0.05)
+        assert len(shell.done) == 11
+
+
+def test_output_that_waits_is_bounded(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "MAX_OUTPUT", 10)
+    trio.run(flood, disk)
+
+
+async def overflow(disk: Disk) -> None:
+    job = job_of(100)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.free.clear()
+        for n in range(100):
+            shell.put(*told(job, placed(job, n)))
+        (error,) = shell.failures
+        assert "formation resume" in str(error)
+        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        disk.free.set()
+        await trio.sleep(0.05)
+        assert ack(job, 0) not in shell.done
+
+
+def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "MAX_WAITING", 20)
+    trio.run(overflow, disk)
+
+
+# -- how a life ends -------------------------------------------------------------------------------
+
+
+async def leave(disk: Disk) -> None:
+    job = job_of(3)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.free.clear()
+        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        closing = threading.Thread(target=shell.journal.close)
+        closing.start()
+        await shell.until(lambda: shell.journal._closed)
+        late = told(job, succeeded(job, 1), JobEnded(1, 0, 0, 2))
+        shell.put(*late, ack(job, 1), hold(), let_go())
+        assert shell.done == late  # heard by nobody any more, and acknowledged by nobody
+        disk.free.set()
+        await trio.to_thread.run_sync(closing.join)
+        await shell.until_done(4)
+        assert shell.done[2:] == [*told(job, succeeded(job, 0)), ack(job, 0)]
+        (summary,) = disk.summaries()
+        assert (summary.ended.succeeded, summary.ended_unix_s) == (1, None)
+
+
+def test_leaving_stores_what_was_told_and_nothing_that_is_told_later(disk: Disk) -> None:
+    trio.run(leave, disk)
+
+
+async def leave_full(disk: Disk) -> None:
+    job = job_of(1)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.broken = True
+        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        await shell.until(lambda: bool(shell.failures))
+        with trio.fail_after(2):
+            await trio.to_thread.run_sync(shell.journal.close)
+        assert shell.done == []
+
+
+def test_leaving_does_not_wait_for_a_disk_that_fails(disk: Disk) -> None:
+    trio.run(leave_full, disk)
+
+
+async def life(shell: Shell, job: Job, first: bool) -> None:
+    if first:
+        shell.put(*told(job, succeeded(job, 0)))
+        await shell.until(lambda: bool(shell.failures))
+        shell.put(*told(job, succeeded(job, 1)))
+    else:
+        shell.journal.begin_life()
+        shell.put(printed(job))
+        assert shell.done == [printed(job)]  # nothing is in its way
+        shell.put(*told(job, succeeded(job, 2)))
+        await shell.until_done(2)
+
+
+def test_a_new_shell_is_not_kept_waiting_by_what_the_last_one_left(disk: Disk) -> None:
+    job = job_of(3)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.broken = True
+        trio.run(life, shell, job, True)
+        disk.broken = False
+        trio.run(life, shell, job, False)
+        assert shell.done[1:] == told(job, succeeded(job, 2))
+        assert list(disk.history(job.job_id)) == [succeeded(job, 2)]
+
+
+# -- for real --------------------------------------------------------------------------------------
+
+
+@dataclass
+class SmallDisk:
+    folder: Path
+    make_room: Callable[[], None]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A file system of 1 MiB, or where none can be mounted, a limit to the size of files."""
+    mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "formation-test", str(tmp_path))
+    mounted = os.geteuid() == 0 and subprocess.run(mount, check=False, timeout=10).returncode == 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def make_room() -> None:
+        if mounted:
+            bigger = ("mount", "-o", "remount,size=64m", str(tmp_path))
+            subprocess.run(bigger, check=True, timeout=10)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    if not mounted:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, hard))
+    try:
+        yield SmallDisk(tmp_path, make_room)
+    finally:
+        if mounted:
+            subprocess.run(("umount", "-l", str(tmp_path)), check=True, timeout=10)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_job_for_which_there_is_no_room_is_refused_and_others_stay(small_disk: SmallDisk) -> None:
+    state = State(small_disk.folder / "jobs.db")
+    kept = job_of(10)
+    state.save_job(kept)
+    large = job_of(100, "b" * 16, size=50_000)
+    with pytest.raises(StateError, match=r"jobs\.db.*make room"):
+        state.save_job(large)
+    assert not state.is_under_way(large.job_id)
+    state.write(told(kept, placed(kept, 0), succeeded(kept, 0)))  # there is room for little things
+    small_disk.make_room()
+    state.save_job(large)
+    state.close()
+    state = State(state.path)
+    jobs, _ = state.load(ALICE)
+    assert [saved.job for saved in jobs] == [kept, large]
+    state.close()
+
+
+async def fill(small_disk: SmallDisk) -> None:
+    state = State(small_disk.folder / "jobs.db")
+    job = job_of(200)
+    state.save_job(job)
+    with shell_of(state) as shell:
+        for n in range(200):
+            shell.put(*told(job, placed(job, n), succeeded(job, n, b"r" * 20_000)), ack(job, n))
+            await trio.sleep(0.001)
+            if shell.failures:
+                break
+        await shell.until(lambda: bool(shell.failures))
+        assert "make room" in str(shell.failures[0])
+        await trio.sleep(0.05)
+        acknowledged = [effect for effect in shell.done if isinstance(effect, Send)]
+        (summary,) = state.summaries()
+        assert 0 < len(acknowledged) <= summary.ended.succeeded < n + 1
+        small_disk.make_room()
+        await shell.until_done(3 * (n + 1))
+        (summary,) = state.summaries()
+        assert summary.ended.succeeded == n + 1
+
+
+def test_a_disk_that_fills_up_holds_back_what_it_cannot_store(
+    small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+    trio.run(fill, small_disk)

@@ -1,0 +1,124 @@
+"""The disk that the simulator has, and the one that ships, hold the same."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskRecalled,
+    TaskRetried,
+    TaskUnplaceable,
+)
+from formation_p2p.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.effects import Effect
+from formation_p2p.host.state import State
+from formation_p2p.sim.disk import Disk
+from formation_p2p.sim.world import World
+from formation_p2p.workload.outcome import FailureKind
+from tests.host.state_world import ALICE, BOB, hold, job_of, let_go, succeeded, told
+
+Saved = tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]
+
+
+class AtOnce:
+    """A world in which whatever is to happen happens."""
+
+    def after(self, delay_s: float, happen: Callable[..., None], *arguments: Any) -> None:
+        happen(*arguments)
+
+
+def in_order(saved: Saved) -> Saved:
+    """Which task is named first says nothing."""
+    jobs, leases = saved
+    return (
+        tuple(
+            replace(job, begun=tuple(sorted(job.begun, key=lambda task: task.task_id)))
+            for job in jobs
+        ),
+        tuple(
+            sorted(
+                (replace(lease, attempts=tuple(sorted(lease.attempts))) for lease in leases),
+                key=lambda lease: lease.lease_id,
+            )
+        ),
+    )
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Effect]:
+    """What a scheduler may tell of a job of three tasks and two leases, and no more."""
+    job = job_of(3)
+    effects: list[Effect] = []
+    under_way: dict[int, list[TaskPlaced]] = {0: [], 1: [], 2: []}
+    tried = dict.fromkeys(under_way, 0)
+    ended: set[int] = set()
+    for _ in range(draw(st.integers(0, 30))):
+        action = draw(st.sampled_from(("hold", "let go", "place", "retry", "recall", "end")))
+        lease_id = draw(st.sampled_from(("one", "two")))
+        if action == "hold":
+            effects.append(hold(lease_id))
+        elif action == "let go":
+            effects.append(let_go(lease_id))
+        open_tasks = sorted({0, 1, 2} - ended)
+        if not open_tasks or action in ("hold", "let go"):
+            continue
+        task = draw(st.sampled_from(open_tasks))
+        task_id = job.tasks[task].task_id
+        if action == "place":
+            tried[task] += 1
+            placed = TaskPlaced(task_id, f"{task_id}#{tried[task]}", BOB, lease_id, nearest=True)
+            under_way[task].append(placed)
+            effects += told(job, placed)
+        elif action == "end":
+            attempt = Attempt(f"{task_id}#1", BOB, "why", lost=False)
+            ends: tuple[JobEvent, ...] = (
+                succeeded(job, task),
+                TaskGaveUp(task_id, (attempt,), FailureKind.EXIT, b""),
+                TaskUnplaceable(task_id, ()),
+                TaskCancelled(task_id),
+            )
+            ended.add(task)
+            effects += told(job, draw(st.sampled_from(ends)))
+        elif under_way[task]:
+            placed = under_way[task].pop(draw(st.integers(0, len(under_way[task]) - 1)))
+            attempt = Attempt(placed.attempt_id, BOB, "why", lost=draw(st.booleans()))
+            if action == "recall":
+                effects += told(job, TaskRecalled(task_id, placed.attempt_id))
+            else:
+                effects += told(job, TaskRetried(task_id, attempt))
+    if len(ended) == 3 and draw(st.booleans()):
+        effects += told(job, JobEnded(3, 0, 0, 0))
+    return effects
+
+
+@given(lives(), st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_what_the_simulator_loads_is_what_a_state_loads(effects: list[Effect], batch: int) -> None:
+    job = job_of(3)
+    disk = Disk(cast("World", AtOnce()), lambda: 0.0)
+    disk.submit(job)
+    with tempfile.TemporaryDirectory() as folder:
+        state = State(Path(folder) / "jobs.db")
+        try:
+            state.load(ALICE)
+            state.save_job(job)
+            for first in range(0, len(effects), batch):
+                state.write(effects[first : first + batch])
+            for effect in effects:
+                disk.note(effect, lambda effect: None)
+            assert in_order(state.load(ALICE)) == in_order(disk.saved())
+        finally:
+            state.close()

@@ -1,0 +1,120 @@
+"""Streams that carry much, beside those that do not."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+from libp2p.network.stream.exceptions import StreamEOF, StreamReset
+from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
+
+from formation_p2p.host.net_channel import BULK_WINDOW_BYTES, WINDOW_BYTES, Channel
+from formation_p2p.host.net_yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
+from formation_p2p.units import KIB, MIB
+from tests.host.stacks import until
+from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
+
+
+async def a_stream(alice: object, bob: object) -> tuple[Channel, Channel]:
+    here = alice.open()  # type: ignore[attr-defined]
+    return here, await bob.accept()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [0, 1, 64 * KIB, MIB + 7, 6 * MIB])
+def test_a_buffer_is_filled_whole_however_the_bytes_come(size: int) -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            here.send_much()
+            there.take_much()
+            sent = os.urandom(size + 5)
+            buffer = bytearray(size)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(here.write, sent)
+                await there.read_into(memoryview(buffer))
+                assert await read_all(there, 5) == sent[size:]
+            assert bytes(buffer) == sent[:size]
+
+    run(story)
+
+
+def test_a_stream_that_ends_or_breaks_amid_a_buffer_says_so() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            await here.write(b"abc")
+            await here.close()
+            with pytest.raises(StreamEOF):
+                await there.read_into(memoryview(bytearray(4)))
+            here, there = await a_stream(alice, bob)
+            await here.write(b"abc")
+            here.abort("enough")
+            with pytest.raises(StreamReset):
+                await there.read_into(memoryview(bytearray(4)))
+
+    run(story)
+
+
+def test_a_small_frame_overtakes_the_data_that_waits() -> None:
+    """Of a peer that takes nothing, only what the kernel was handed is ahead."""
+
+    async def story() -> None:
+        here, _ = pipes(lockstep_stream_pair)
+        alice = Muxer(here, PEER)  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alice.start)
+            bulk, other = alice.open(), alice.open()
+            bulk.send_much()
+            nursery.start_soon(bulk.write, bytes(WINDOW_BYTES))
+            await wait_all_tasks_blocked()
+            assert alice._bulk_bytes >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
+            await other.write(b"renew my lease")
+            first, second = alice._next_messages()
+            assert first.endswith(b"renew my lease")
+            assert len(second) > 32 * KIB
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_the_end_of_a_stream_does_not_overtake_its_data() -> None:
+    async def story() -> None:
+        async with muxers(lockstep=True) as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            here.send_much()
+            there.take_much()
+            sent = os.urandom(MIB)
+            async with trio.open_nursery() as nursery:
+
+                async def write() -> None:
+                    await here.write(sent)
+                    await here.close()
+
+                nursery.start_soon(write)
+                assert await read_all(there, MIB) == sent
+                with pytest.raises(StreamEOF):
+                    await there.read()
+
+    run(story)
+
+
+def test_a_stream_that_takes_much_has_a_wider_window_and_no_more() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            here.send_much()
+            there.take_much()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(here.write, bytes(2 * BULK_WINDOW_BYTES))
+                await until(lambda: len(there._unread) == BULK_WINDOW_BYTES)
+                # And yet the other streams go on: it may lie unread beside what they may.
+                assert bob._max_unread == MAX_UNREAD_BYTES + BULK_WINDOW_BYTES - WINDOW_BYTES
+                other, other_there = await a_stream(alice, bob)
+                await other.write(b"hello")
+                assert await read_all(other_there, 5) == b"hello"
+                there.abort("enough")
+                await until(lambda: bob._max_unread == MAX_UNREAD_BYTES)
+                nursery.cancel_scope.cancel()
+
+    run(story)
