@@ -61,10 +61,11 @@ class TaskSucceeded:
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
     """An attempt failed or was lost; the task is placed again, elsewhere if it can be, unless a
-    second attempt of it goes on."""
+    second attempt of it goes on. It `counts` where the task may have had a part in that."""
 
     task_id: str
     attempt: Attempt
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

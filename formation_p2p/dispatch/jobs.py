@@ -103,7 +103,8 @@ class Jobs:
     def returned(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
         """Its worker was lost while it waited there behind another, or had to make room for more
         urgent work: that does not count. Returns whether the task is to be placed again."""
-        return self._goes_on(run, Attempt(attempt_id, worker, why, lost=True), final=False)
+        attempt = Attempt(attempt_id, worker, why, lost=True)
+        return self._goes_on(run, attempt, final=False, counts=False)
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""
@@ -126,9 +127,12 @@ class Jobs:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool) -> bool:
+    def _goes_on(
+        self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True
+    ) -> bool:
+        retried = TaskRetried(run.task.task_id, attempt, counts)
         if run.copies:  # another attempt of it is under way, and may yet bring its result
-            self.tell(run.job, TaskRetried(run.task.task_id, attempt))
+            self.tell(run.job, retried)
             return False
         if run.job.cancelled or run.job.overdue:
             self.stopped(run)
@@ -139,7 +143,7 @@ class Jobs:
             self._give_up(run, kind, result)
             return False
         run.move("retry")
-        self.tell(run.job, TaskRetried(run.task.task_id, attempt))
+        self.tell(run.job, retried)
         return True
 
     def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:

@@ -53,7 +53,8 @@ BATCH_BYTES: Final = 256 * KIB
 @dataclass(slots=True)
 class _Run:
     """What goes on under one lease. `under_way` has the size of each payload, and what it shares;
-    `unsent` are the results of the outbox that the owner may not have seen."""
+    `unsent` are the results of the outbox that the owner may not have seen; `began` is the attempt
+    that it was last told to run for long."""
 
     lease: Lease
     parts: Parts = field(default_factory=Parts)
@@ -62,6 +63,7 @@ class _Run:
     outbox: dict[str, Ended] = field(default_factory=dict)
     outbox_bytes: int = 0
     unsent: set[str] = field(default_factory=set)
+    began: str = ""
     paused: bool = False
 
     def has_room_for(self, payload: bytes, shared: bytes) -> bool:
@@ -90,9 +92,13 @@ class Executions:
             run.parts.keep(number, data)
         work: list[Work] = []
         refused: list[Ended] = []
+        effects: list[Effect] = []
+        cause = f"dispatch under {lease.lease_id}"
         for assignment in message.assignments:
             attempt_id = assignment.attempt_id
             if attempt_id in run.under_way or attempt_id in run.outbox:
+                if attempt_id == run.began and attempt_id in run.under_way:
+                    effects.append(_started(run, attempt_id, cause))
                 continue
             shared = run.parts.get(assignment.part) if assignment.part else b""
             if shared is None:
@@ -106,8 +112,6 @@ class Executions:
                 run.load.add(len(assignment.payload), shared)
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
                 work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
-        effects: list[Effect] = []
-        cause = f"dispatch under {lease.lease_id}"
         if work:
             needs = lease.needs
             effects.append(
@@ -164,8 +168,8 @@ class Executions:
         run = self._runs.get(event.lease_id)
         if run is None:
             return []
-        started = TaskStarted(event.lease_id, event.attempt_id)
-        return [Send(run.lease.owner, started, cause="the driver started it")]
+        run.began = event.attempt_id
+        return [_started(run, event.attempt_id, "the driver started it")]
 
     def printed(self, event: ExecutionOutput) -> list[Effect]:
         run = self._runs.get(event.lease_id)
@@ -230,6 +234,10 @@ class Executions:
             Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)
             for batch in _batches(ended)
         ]
+
+
+def _started(run: _Run, attempt_id: str, cause: str) -> Send:
+    return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
 
 
 def _batches(ended: Iterable[Ended]) -> Iterable[tuple[Ended, ...]]:

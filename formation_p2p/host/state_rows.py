@@ -58,6 +58,10 @@ class JobSummary:
 # -- a job -----------------------------------------------------------------------------------------
 
 
+# In `attempts.lost`, beside 0 and 1: lost, and the task had no part in that.
+_UNCOUNTED: Final = 2
+
+
 def insert_job(
     db: sqlite3.Connection, job: Job, encoded: Mapping[Requirements, bytes], unix_s: float
 ) -> int:
@@ -143,7 +147,7 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
         (number,),
     ):
         tried[task_id] = tried.get(task_id, 0) + 1
-        if why is not None:
+        if why is not None and lost != _UNCOUNTED:
             attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
             brought_nothing.setdefault(task_id, []).append(attempt)
     ended = dict(
@@ -226,7 +230,7 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
                 yield TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
                 if why is not None:
                     attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
-                    yield TaskRetried(task_id, attempt)
+                    yield TaskRetried(task_id, attempt, lost != _UNCOUNTED)
                 elif open_on is None:
                     yield TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
@@ -297,7 +301,8 @@ def _placed(job: int, e: TaskPlaced) -> Row:
 
 
 def _retried(job: int, e: TaskRetried) -> Row:
-    return job, e.task_id, e.attempt.attempt_id, _plain(e.attempt.why), e.attempt.lost
+    lost = int(e.attempt.lost) if e.counts else _UNCOUNTED
+    return job, e.task_id, e.attempt.attempt_id, _plain(e.attempt.why), lost
 
 
 def _recalled(job: int, e: TaskRecalled) -> Row:

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING
 from formation_p2p.dispatch.job_events import JobEvent
 from formation_p2p.effects import Contact
 from formation_p2p.identity import Identity
-from formation_p2p.peer.events import CancelJob, Explain, Explained, Leave, Refuse, Submit
+from formation_p2p.peer.events import (
+    CancelJob,
+    Event,
+    Explain,
+    Explained,
+    Leave,
+    Refuse,
+    Submit,
+)
 from formation_p2p.peer.peer import Peer
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.clock import TRUE, Clock
+from formation_p2p.sim.disk import Disk
+from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.liars import Liar
 from formation_p2p.trust.network import Network
 from formation_p2p.workload.task import Job
@@ -27,6 +38,9 @@ class SimNode:
     of those is handed to `heard` as well. Its peer comes into being when it is first needed, and
     so does its `network`, with its grant.
 
+    `life` counts how often it was restarted. While it is `suspended`, what it is told waits in its
+    `inbox`. With a `disk`, what a scheduler's next life needs is written before it is performed.
+
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` whom it was ever connected to, where connections are not
     kept.
@@ -38,7 +52,7 @@ class SimNode:
     identity: Identity
     contact: Contact
     gates: tuple[Contact, ...]
-    born: Callable[[], Peer | Liar] = field(repr=False)
+    born: Callable[[int], Peer | Liar] = field(repr=False)
     network: Callable[[], Network] = field(repr=False)
     site: int = 0
     side: int = 0
@@ -49,18 +63,31 @@ class SimNode:
     refused: list[Refuse] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
-    running: dict[tuple[str, str], int] = field(default_factory=dict)
     messages: Counter[str] = field(default_factory=Counter)
     tick_s: float = float("inf")
     awake: bool = False
     serves_dht: bool = False
     asked: set[str] = field(default_factory=set)
+    clock: Clock = TRUE
+    life: int = 0
+    suspended: bool = False
+    inbox: list[Event] = field(default_factory=list)
+    disk: Disk | None = None
+    executor: Executor = field(init=False, repr=False)
     _peer: Peer | Liar | None = None
+
+    def __post_init__(self) -> None:
+        self._boot()
+
+    @property
+    def running(self) -> dict[tuple[str, str], Running]:
+        """What runs on it now, by lease and attempt."""
+        return self.executor.running
 
     @property
     def peer(self) -> Peer | Liar:
         if self._peer is None:
-            self._peer = self.born()
+            self._peer = self.born(self.life)
         return self._peer
 
     @property
@@ -83,3 +110,15 @@ class SimNode:
     def forget(self) -> None:
         """Give back the memory of one that is gone for good."""
         self._peer = None
+
+    def begin_again(self) -> None:
+        """The next life: of the last one only what is on the disk is left."""
+        self.life += 1
+        self.alive, self.silent, self.left, self.suspended = True, False, False, False
+        self.awake, self.serves_dht, self.tick_s = False, False, float("inf")
+        self.inbox.clear()
+        self.forget()
+        self._boot()
+
+    def _boot(self) -> None:
+        self.executor = Executor(self.world, lambda event: self.world.tell(self, event))

@@ -21,8 +21,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final, NamedTuple
+from functools import cache, partial
+from typing import Any, Final
 
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.reachability import VOTERS, Reach
@@ -30,47 +30,45 @@ from formation_p2p.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
 from formation_p2p.dht.rpc import (
     Advertise,
     Answer,
-    Answered,
     Ask,
-    Asked,
-    AskFailed,
     DialBack,
     DialledBack,
     DialledBy,
     Met,
 )
 from formation_p2p.discovery.terms import Terms
-from formation_p2p.dispatch.job_events import Tell
+from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.execution.effects import Execute, ExecutionEnded, ExecutionStarted, Kill
+from formation_p2p.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.identity import Identity, PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
 from formation_p2p.negotiation import messages as work
-from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.fencing import Fence
 from formation_p2p.negotiation.session import Received, Send, Undelivered
 from formation_p2p.peer.events import Event, Explained, Joined, Left, Refuse, Serve, Tick
 from formation_p2p.peer.peer import Peer
 from formation_p2p.resources.capability import Capability
 from formation_p2p.sim.addresses import host_of, private_address, public_address
+from formation_p2p.sim.asks import Asks
+from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
+from formation_p2p.sim.executor import Run
 from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.liars import Liar, Lie
 from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.trust.network import Network
 from formation_p2p.units import GIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import Succeeded
 
 # 2026-01-01, so that records and grants have plausible times.
 EPOCH_UNIX_S: Final = 1_767_225_600.0
 # One way, between any two peers, unless `latency` says otherwise.
 LATENCY_S: Final = 0.010
-# A world that does more than this in one `elapse` is in a loop.
+# A world that does more than this in one `elapse` is in a loop, if it is not told otherwise.
 MAX_STEPS: Final = 5_000_000
-
-Run = Callable[[Execute], tuple[float, Outcome]]
-"""What an execution does in this world: how long it takes, and how it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class World:
         self.sent: list[Sent] = []
         self.messages: Counter[str] = Counter()  # requests and replies, by the requests' cause
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
-        self.run: Run = run or (lambda execute: (1.0, Succeeded(execute.payload)))
+        self.run: Run = run or (lambda running: (1.0, Succeeded(running.payload)))
         self.layout: Layout | None = None
         # Whether those in the layout keep their tables fresh. Where nobody comes or goes nothing
         # comes of it, but that everybody wakes.
@@ -117,8 +115,17 @@ class World:
         # What else is to be done with one in the layout that wakes.
         self.woken: Callable[[SimNode], None] = lambda node: None
         self.connections = connections
-        self._lean = lean
-        self._loss = loss
+        # With streams that break, where the network is to fail; else it only is cut.
+        self.streams: Streams | None = None
+        # How long it takes to end what runs under a lease.
+        self.fence_s: Callable[[], float] = lambda: 0.0
+        # Sees each event, and what came of it, before that is performed.
+        self.witness: Callable[[SimNode, Event, list[Effect]], None] = lambda *seen: None
+        self.peer: Callable[..., Peer] = Peer
+        self.max_steps = MAX_STEPS
+        self.clock_of: Callable[[str], Clock] = lambda name: TRUE
+        self.lean = lean
+        self.loss = loss
         self._trace = trace
         self._terms = terms
         self._loss_rng = random.Random(f"{seed}/loss")
@@ -129,7 +136,7 @@ class World:
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self._asks: dict[int, _Asking] = {}
+        self.asks = Asks(self, LATENCY_S)
         self._delivered_s: dict[tuple[str, str], float] = {}
         self._waking: SimNode | None = None
 
@@ -169,8 +176,9 @@ class World:
             # A stranger knows the network's public side, and shows a grant that is worth nothing.
             return _disguised(network, self._root.public_key) if stranger else network
 
-        def born() -> Peer | Liar:
-            peer = Peer(identity, joined(), random.Random(f"{self.seed}/{name}"), self._terms)
+        def born(life: int) -> Peer | Liar:
+            seed = f"{self.seed}/{name}/life {life}" if life else f"{self.seed}/{name}"
+            peer = self.peer(identity, joined(), random.Random(seed), self._terms)
             if not liar:
                 return peer
             return Liar(peer, lie, random.Random(f"{self.seed}/{name}/lies"))
@@ -179,6 +187,7 @@ class World:
             gates = list(self.nodes.values())[:1]
         known = tuple(gate.contact for gate in gates)
         node = SimNode(name, number, self, identity, contact, known, born, joined, site)
+        node.clock = self.clock_of(name)
         self.nodes[name] = node
         self._by_id[identity.peer_id] = node
         self._numbered.append(node)
@@ -206,17 +215,26 @@ class World:
         """Let virtual time pass."""
         until_s = self.now_s + seconds
         queue, pop = self._queue, heapq.heappop
-        for _ in range(MAX_STEPS):
+        for _ in range(self.max_steps):
             if not queue or queue[0][0] > until_s:
                 self.now_s = until_s
                 return
             self.now_s, _, action, arguments = pop(queue)
             action(*arguments)
-        raise AssertionError(f"more than {MAX_STEPS} steps in {seconds} s; seed {self.seed}")
+        most = self.max_steps
+        raise AssertionError(f"more than {most} steps in {seconds} s; seed {self.seed}")
 
     def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         """Have something happen in a while."""
         self._at(self.now_s + delay_s, action, *arguments)
+
+    def at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Have something happen at a time, or now where that has passed."""
+        self._at(max(at_s, self.now_s), action, *arguments)
+
+    def later(self, delay_s: float, node: SimNode, event: Event) -> None:
+        """Tell a node of something in a while, unless it dies before."""
+        self._at(self.now_s + delay_s, self.tell_life, node.life, node, event)
 
     def wake(self, node: SimNode, *events: Event) -> None:
         """Have a node join. One in the `layout` has been there for long: its table is full, and
@@ -256,41 +274,87 @@ class World:
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
         node.alive = False
-        node.running.clear()
+        node.executor.stop()
+        neighbours = [other for other in self._neighbours(node) if other is not node]
+        if self.streams is not None:
+            self.streams.died(node, neighbours)
+            return
         gone = Undelivered(node.identity.peer_id, "the connection broke")
-        for other in self._neighbours(node):
-            if other is not node and not self._is_cut(node, other):
-                self.after(LATENCY_S, self.tell, other, gone)
+        for other in neighbours:
+            if not self.is_cut(node, other):
+                self.later(LATENCY_S, other, gone)
 
     def vanish(self, node: SimNode) -> None:
         """As when the power fails: nobody is told, and who asks it waits in vain."""
         node.alive = False
         node.silent = True
-        node.running.clear()
+        node.executor.stop()
         node.forget()
-        if self.connections is not None:
-            self.connections.close(node.number)
+        neighbours = [other for other in self._neighbours(node) if other is not node]
+        if self.streams is not None:
+            self.streams.died(node, neighbours)
+
+    def restart(self, node: SimNode, *events: Event) -> None:
+        """Begin a dead node's next life. Of `events` it is told after it has joined."""
+        if self.streams is not None:
+            self.streams.restarted(node)
+        node.begin_again()
+        self.wake(node)
+        for event in events:
+            self.tell(node, event)
+
+    def suspend(self, node: SimNode) -> None:
+        """As a machine that sleeps: nothing on it goes on, and its clock does."""
+        node.suspended = True
+        node.executor.suspend()
+
+    def resume(self, node: SimNode) -> None:
+        """All that has come meanwhile is there at once."""
+        if not node.alive or not node.suspended:
+            return
+        node.suspended = False
+        node.executor.resume()
+        waiting, node.inbox = node.inbox, []
+        for event in waiting:
+            self.tell(node, event)
 
     def cut(self, a: SimNode, b: SimNode) -> None:
         """Nothing passes between the two until `heal`. Nobody is told: packets just vanish."""
         self._cuts.add(frozenset((a.name, b.name)))
+        if self.streams is not None:
+            self.streams.cut(a, b)
 
     def heal(self, a: SimNode, b: SimNode) -> None:
         self._cuts.discard(frozenset((a.name, b.name)))
+        if self.streams is not None:
+            self.streams.heal(a, b)
 
     def tell(self, node: SimNode, event: Event) -> None:
         """Hand an event to a node, and perform what comes of it."""
         if not node.alive:
             return
+        if node.suspended:
+            node.inbox.append(event)
+            return
         if not node.awake:
             self.wake(node)
         peer = node.peer
-        for effect in peer.handle(event, Moment(self.now_s, EPOCH_UNIX_S + self.now_s)):
-            self._perform(node, effect)
-        due_s = max(peer.next_timeout(), self.now_s)
+        mono_s = node.clock.mono_s(self.now_s)
+        now = Moment(mono_s, EPOCH_UNIX_S + self.now_s + node.clock.unix_off_s)
+        effects = peer.handle(event, now)
+        self.witness(node, event, effects)
+        for effect in effects:
+            if node.disk is not None and _is_kept(effect):
+                node.disk.note(effect, partial(self._perform, node))
+            else:
+                self._perform(node, effect)
+        due_s = max(node.clock.world_s(peer.next_timeout()), self.now_s)
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
             self._at(due_s, self._tick, node, due_s)
+
+    def find(self, peer_id: PeerId) -> SimNode | None:
+        return self._by_id.get(peer_id)
 
     # -- the insides ----------------------------------------------------------------------------
 
@@ -302,6 +366,10 @@ class World:
             node.tick_s = float("inf")
             self.tell(node, Tick())
 
+    def tell_life(self, life: int, node: SimNode, event: Event) -> None:
+        if node.life == life:
+            self.tell(node, event)
+
     def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
         heapq.heappush(self._queue, (at_s, self._count, action, arguments))
@@ -312,29 +380,29 @@ class World:
             return self._numbered
         return [self._numbered[number] for number in self.connections.close(node.number)]
 
-    def _is_cut(self, a: SimNode, b: SimNode) -> bool:
+    def is_cut(self, a: SimNode, b: SimNode) -> bool:
         return a.side != b.side or (bool(self._cuts) and frozenset((a.name, b.name)) in self._cuts)
 
-    def _is_lost(self) -> bool:
-        return self._loss > 0 and self._loss_rng.random() < self._loss
+    def is_lost(self) -> bool:
+        return self.loss > 0 and self._loss_rng.random() < self.loss
 
-    def _is_in_vain(self, a: SimNode, b: SimNode) -> bool:
+    def is_in_vain(self, a: SimNode, b: SimNode) -> bool:
         """Whether nothing that `a` sends reaches `b`: it may need a dial, and have no way to it."""
-        if not b.alive or self._is_cut(a, b):
+        if not b.alive or self.is_cut(a, b):
             return True
         if b.name not in self.undialable or self.connections is None:
             return False
         return not self.connections.are_connected(a.number, b.number)
 
-    def _delay_s(self, a: SimNode, b: SimNode) -> float:
+    def delay_s(self, a: SimNode, b: SimNode) -> float:
         one_way_s = self.latency(a, b)
         if self.connections is None:
             return one_way_s
         return self.connections.delay_s(a.number, b.number, one_way_s, self.now_s)
 
-    def _deliver(self, a: SimNode, b: SimNode, message: kad.Message | work.WorkMessage) -> None:
+    def note(self, a: SimNode, b: SimNode, message: kad.Message | work.WorkMessage) -> None:
         """Note a message that is on its way and will arrive."""
-        if not self._lean:
+        if not self.lean:
             self.sent.append(Sent(self.now_s, a.name, b.name, message))
         if self._trace is not None:
             self._trace.delivered(self.now_s, a.name, b.name, message)
@@ -342,9 +410,9 @@ class World:
     def _perform(self, node: SimNode, effect: Effect) -> None:
         match effect:
             case Ask():
-                self._ask(node, effect)
+                self.asks.ask(node, effect)
             case Answer(ask_id, message):
-                self._answer(node, ask_id, message)
+                self.asks.answer(node, ask_id, message)
             case DialBack():
                 self._dial_back(node, effect)
             case Advertise(reach):
@@ -352,16 +420,19 @@ class World:
             case Send(to, message):
                 self._send(node, to, message)
             case Execute():
-                self._execute(node, effect)
-            case Kill(lease_id, attempt_id):
-                cancelled = Failed(FailureKind.CANCELLED, "killed")
-                self._end(node, (lease_id, attempt_id), cancelled, 0)
+                node.executor.execute(effect)
+            case Kill(lease_id, attempt_id, begun):
+                node.executor.kill(lease_id, attempt_id, begun)
+            case Pause(lease_id):
+                node.executor.pause(lease_id)
+            case Continue(lease_id):
+                node.executor.go_on(lease_id)
             case Fence(lease_id):
-                for key in [key for key in node.running if key[0] == lease_id]:
-                    del node.running[key]
-                self.after(0, self.tell, node, Fenced(lease_id))
+                node.executor.fence(lease_id, self.fence_s())
             case Tell(event=event):
                 node.told.append(event)
+            case Hold() | LetGo():
+                pass  # for a next life, of which there is none without a disk
             case Explained():
                 node.explained.append(effect)
                 node.heard(effect)
@@ -373,66 +444,11 @@ class World:
             case _:
                 raise AssertionError(f"the world does not know the effect {effect}")
 
-    def _ask(self, node: SimNode, ask: Ask) -> None:
-        node.messages[ask.cause] += 1
-        self.messages[ask.cause] += 1
-        asking = _Asking(node, ask, self.now_s + ask.timeout_s)
-        other = self._by_id.get(ask.to.peer_id)
-        if other is None or not (other.alive or other.silent):
-            # Nobody has this address, or its host is up and the node is not.
-            delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
-            self._fail(asking, self.now_s + delay_s, "connection refused")
-        elif self._is_in_vain(node, other) or self._is_lost():
-            self._fail(asking, asking.deadline_s, "no answer in time")
-        else:
-            if self.layout is not None:
-                self.wake(other)  # whom it is connected to by now counts
-            request = ask.message
-            if not self._lean:
-                request = kad.parse_request(kad.encode(request))
-            if self.connections is None:
-                node.asked.add(other.name)
-            self._deliver(node, other, request)
-            self.after(self._delay_s(node, other), self._asked, asking, other, request)
-
-    def _asked(self, asking: _Asking, other: SimNode, request: kad.Request) -> None:
-        if other.silent:
-            self._fail(asking, asking.deadline_s, "no answer in time")
-            return
-        if not other.alive:
-            at_s = self.now_s + self.latency(other, asking.node)
-            self._fail(asking, at_s, "the connection broke")
-            return
-        self._count += 1
-        asked_id = self._count
-        self._asks[asked_id] = asking
-        self.tell(other, Asked(asked_id, asking.node.seen, request))
-
-    def _answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
-        asking = self._asks.pop(asked_id)
-        asker, request = asking.node, asking.ask.message
-        reply: Any = message
-        if message is not None:
-            if self._is_cut(node, asker) or self._is_lost():
-                self._fail(asking, asking.deadline_s, "no answer in time")
-                return
-            if not self._lean:
-                reply = kad.parse_reply(kad.encode(message), request)
-        at_s = self.now_s + self.latency(node, asker)  # on the connection that it came over
-        if at_s > asking.deadline_s:
-            self._fail(asking, asking.deadline_s, "no answer in time")
-            return
-        if reply is not None:
-            self.messages[asking.ask.cause] += 1
-            asker.messages[asking.ask.cause] += 1
-            self._deliver(node, asker, reply)
-        self._at(at_s, self.tell, asker, Answered(asking.ask.ask_id, node.contact, reply))
-
     def _dial_back(self, node: SimNode, dial: DialBack) -> None:
         other = self._by_id[dial.to.peer_id]
         dialled = DialledBack(dial.ask_id, other.name not in self.undialable)
         # A round trip each for TCP, Noise and yamux.
-        self.after(6 * self.latency(node, other), self.tell, node, dialled)
+        self.later(6 * self.latency(node, other), node, dialled)
 
     def _advertise(self, node: SimNode, serves_dht: bool) -> None:
         """As identify's push: those whom it is connected to are told."""
@@ -447,59 +463,41 @@ class World:
             connected = [self._numbered[n] for n in self.connections.of(node.number)]
         met = Met(node.seen)
         for other in connected:
-            self.after(self.latency(node, other), self.tell, other, met)
-
-    def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
-        at_s = min(at_s, asking.deadline_s)
-        self._at(at_s, self.tell, asking.node, AskFailed(asking.ask.ask_id, reason))
+            self.later(self.latency(node, other), other, met)
 
     def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
         other = self._by_id.get(to.peer_id)
+        if self.streams is not None and other is not None:
+            self.streams.send(node, other, message)
+            return
         if other is None or not other.alive:
             lost = Undelivered(to.peer_id, "connection refused")
             delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
-            self.after(delay_s, self.tell, node, lost)
+            self.later(delay_s, node, lost)
             return
-        if self._is_cut(node, other):
+        if self.is_cut(node, other):
             return
-        parsed = message if self._lean else work.parse(work.pack(message))
-        self._deliver(node, other, parsed)
+        parsed = message if self.lean else work.parse(work.pack(message))
+        self.note(node, other, parsed)
         # One stream for each pair: what was sent first arrives first.
         wire = (node.name, other.name)
-        at_s = max(self.now_s + self._delay_s(node, other), self._delivered_s.get(wire, 0.0))
+        at_s = max(self.now_s + self.delay_s(node, other), self._delivered_s.get(wire, 0.0))
         self._delivered_s[wire] = at_s
-        self._at(at_s, self.tell, other, Received(node.contact, parsed))
+        self._at(at_s, self.tell_life, other.life, other, Received(node.contact, parsed))
 
-    def _execute(self, node: SimNode, execute: Execute) -> None:
-        key = (execute.lease_id, execute.attempt_id)
-        self._count += 1
-        run = node.running[key] = self._count
-        started = ExecutionStarted(execute.lease_id, execute.attempt_id)
-        self.after(0, self.tell, node, started)
-        duration_s, outcome = self.run(execute)
-        if execute.timeout_s is not None and duration_s > execute.timeout_s:
-            duration_s = execute.timeout_s
-            outcome = Failed(FailureKind.TIMEOUT, f"it ran past its {duration_s:g} s")
-        ran_ms = round(duration_s * 1000)
-
-        def ended() -> None:
-            if node.running.get(key) == run:
-                self._end(node, key, outcome, ran_ms)
-
-        self.after(duration_s, ended)
-
-    def _end(self, node: SimNode, key: tuple[str, str], outcome: Outcome, ran_ms: int) -> None:
-        if node.running.pop(key, None) is not None:
-            ended = ExecutionEnded(*key, outcome, ran_ms)
-            self.after(0, self.tell, node, ended)
+    def delivered(self, a: SimNode, b: SimNode, message: work.WorkMessage) -> None:
+        """What a stream brings."""
+        self.note(a, b, message)
+        self.tell(b, Received(a.contact, message))
 
 
-class _Asking(NamedTuple):
-    """A request under way: it must have ended by `deadline_s`."""
-
-    node: SimNode
-    ask: Ask
-    deadline_s: float
+def _is_kept(effect: Effect) -> bool:
+    """What is written before it is performed."""
+    match effect:
+        case Tell() | Hold() | LetGo() | Send(message=work.ResultAck()):
+            return True
+        case _:
+            return False
 
 
 def _disguised(network: Network, root_public_key: bytes) -> Network:

@@ -1,0 +1,187 @@
+"""A scheduler's disk: what is written in order, what is performed once it is, what a crash leaves.
+
+As the shell does it in production: `Tell`, `Hold`, `LetGo` and a `ResultAck` are noted in order,
+written in batches, and performed when their batch is on the disk. A crash loses what was not
+written yet; a full disk keeps everything that was to be written waiting. From what is written the
+next life begins (`dispatch/saved.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    Hold,
+    JobEnded,
+    JobEvent,
+    LetGo,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    Tell,
+)
+from formation_p2p.dispatch.saved import SavedJob, SavedLease, SavedTask
+from formation_p2p.dispatch.task_run import TaskState
+from formation_p2p.effects import Effect
+from formation_p2p.identity import PeerId
+from formation_p2p.workload.task import Job
+
+if TYPE_CHECKING:
+    from formation_p2p.sim.world import World
+
+# A full disk is tried again this often.
+TRY_AGAIN_S: Final = 1.0
+
+_End = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
+_ENDED: Final[dict[type[JobEvent], TaskState]] = {
+    TaskSucceeded: TaskState.SUCCEEDED,
+    TaskGaveUp: TaskState.FAILED,
+    TaskUnplaceable: TaskState.UNPLACEABLE,
+    TaskCancelled: TaskState.CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class Stored:
+    """A job on the disk, and all that it told, in order."""
+
+    job: Job
+    events: list[JobEvent] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.events) and isinstance(self.events[-1], JobEnded)
+
+
+class Disk:
+    """Of one scheduler, over all of its lives. `latency_s` is how long a write takes."""
+
+    def __init__(self, world: World, latency_s: Callable[[], float]) -> None:
+        self.jobs: dict[str, Stored] = {}
+        self.settled: set[str] = set()  # the tasks that have ended
+        self.is_full = False
+        self._world = world
+        self._latency_s = latency_s
+        self._leases: dict[tuple[PeerId, str], Hold] = {}
+        self._waiting: list[tuple[Effect, Callable[[Effect], None]]] = []
+        self._writing: int | None = None
+        self._writes = 0
+
+    def submit(self, job: Job) -> bool:
+        """Whether it is stored: before anything else knows of it."""
+        if self.is_full:
+            return False
+        self.jobs[job.job_id] = Stored(job)
+        return True
+
+    def forget(self, job_id: str) -> None:
+        """A job that was refused."""
+        del self.jobs[job_id]
+
+    def note(self, effect: Effect, perform: Callable[[Effect], None]) -> None:
+        """Write it after what was noted before, then have it performed."""
+        self._waiting.append((effect, perform))
+        self._write()
+
+    def crash(self, written: bool) -> None:
+        """What was not written is lost. A batch that was being written is there, or is not."""
+        if self._writing is not None and written:
+            for effect, _ in self._waiting[: self._writing]:
+                self._keep(effect)
+        self._waiting.clear()
+        self._writing = None
+        self._writes += 1
+
+    def saved(self) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
+        """What the next life begins with."""
+        jobs = [stored for stored in self.jobs.values() if not stored.is_over]
+        under_way: dict[tuple[PeerId, str], dict[str, str]] = {}
+        saved = tuple(SavedJob(stored.job, _begun(stored, under_way)) for stored in jobs)
+        leases = tuple(
+            SavedLease(
+                hold.lease_id,
+                hold.lessor,
+                hold.needs,
+                hold.priority,
+                hold.fence,
+                hold.device_ids,
+                tuple(under_way.get(key, {}).items()),
+            )
+            for key, hold in self._leases.items()
+        )
+        return saved, leases
+
+    # -- the insides ----------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if self._writing is None and self._waiting:
+            self._writing = len(self._waiting)
+            self._world.after(self._latency_s(), self._written, self._writes)
+
+    def _written(self, write: int) -> None:
+        if self._writing is None or write != self._writes:
+            return  # the machine crashed meanwhile
+        if self.is_full:
+            self._world.after(TRY_AGAIN_S, self._written, write)
+            return
+        batch = self._waiting[: self._writing]
+        del self._waiting[: self._writing]
+        self._writing = None
+        for effect, _ in batch:
+            self._keep(effect)
+        for effect, perform in batch:
+            perform(effect)
+        self._write()
+
+    def _keep(self, effect: Effect) -> None:
+        match effect:
+            case Tell(job_id, event):
+                stored = self.jobs.get(job_id)
+                if stored is not None and not stored.is_over:
+                    stored.events.append(event)
+                    if isinstance(
+                        event, TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
+                    ):
+                        self.settled.add(event.task_id)
+            case Hold(lease_id, lessor):
+                self._leases[lessor.peer_id, lease_id] = effect
+            case LetGo(worker, lease_id):
+                self._leases.pop((worker, lease_id), None)
+
+
+def _begun(
+    stored: Stored, under_way: dict[tuple[PeerId, str], dict[str, str]]
+) -> tuple[SavedTask, ...]:
+    """Of one job; `under_way` gets its attempts that have not ended, by their lease."""
+    tried: dict[str, int] = {}
+    attempts: dict[str, list[Attempt]] = {}
+    ended: dict[str, TaskState] = {}
+    placed: dict[str, TaskPlaced] = {}
+    for event in stored.events:
+        match event:
+            case TaskPlaced(task_id, attempt_id):
+                tried[task_id] = tried.get(task_id, 0) + 1
+                placed[attempt_id] = event
+            case TaskRetried(task_id, attempt, counts):
+                if counts:
+                    attempts.setdefault(task_id, []).append(attempt)
+                placed.pop(attempt.attempt_id, None)
+            case TaskRecalled(_, attempt_id):
+                placed.pop(attempt_id, None)
+            case TaskSucceeded() | TaskGaveUp() | TaskUnplaceable() | TaskCancelled():
+                ended[event.task_id] = _ENDED[type(event)]
+    for attempt_id, each in placed.items():
+        if each.task_id not in ended:
+            under_way.setdefault((each.worker, each.lease_id), {})[attempt_id] = each.task_id
+    return tuple(
+        SavedTask(task_id, tried.get(task_id, 0), tuple(attempts.get(task_id, ())), end)
+        for task_id in dict.fromkeys([*tried, *ended])
+        for end in [ended.get(task_id)]
+    )

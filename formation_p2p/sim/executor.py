@@ -1,0 +1,211 @@
+"""What a simulated worker's shell does for its leases: attempts run, end, and are killed.
+
+It keeps what `execution/effects.py` promises: those of one lease run one after the other, those of
+different leases side by side, and each has one `Ended` unless its lease is fenced first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from formation_p2p.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.negotiation.fencing import Fenced
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
+
+if TYPE_CHECKING:
+    from formation_p2p.peer.events import Event
+    from formation_p2p.sim.world import World
+
+# An attempt that ends sooner is never said to have begun.
+MOMENT_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    """An attempt that runs, and what its lease has of the machine."""
+
+    lease_id: str
+    attempt_id: str
+    driver: str
+    cpu_milli: int
+    memory_bytes: int
+    device_ids: tuple[str, ...]
+    shared: bytes
+    payload: bytes
+    timeout_s: float | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.lease_id, self.attempt_id)
+
+
+Run = Callable[[Running], tuple[float, Outcome]]
+"""What an attempt does in this world: how long it takes in seconds, and how it ends."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The attempts of one lease. `ended` have not been told yet."""
+
+    queue: deque[Running] = field(default_factory=deque)
+    current: Running | None = None
+    began_s: float = 0.0
+    paused: bool = False
+    ended: list[Ended] = field(default_factory=list)
+
+
+class Executor:
+    """Of one life of a node: `tell` hands its events to the peer of that life."""
+
+    def __init__(self, world: World, tell: Callable[[Event], None]) -> None:
+        self.running: dict[tuple[str, str], Running] = {}
+        self._world = world
+        self._tell = tell
+        self._lanes: dict[str, _Lane] = {}
+        # While the machine sleeps, what was to happen waits; `_slept_s` is how long it has slept.
+        self._asleep_s: float | None = None
+        self._slept_s = 0.0
+        self._overslept: list[tuple[float, float, Callable[..., None], tuple[Any, ...]]] = []
+
+    def execute(self, execute: Execute) -> None:
+        lane = self._lanes.setdefault(execute.lease_id, _Lane())
+        for work in execute.work:
+            lane.queue.append(
+                Running(
+                    execute.lease_id,
+                    work.attempt_id,
+                    execute.driver,
+                    execute.cpu_milli,
+                    execute.memory_bytes,
+                    execute.device_ids,
+                    work.shared,
+                    work.payload,
+                    work.timeout_s,
+                )
+            )
+        self._go_on(execute.lease_id, lane)
+
+    def kill(self, lease_id: str, attempt_id: str, begun: bool) -> None:
+        lane = self._lanes.get(lease_id)
+        if lane is None:
+            return
+        current = lane.current
+        if begun and current is not None and current.attempt_id == attempt_id:
+            killed = Failed(FailureKind.CANCELLED, "it was killed")
+            self._end(lease_id, lane, killed, self._world.now_s - lane.began_s)
+            self._go_on(lease_id, lane)
+            return
+        for waiting in lane.queue:
+            if waiting.attempt_id == attempt_id:
+                lane.queue.remove(waiting)
+                taken_back = Failed(FailureKind.CANCELLED, "it had not begun")
+                self._ended(lease_id, lane, Ended(attempt_id, taken_back, 0))
+                return
+
+    def pause(self, lease_id: str) -> None:
+        self._lanes.setdefault(lease_id, _Lane()).paused = True
+
+    def go_on(self, lease_id: str) -> None:
+        lane = self._lanes.get(lease_id)
+        if lane is not None:
+            lane.paused = False
+            self._go_on(lease_id, lane)
+
+    def fence(self, lease_id: str, takes_s: float = 0.0) -> None:
+        """Nothing more of the lease begins, or is told; what runs is ended, which takes a while,
+        and then `Fenced` is told."""
+        self._lanes.pop(lease_id, None)
+        if takes_s == 0:
+            self._end_all(lease_id)
+        self._later(takes_s, self._fenced, lease_id)
+
+    def suspend(self) -> None:
+        self._asleep_s = self._world.now_s
+
+    def resume(self) -> None:
+        """All goes on where it stopped."""
+        assert self._asleep_s is not None
+        self._slept_s += self._world.now_s - self._asleep_s
+        self._asleep_s = None
+        overslept, self._overslept = self._overslept, []
+        for each in overslept:
+            self._fire(*each)
+
+    def stop(self) -> None:
+        """The node is dead."""
+        self._tell = lambda event: None
+        self._lanes.clear()
+        self.running.clear()
+
+    # -- the insides ----------------------------------------------------------------------------
+
+    def _later(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        due_s = self._world.now_s + delay_s
+        self._world.at(due_s, self._fire, due_s, self._slept_s, action, arguments)
+
+    def _fire(
+        self, due_s: float, slept_s: float, action: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        if self._asleep_s is not None:
+            self._overslept.append((due_s, slept_s, action, arguments))
+        elif slept_s < self._slept_s:
+            due_s += self._slept_s - slept_s
+            self._world.at(due_s, self._fire, due_s, self._slept_s, action, arguments)
+        else:
+            action(*arguments)
+
+    def _fenced(self, lease_id: str) -> None:
+        self._end_all(lease_id)
+        self._tell(Fenced(lease_id))
+
+    def _end_all(self, lease_id: str) -> None:
+        for key in [key for key in self.running if key[0] == lease_id]:
+            del self.running[key]
+
+    def _go_on(self, lease_id: str, lane: _Lane) -> None:
+        while lane.current is None and lane.queue and not lane.paused:
+            running = lane.queue.popleft()
+            lane.current, lane.began_s = running, self._world.now_s
+            self.running[running.key] = running
+            duration_s, outcome = self._world.run(running)
+            if running.timeout_s is not None and duration_s > running.timeout_s:
+                duration_s = running.timeout_s
+                outcome = Failed(FailureKind.TIMEOUT, f"it ran past its {duration_s:g} s")
+            if duration_s == 0:
+                self._end(lease_id, lane, outcome, 0)
+                continue
+            if duration_s > MOMENT_S:
+                self._later(MOMENT_S, self._started, running)
+            self._later(duration_s, self._run_out, lane, running, outcome, duration_s)
+
+    def _started(self, running: Running) -> None:
+        if self.running.get(running.key) is running:
+            self._tell(ExecutionStarted(*running.key))
+
+    def _run_out(self, lane: _Lane, running: Running, outcome: Outcome, ran_s: float) -> None:
+        """Of one that is being fenced, nothing but its end."""
+        if self.running.get(running.key) is running:
+            self._end(running.lease_id, lane, outcome, ran_s)
+            if self._lanes.get(running.lease_id) is lane:
+                self._go_on(running.lease_id, lane)
+
+    def _end(self, lease_id: str, lane: _Lane, outcome: Outcome, ran_s: float) -> None:
+        assert lane.current is not None
+        running, lane.current = lane.current, None
+        del self.running[running.key]
+        ended = Ended(running.attempt_id, outcome, round(ran_s * 1_000_000))
+        self._ended(lease_id, lane, ended)
+
+    def _ended(self, lease_id: str, lane: _Lane, ended: Ended) -> None:
+        lane.ended.append(ended)
+        if len(lane.ended) == 1:
+            self._later(0, self._report, lease_id, lane)
+
+    def _report(self, lease_id: str, lane: _Lane) -> None:
+        """Of one whose lease was fenced meanwhile, nothing."""
+        if self._lanes.get(lease_id) is lane:
+            ended, lane.ended = tuple(lane.ended), []
+            self._tell(ExecutionsEnded(lease_id, ended))

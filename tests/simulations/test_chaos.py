@@ -1,0 +1,229 @@
+"""Whatever befalls a cluster, its invariants hold; and the checks notice where they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from formation_p2p.dispatch.job_events import LetGo, TaskPlaced, TaskSucceeded, Tell
+from formation_p2p.effects import Effect, Moment
+from formation_p2p.negotiation.fencing import Fence, Fenced
+from formation_p2p.negotiation.lessor import Lessor
+from formation_p2p.negotiation.messages import Release, ResultAck, TasksEnded
+from formation_p2p.negotiation.session import Received, Send
+from formation_p2p.peer.events import Event
+from formation_p2p.peer.peer import Peer
+from formation_p2p.resources.ledger import Ledger
+from formation_p2p.sim import world as world_module
+from formation_p2p.workload.outcome import Succeeded
+from simulations import chaos
+
+# What every change must pass; `make chaos` has ten times as many.
+SEEDS = "1..100"
+FAULTS = {
+    *("crash", "power off", "restart", "cut", "isolate", "split", "heal", "reset", "disconnect"),
+    *("suspend", "wake", "disk full", "leave", "join", "submit", "cancel"),
+}
+SEEN = (
+    *("TaskSucceeded", "TaskGaveUp", "TaskCancelled", "TaskRetried", "TaskRecalled", "Fence"),
+    *("resumed", "adopted leases", "adopted attempts"),
+)
+# Within so many seeds each kind of broken peer is found out.
+FOUND_WITHIN = 15
+
+
+def test_the_invariants_hold_whatever_befalls_a_cluster(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    status = chaos.main(["--seeds", SEEDS, "--jobs", "2", "--json"])
+    printed = capfd.readouterr()
+    assert status == 0, printed.err
+    figures = json.loads(printed.out)
+    assert figures["failing_seeds"] == []
+    # The stories are worth telling: all that can go wrong did, and work was done all the same.
+    assert set(figures["faults"]) >= FAULTS
+    assert all(figures["seen"][what] > 50 for what in SEEN), figures["seen"]
+
+
+def test_the_same_seed_tells_the_same_story(capsys: pytest.CaptureFixture[str]) -> None:
+    stories: list[str] = []
+    for _ in range(2):
+        assert chaos.main(["--seed", "4", "--trace"]) == 0
+        stories.append(capsys.readouterr().out)
+    assert stories[0] == stories[1]
+    assert "crash: " in stories[0]
+
+
+def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chaos.main(["--seeds", "1..2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["seeds"], figures["violations"], figures["failing_seeds"]) == (2, 0, [])
+
+
+@pytest.mark.parametrize("seeds", ["2..1", "a..b", ""])
+def test_seeds_that_are_none_are_refused(seeds: str) -> None:
+    with pytest.raises(SystemExit):
+        chaos.main(["--seeds", seeds])
+
+
+# -- broken peers -------------------------------------------------------------------------------
+
+
+class Unfenced(Peer):
+    """Frees capacity without ending what runs on it."""
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        effects = super().handle(event, now)
+        for effect in [effect for effect in effects if isinstance(effect, Fence)]:
+            effects.remove(effect)
+            effects += super().handle(Fenced(effect.lease_id), now)
+        return effects
+
+
+class CountsTwice(Peer):
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        effects = super().handle(event, now)
+        return effects + [e for e in effects if isinstance(e, Tell) and _is_success(e)][:1]
+
+
+class TakesAnyResult(Peer):
+    """Counts what comes under a lease that it has given up."""
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        effects = super().handle(event, now)
+        told = {success.task_id for success in _successes(effects)}
+        match event:
+            case Received(sender, TasksEnded(_, _, ended)):
+                for each in ended:
+                    task_id = each.attempt_id.rpartition("#")[0]
+                    job_id = task_id.rpartition("/")[0]
+                    if isinstance(each.outcome, Succeeded) and task_id not in told:
+                        success = TaskSucceeded(task_id, sender.peer_id, each.outcome.result, 0)
+                        effects.append(Tell(job_id, success, cause="it came"))
+        return effects
+
+
+def _is_success(tell: Tell) -> bool:
+    return isinstance(tell.event, TaskSucceeded)
+
+
+def _successes(effects: list[Effect]) -> list[TaskSucceeded]:
+    told = [effect.event for effect in effects if isinstance(effect, Tell)]
+    return [event for event in told if isinstance(event, TaskSucceeded)]
+
+
+class KeepsLeases(Peer):
+    """Forgets that it gave leases back: it tells neither the worker nor its disk."""
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        return [effect for effect in super().handle(event, now) if not _gives_back(effect)]
+
+
+def _gives_back(effect: Effect) -> bool:
+    if isinstance(effect, LetGo):
+        return True
+    return isinstance(effect, Send) and isinstance(effect.message, Release)
+
+
+class LosesTasks(Peer):
+    """Forgets one result in fifty."""
+
+    count = 0
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        effects = super().handle(event, now)
+        for effect in list(effects):
+            if isinstance(effect, Tell) and _is_success(effect):
+                LosesTasks.count += 1
+                if LosesTasks.count % 50 == 0:
+                    effects.remove(effect)
+        return effects
+
+
+class Raises(Peer):
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        effects = super().handle(event, now)
+        if any(isinstance(e, Tell) and isinstance(e.event, TaskPlaced) for e in effects):
+            raise RuntimeError("a task was placed")
+        return effects
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`breaks` what it is given to break; `found_as` are the invariants that may tell."""
+
+    found_as: tuple[str, ...]
+    peer: type[Peer] = Peer
+    breaks: Callable[[pytest.MonkeyPatch], None] = lambda monkeypatch: None
+
+
+RUNS_ON = "nothing runs after its lease"
+ONE = "one lease on one resource"
+IDLE = "capacity is full when idle"
+LAST = "a job's end is its last event"
+
+
+def _never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lessor, "tick", lambda lessor, now: [])
+    monkeypatch.setattr(Lessor, "next_timeout", lambda lessor: float("inf"))
+
+
+def _never_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lessor, "fenced", lambda lessor, lease_id: None)
+
+
+def _lend_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Ledger.reserve
+
+    def reserved(ledger: Ledger, reservation_id: str, needs: object) -> object:
+        reservation = reserve(ledger, reservation_id, needs)  # type: ignore[arg-type]
+        ledger.release(reservation_id)
+        return reservation
+
+    monkeypatch.setattr(Ledger, "reserve", reserved)
+
+
+def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_kept = world_module._is_kept
+
+    def kept(effect: Effect) -> bool:
+        is_ack = isinstance(effect, Send) and isinstance(effect.message, ResultAck)
+        return is_kept(effect) and not is_ack
+
+    monkeypatch.setattr(world_module, "_is_kept", kept)
+
+
+MUTANTS = {
+    "frees what it does not fence": Mutant((RUNS_ON, ONE), Unfenced),
+    "counts results twice": Mutant(("no task ends twice", LAST), CountsTwice),
+    "takes stale results": Mutant(
+        ("no result under a stale token", "no task ends twice", LAST), TakesAnyResult
+    ),
+    "gives no lease back": Mutant(("leases are given back",), KeepsLeases),
+    "loses tasks": Mutant(("every task ends once",), LosesTasks),
+    "raises": Mutant(("no peer raises or spins",), Raises),
+    "lets leases live for ever": Mutant((RUNS_ON, IDLE), breaks=_never_expire),
+    "never frees capacity": Mutant((IDLE, "every task ends once"), breaks=_never_free),
+    "lends what is lent": Mutant((ONE,), breaks=_lend_twice),
+    "acknowledges early": Mutant(("nothing acknowledged is lost",), breaks=_acknowledge_early),
+}
+
+
+@pytest.fixture(params=MUTANTS)
+def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mutant:
+    broken = MUTANTS[request.param]
+    broken.breaks(monkeypatch)
+    return broken
+
+
+def test_a_broken_peer_is_found_out(mutant: Mutant) -> None:
+    for seed in range(1, FOUND_WITHIN + 1):
+        told = chaos.tell(seed, peer=mutant.peer)
+        if told.invariant is not None:
+            assert told.invariant in mutant.found_as, told.what
+            assert told.story
+            return
+    raise AssertionError(f"not found out within {FOUND_WITHIN} seeds")
