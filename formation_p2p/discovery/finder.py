@@ -58,13 +58,15 @@ MAX_ANSWERS: Final = 64
 @dataclass(frozen=True, slots=True)
 class Found:
     """`profiles` are verified and fresh. `suited` is False for the workers that were looked up
-    only to say why they do not suit. `complete` says that there are no others."""
+    only to say why they do not suit. `complete` says that there are no others. `heard` is False
+    where peers were asked and none answered: then nothing is known of who is there."""
 
     find: FindId
     profiles: tuple[Profile, ...]
     trace: Trace
     suited: bool
     complete: bool
+    heard: bool = True
 
 
 class _Depth(NamedTuple):
@@ -78,6 +80,7 @@ class _Answer(NamedTuple):
     found: tuple[SignedProfile, ...]
     held: ShardCount
     asked: int
+    heard: bool
     until_s: float = 0.0
 
 
@@ -99,6 +102,7 @@ class _Find:
     tried: dict[str, int] = field(default_factory=dict)  # how deep each of them is
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    heard: bool = False
     max_steps: int = MAX_STEPS
 
 
@@ -139,7 +143,8 @@ class Finder:
         find = self._finds.pop(ended.operation, None)
         if find is None:
             return False
-        answer = _Answer(ended.found, agreed(ended.counts[:BETA]), ended.asked)
+        heard = not ended.asked or bool(ended.closest)
+        answer = _Answer(ended.found, agreed(ended.counts[:BETA]), ended.asked, heard)
         if ended.found and len(ended.found) < MAX_PROVIDERS:
             shard = (self._shard(find), find.requirements)
             known = answer._replace(until_s=now.mono_s + ANSWER_S)
@@ -197,6 +202,7 @@ class Finder:
             len(answer.found),
         )
         find.steps.append(step)
+        find.heard |= answer.heard
         for signed in answer.found:
             find.found[signed.profile.peer_id] = signed
         more = find.walk.learn(answer.held) is not None or self._next_region(find, now)
@@ -212,7 +218,7 @@ class Finder:
         profiles = tuple(signed.profile for signed in find.found.values())
         complete = not more and len(profiles) < find.wanted
         trace = Trace(tuple(find.steps))
-        self._ended.append(Found(find.find, profiles, trace, find.suited, complete))
+        self._ended.append(Found(find.find, profiles, trace, find.suited, complete, find.heard))
         return False
 
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:

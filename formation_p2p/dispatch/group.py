@@ -54,6 +54,7 @@ class Group:
         self.looked_s = float("-inf")
         self.looks = 0
         self.had_leases = False
+        self.answered = True  # whether any peer did, when discovery was last asked
         self.wake_s = float("inf")
         self._mean_s: float | None = None
         self._pool: dict[PeerId, Profile] = {}

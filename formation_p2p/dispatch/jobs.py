@@ -127,9 +127,7 @@ class Jobs:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _goes_on(
-        self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True
-    ) -> bool:
+    def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True) -> bool:
         retried = TaskRetried(run.task.task_id, attempt, counts)
         if run.copies:  # another attempt of it is under way, and may yet bring its result
             self.tell(run.job, retried)

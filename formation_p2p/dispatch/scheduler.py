@@ -61,7 +61,8 @@ from formation_p2p.workload.task import Job, Task
 # been started is still announcing itself.
 SECOND_LOOK_S: Final = 1.0
 LOOKS: Final = 2
-# Where there was a worker before, it may be restarting: that takes some seconds.
+# Where there was a worker before, it may be restarting; where no peer answers, a cable may have
+# slipped out: that takes some seconds.
 LOOKS_FOR_LOST: Final = 15
 # While tasks wait and nobody is left to ask, discovery is tried again this often.
 LOOK_AGAIN_S: Final = 5.0
@@ -215,7 +216,7 @@ class Scheduler:
         group = next((g for g in self._groups.values() if g.find == found.find), None)
         if group is None:
             return []
-        group.find = None
+        group.find, group.answered = None, found.heard
         decision = decide(
             key_of_peer(self._own),
             group.needs,
@@ -516,7 +517,8 @@ class Scheduler:
     def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time; give up where it has nobody to name, time and again."""
         stranded = not group.has_candidates and not group.slots
-        if stranded and group.looks >= (LOOKS_FOR_LOST if group.had_leases else LOOKS):
+        patient = group.had_leases or not group.answered
+        if stranded and group.looks >= (LOOKS_FOR_LOST if patient else LOOKS):
             self._nobody(group)
             return
         pause_s = SECOND_LOOK_S if stranded else LOOK_AGAIN_S

@@ -230,6 +230,18 @@ def test_in_an_empty_network_it_fails_without_a_reason() -> None:
     assert bob.told == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
 
 
+def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.side = 1
+    bob.submit(job())
+    world.elapse(10)
+    assert bob.told == []
+    bob.side = 0
+    world.elapse(10)
+    assert all_succeeded(bob, 1)
+
+
 def test_a_worker_that_has_only_just_started_is_found_by_the_second_look() -> None:
     world = town()
     bob = world.nodes["bob"]
