@@ -31,6 +31,8 @@ PIPELINE: Final = 2
 # As much work as is under way on one lease once that is known. It hides the round trip to the
 # other side of the earth, and is little enough for what waits behind a slow task not to matter.
 HORIZON_S: Final = 0.1
+# Nothing waits behind tasks that take longer than this: the round trip is little beside them.
+ALONE_S: Final = 2.0
 # How far into another worker's queue to look for a task that this one has not failed at.
 MAX_STEAL_SCAN: Final = 32
 # Workers that a group keeps in mind. Each look brings at most 32, every 5 s while tasks wait; so
@@ -146,8 +148,9 @@ class Group:
         return not (self.waiting or self.slots or self.committing or self.round)
 
     @property
-    def has_candidates(self) -> bool:
-        return bool(self._pool)
+    def is_stranded(self) -> bool:
+        """Whether nobody is known who could run these tasks, or does."""
+        return not (self._pool or self.slots)
 
     def reasons(self) -> tuple[tuple[PeerId, Refusal], ...]:
         """Why each worker that was considered does not run these tasks."""
@@ -172,8 +175,10 @@ class Group:
         """How many attempts to have under way on a lease."""
         if self._mean_s is None:
             return min(PIPELINE, slot.lease.window)
+        if self._mean_s > ALONE_S:
+            return 1
         wanted = int(HORIZON_S / max(self._mean_s, 1e-6))
-        return max(1, min(max(wanted, PIPELINE), slot.lease.window))
+        return min(max(wanted, PIPELINE), slot.lease.window)
 
     # -- who waits for whom ---------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.dispatch.jobs import Jobs
+from formation_p2p.dispatch.recruiting import Recruiter
+from formation_p2p.dispatch.revival import revive
 from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
@@ -57,25 +59,12 @@ from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Ended, FailureKind, Succeeded
 from formation_p2p.workload.task import Job, Task
 
-# With nobody capable, discovery is tried again once after this long: a worker that has just
-# been started is still announcing itself.
-SECOND_LOOK_S: Final = 1.0
-LOOKS: Final = 2
-# Where there was a worker before, it may be restarting; where no peer answers, a cable may have
-# slipped out: that takes some seconds.
-LOOKS_FOR_LOST: Final = 15
-# While tasks wait and nobody is left to ask, discovery is tried again this often.
-LOOK_AGAIN_S: Final = 5.0
 # Of one attempt; what comes after is dropped, since whoever keeps it would fill a disk. Our own
 # workers pass on 16 MiB (host/drivers/output.py), and say so where there is more.
 MAX_PRINTED_BYTES: Final = 64 * MIB
 # A lease under which nothing runs is given back after this long, at once where another kind of
 # task of ours looks for room: the next call of a loop finds it warm.
 LINGER_S: Final = 0.25
-# Workers asked in one round: the nearest few.
-ASK_AT_ONCE: Final = 3
-# ...and at most this many when that many tasks wait.
-MAX_ASK_AT_ONCE: Final = 16
 
 
 class Scheduler:
@@ -89,7 +78,7 @@ class Scheduler:
         authorised: Callable[[Profile, Moment], Denied | None],
     ) -> None:
         self._own = own
-        self._finder = finder
+        self._recruiter = Recruiter(finder, lessee)
         self._lessee = lessee
         self._authorised = authorised
         self._jobs = Jobs()
@@ -119,32 +108,20 @@ class Scheduler:
         self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], life: str, now: Moment
     ) -> list[Effect]:
         """Go on where an earlier life stopped. What was under way waits for its worker's answer:
-        that it is still there, with the results so far, or that it is not.
-
-        `life` goes with the ids of attempts from now on: some of those before may not be known.
+        that it is still there, with the results so far, or that it is not. `life` names this one
+        (revival.py).
         """
         runs: dict[str, TaskRun] = {}
-        touched: dict[AskedTerms, Group] = {}
-        waiting: list[tuple[Group, TaskRun]] = []
         for saved in jobs:
             job = self._jobs.begin(saved.job, now)
-            job.life = life
-            begun = {each.task_id: each for each in saved.begun}
-            for task in saved.job.tasks:
-                known = begun.get(task.task_id)
-                if known is not None and known.ended is not None:
-                    job.ended[known.ended] += 1
-                    continue
-                run = runs[task.task_id] = TaskRun(task, job, task.key)
-                if known is not None:
-                    run.tried, run.attempts = known.tried, known.attempts
-                terms = _terms_of(saved.job, task)
-                group = touched[terms] = self._group(terms)
-                waiting.append((group, run))
+            runs |= {run.task.task_id: run for run in revive(saved, job, life)}
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)
-        for group, run in waiting:
+        touched: dict[AskedTerms, Group] = {}
+        for run in runs.values():
+            terms = _terms_of(run.job.job, run.task)
+            group = touched[terms] = self._group(terms)
             if run.state is TaskState.WAITING:
                 group.wait(run)
         for group in touched.values():
@@ -485,62 +462,22 @@ class Scheduler:
         return kept
 
     def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
-        """Go for more leases, or for more workers. Returns how many leases may yet come of what
-        is under way."""
+        """Go for more leases. Returns how many may yet come of what is under way."""
         if group.round is not None or group.committing:
             return max(1, len(group.committing))
         self._make_room(group, cause)
-        order = group.ask_order(head, now)
-        if order:
-            at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
-            group.round = self._lessee.ask(
-                order[:at_once],
-                group.needs,
-                wanted=group.waiting,
-                priority=group.priority,
-                now=now,
-                cause=cause,
-                max_price_micro=group.max_price_micro,
-            )
-            return min(len(order), at_once)
-        if group.find is None:
-            self._look(group, head, now, cause)
-        group.wake_s = min(group.wake_s, group.next_askable_s())
-        return 0
+        coming = self._recruiter.seek(group, head, now, cause)
+        if not coming and self._recruiter.is_hopeless(group):
+            reasons = group.reasons()
+            for run in group.drain():
+                self._jobs.unplaceable(run, reasons)
+        return coming
 
     def _make_room(self, group: Group, cause: str) -> None:
         """Leases that are kept warm for other kinds of tasks may be in the way."""
         for other in list(self._groups.values()):
             if other is not group:
                 self._release_idle(other, set(), float("inf"), cause)
-
-    def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
-        """Ask discovery, if it is time; give up where it has nobody to name, time and again."""
-        stranded = not group.has_candidates and not group.slots
-        patient = group.had_leases or not group.answered
-        if stranded and group.looks >= (LOOKS_FOR_LOST if patient else LOOKS):
-            self._nobody(group)
-            return
-        pause_s = SECOND_LOOK_S if stranded else LOOK_AGAIN_S
-        due_s = group.looked_s + pause_s
-        if now.mono_s < due_s:
-            group.wake_s = min(group.wake_s, due_s)
-            return
-        target = group.look_around(head)
-        # Who looks again wants to see others.
-        group.find = self._finder.find(
-            group.needs, target, now, cause, fresh=group.looked_s > float("-inf")
-        )
-        if group.find is None:  # too many are under way
-            group.wake_s = now.mono_s + SECOND_LOOK_S
-            return
-        group.looked_s = now.mono_s
-        group.looks = group.looks + 1 if stranded else 0
-
-    def _nobody(self, group: Group) -> None:
-        reasons = group.reasons()
-        for run in group.drain():
-            self._jobs.unplaceable(run, reasons)
 
     def _let_go(self, group: Group, kept: set[Slot], now: Moment, cause: str) -> None:
         """Nothing waits: give back the leases under which nothing has run for a while."""

@@ -73,9 +73,9 @@ def test_who_leaves_is_a_candidate_again_once_found_and_with_a_new_profile_at_on
     group.back_off(ALICE.peer_id, Leaving(), at(0))
     known = []
     for sequence in (1, 2):
-        known.append((group.has_candidates, group.reasons(), group.next_askable_s()))
+        known.append((not group.is_stranded, group.reasons(), group.next_askable_s()))
         group.learn((ranked(ALICE, sequence),), ())
-    known.append((group.has_candidates, group.reasons(), group.next_askable_s()))
+    known.append((not group.is_stranded, group.reasons(), group.next_askable_s()))
     why = ((ALICE.peer_id, Leaving()),)
     never = float("inf")
     assert known == [(False, why, never), (True, why, 1.0), (True, (), never)]

@@ -208,7 +208,7 @@ def test_who_denied_is_not_asked_again_however_often_it_is_heard_of() -> None:
     group.back_off(ALICE.peer_id, DENIED, at(0))
     group.learn((ranked(ALICE.peer_id),), ())
     assert asked(group, 1000) == [CAROL.peer_id]
-    assert group.has_candidates
+    assert not group.is_stranded
     assert group.reasons() == ((ALICE.peer_id, DENIED),)
 
 
@@ -221,7 +221,7 @@ def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
         (unfit, False, unfit[1]),
     ):
         group.learn(*heard)
-        assert (group.has_candidates, group.reasons()) == (candidates, reasons)
+        assert (not group.is_stranded, group.reasons()) == (candidates, reasons)
 
 
 def test_it_tells_whether_there_are_more_workers_than_before() -> None:

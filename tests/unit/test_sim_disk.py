@@ -132,3 +132,13 @@ def test_a_job_that_was_refused_is_forgotten(desk: Desk) -> None:
     desk.tell(TaskBegan("job/0", W))
     desk.world.elapse(1)
     assert desk.disk.jobs == {}
+
+
+def test_an_attempt_that_counts_for_nothing_is_not_held_against_its_task(desk: Desk) -> None:
+    attempt = Attempt("job/0#1", W, "it made room", lost=True)
+    desk.note(hold("L"))
+    desk.tell(placed(0, 1), TaskRetried("job/0", attempt, counts=False))
+    desk.world.elapse(1)
+    (saved,), (lease,) = desk.disk.saved()
+    (begun,) = saved.begun
+    assert (begun.tried, begun.attempts, lease.attempts) == (1, (), ())
