@@ -293,8 +293,10 @@ def test_as_much_is_under_way_as_hides_the_round_trip() -> None:
     group.took(0.0)
     group._mean_s = 0.0
     assert group.depth(slot) == 512
-    group.took(5.0)
+    group.took(1.0)
     assert group.depth(slot) == PIPELINE
+    group.took(5.0)
+    assert group.depth(slot) == 1  # the round trip is little beside it
 
 
 def test_a_worker_gets_no_more_than_it_says_it_takes() -> None:
