@@ -4,7 +4,9 @@
     needs = "cpu=1,memory=256MiB"     # or a table: needs = { cpu = 1, memory = "256MiB" }
     priority = 0
     attempts = 3
-    timeout = "5m"                    # or seconds, as a number
+    timeout = "5m"                    # of one attempt; or seconds, as a number
+    deadline = "2h"                   # of the whole job, from its submission
+    speculate = false                 # whether an idle worker tries to overtake a slow task
 
     [[task]]
     each = ["a.txt", "b.txt"]         # one task for each; {each} stands for it below
@@ -54,7 +56,10 @@ MAX_LABEL_CHARS: Final = 60
 PRINTED: Final = ("stdout", "stderr")
 
 _EACH: Final = "{each}"
-_JOB_KEYS: Final = ("name", "needs", "priority", "attempts", "timeout", "task")
+_JOB_KEYS: Final = (
+    *("name", "needs", "priority", "attempts", "timeout", "deadline", "speculate"),
+    "task",
+)
 _TASK_KEYS: Final = (
     *("label", "each", "argv", "env", "stdin", "files_in", "files_out"),
     *("wasm", "fuel", "image"),
@@ -81,6 +86,8 @@ class JobFile:
     priority: int
     attempts: int
     timeout_s: float | None
+    deadline_s: float | None
+    speculate: bool
     tasks: tuple[TaskLine, ...]
 
     def specs(self) -> list[Work]:
@@ -144,7 +151,9 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
         _needs(job.get("needs", "")),
         _typed("priority", job.get("priority", 0), int, "a whole number"),
         _typed("attempts", job.get("attempts", 3), int, "a whole number"),
-        _timeout_s(job.get("timeout")),
+        _seconds("timeout", job.get("timeout")),
+        _seconds("deadline", job.get("deadline")),
+        _typed("speculate", job.get("speculate", False), bool, "true or false"),
         tuple(tasks),
     )
 
@@ -246,12 +255,12 @@ def _needs(value: object) -> Requirements:
     return parse_requirements(_text("needs", value))
 
 
-def _timeout_s(value: object) -> float | None:
+def _seconds(key: str, value: object) -> float | None:
     if value is None or type(value) is int:
         return value
     if type(value) is float:
         return value
-    return parse_duration_s(_text("timeout", value), "timeout")
+    return parse_duration_s(_text(key, value), key)
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str]) -> None:

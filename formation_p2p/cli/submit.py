@@ -49,6 +49,8 @@ A job file:
   priority = 0                    # at most what your grant allows
   attempts = 3                    # of a task that fails
   timeout = "5m"                  # of one attempt; seconds where it is a number
+  deadline = "2h"                 # what has not ended by then is given up
+  speculate = false               # whether an idle worker tries to overtake a slow task
 \b
   [[task]]                        # as many of these as you like
   each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
@@ -141,6 +143,8 @@ async def _submit(
             priority=job_file.priority,
             attempts=job_file.attempts,
             timeout_s=job_file.timeout_s,
+            deadline_s=job_file.deadline_s,
+            speculate=job_file.speculate,
             max_price_micro=max_price_micro,
         )
         if state is None:

@@ -530,6 +530,7 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
         "unknown": reply(b"?", 0, 0),
         "huge": reply(interpreter.RETURNED, 0, 2**32 - 1),
         "long": reply(interpreter.RAISED, 2**32 - 1, 0),
+        "of another call": reply(interpreter.RETURNED, 0, 0),
         "shut": None,
     }
 

@@ -50,6 +50,8 @@ def test_a_job_with_everything_in_it() -> None:
         priority = 7
         attempts = 2
         timeout = "5m"
+        deadline = "2h"
+        speculate = true
 
         [[task]]
         each = ["a.txt", "b.txt"]
@@ -64,6 +66,7 @@ def test_a_job_with_everything_in_it() -> None:
         argv = ["hostname"]
     """)
     assert (job.name, job.priority, job.attempts, job.timeout_s) == ("words", 7, 2, 300.0)
+    assert (job.deadline_s, job.speculate) == (7200.0, True)
     assert job.needs == Requirements(cpu_milli=500, memory_bytes=64 * MIB, labels=(("zone", "a"),))
     a, b, last = job.tasks
     assert a.label == "count-a.txt"
@@ -137,6 +140,8 @@ def test_a_path_in_each_still_names_a_folder() -> None:
         ('priority="1"\n[[task]]\nargv=["a"]', "priority: '1' is not a whole number"),
         ('attempts=true\n[[task]]\nargv=["a"]', "attempts: True is not a whole number"),
         ('timeout="soon"\n[[task]]\nargv=["a"]', "timeout: 'soon' is no span of time"),
+        ('deadline="soon"\n[[task]]\nargv=["a"]', "deadline: 'soon' is no span of time"),
+        ('speculate=1\n[[task]]\nargv=["a"]', "speculate: 1 is not true or false"),
         ('timeout=true\n[[task]]\nargv=["a"]', "timeout: True is no text"),
         ('name=1\n[[task]]\nargv=["a"]', "name: 1 is no text"),
         ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is no requirement"),
@@ -156,7 +161,7 @@ def test_what_is_wrong_is_named(text: str, told: str) -> None:
         ),
         max_leaves=8,
     ),
-    st.sampled_from(["name", "needs", "priority", "attempts", "timeout", "task"]),
+    st.sampled_from(["name", "needs", "attempts", "timeout", "deadline", "speculate", "task"]),
 )
 def test_whatever_stands_there_is_read_or_refused(value: object, key: str) -> None:
     text = f"{key} = {_toml(value)}"
