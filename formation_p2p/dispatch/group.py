@@ -161,9 +161,11 @@ class Group:
 
     # -- how long they take ---------------------------------------------------------------------
 
-    def took(self, mean_s: float) -> None:
+    def took(self, mean_s: float | None) -> None:
         """Some tasks took so long each. Longer than thought counts at once, shorter bit by bit."""
         known = self._mean_s
+        if mean_s is None:
+            return
         self._mean_s = mean_s if known is None else max(mean_s, 0.8 * known + 0.2 * mean_s)
 
     @property

@@ -148,7 +148,7 @@ class Scheduler:
             run = runs.get(task_id)
             if run is not None:
                 run.move("dispatch")
-                slot.add(attempt_id, run)
+                slot.add(attempt_id, run, now)
 
     def cancel(self, job_id: str, now: Moment) -> list[Effect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
@@ -324,9 +324,7 @@ class Scheduler:
         slot = self._slot((sender.peer_id, message.lease_id))
         if slot is not None and slot.lease.fence == message.fence:
             group = self._group_of(slot)
-            ran = [x.ran_us for x in message.ended if isinstance(x.outcome, Succeeded)]
-            if ran:
-                group.took(sum(ran) / len(ran) / 1e6)
+            group.took(slot.mean_s(message.ended, now))
             for ended in message.ended:
                 self._attempt_ended(group, slot, ended, now)
             self._pump(group, now, cause)
@@ -410,9 +408,11 @@ class Scheduler:
                 continue  # half of it is still to be done: more at once costs less
             share = -(-group.waiting // (left + coming))
             count = min(deep - under_way, share)
-            self._place(slot, group.take(slot.worker, count, slot.has_room_for, now), cause)
+            self._place(slot, group.take(slot.worker, count, slot.has_room_for, now), now, cause)
 
-    def _place(self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], cause: str) -> None:
+    def _place(
+        self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
+    ) -> None:
         attempts: list[tuple[str, TaskRun]] = []
         for run, nearest in taken:
             run.move("dispatch")
@@ -420,7 +420,7 @@ class Scheduler:
             run.printed_bytes = 0
             task_id = run.task.task_id
             attempt_id = f"{task_id}#{run.tried}{run.job.life}"
-            slot.add(attempt_id, run)
+            slot.add(attempt_id, run, now)
             attempts.append((attempt_id, run))
             lease_id = slot.lease.lease_id
             placed = TaskPlaced(task_id, attempt_id, slot.worker, lease_id, nearest)
@@ -455,7 +455,7 @@ class Scheduler:
             for other in elsewhere[:1]:
                 idle.remove(other)
                 if due_s <= now.mono_s:
-                    self._place(other, [(run, False)], "it takes long elsewhere")
+                    self._place(other, [(run, False)], now, "it takes long elsewhere")
                 else:
                     kept.add(other)
                     group.wake_s = min(group.wake_s, due_s)

@@ -14,6 +14,7 @@ from formation_p2p.negotiation.messages import Assignment, Dispatch
 from formation_p2p.negotiation.parts import Parts
 from formation_p2p.negotiation.under_way import UnderWay
 from formation_p2p.units import KIB
+from formation_p2p.workload.outcome import Ended, Succeeded
 
 # Payloads in one message: whatever else waits for the stream waits no longer than for this much.
 BATCH_BYTES: Final = 256 * KIB
@@ -26,7 +27,8 @@ class Slot:
     `parts` is what the worker has of what tasks share, `load` how much is under way.
     `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
-    `idle_s` is since when nothing is under way. `adopted` is a lease of an earlier life, until
+    `heard_s` is since when the worker has said of no attempt that it ended, `idle_s` since when
+    nothing is under way. `adopted` is a lease of an earlier life, until
     its worker has answered.
     """
 
@@ -39,13 +41,16 @@ class Slot:
     cleared: str = ""
     recalled: set[str] = field(default_factory=set)
     idle_s: float = float("inf")
+    heard_s: float = float("-inf")
     adopted: bool = False
 
     @property
     def worker(self) -> PeerId:
         return self.lease.lessor.peer_id
 
-    def add(self, attempt_id: str, run: TaskRun) -> None:
+    def add(self, attempt_id: str, run: TaskRun, now: Moment) -> None:
+        if not self.attempts:
+            self.heard_s = now.mono_s
         self.attempts[attempt_id] = run
         self.load.add(len(run.task.payload), run.task.shared)
         run.copies += 1
@@ -70,6 +75,18 @@ class Slot:
         """The attempt that runs, where it has been running for longer than a moment."""
         first = next(iter(self.attempts), None)
         return first if first == self.began else None
+
+    def mean_s(self, ended: Iterable[Ended], now: Moment) -> float | None:
+        """How long those of the lease's attempts took that brought a result, on average; None where
+        none did. It runs one at a time, so that they cannot have taken longer together than the
+        worker was silent before, whatever it says."""
+        ran = [
+            each.ran_us
+            for each in ended
+            if each.attempt_id in self.attempts and isinstance(each.outcome, Succeeded)
+        ]
+        silent_s, self.heard_s = now.mono_s - self.heard_s, now.mono_s
+        return min(sum(ran) / 1e6, silent_s) / len(ran) if ran else None
 
     def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
         """What brings these to the worker, with what it does not have yet of what they share."""

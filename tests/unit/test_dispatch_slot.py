@@ -19,7 +19,7 @@ from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.session import Send
 from formation_p2p.resources.ledger import Reservation
 from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import Ended, Succeeded
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from tests.unit.stories import ALICE, BOB, NEEDS, at, only
 
@@ -64,9 +64,9 @@ class Alice:
 def test_a_slot_knows_what_is_under_way_and_since_when_nothing_is() -> None:
     slot = slot_on_alice()
     (one, first), (two, second) = runs(task(0, b"abc"), task(1, b"de"))
-    slot.add(one, first)
-    slot.add(two, second)
-    slot.add("job/0#2", first)
+    slot.add(one, first, at(0))
+    slot.add(two, second, at(0))
+    slot.add("job/0#2", first, at(0))
     assert (slot.load.total_bytes, first.copies, slot.idle_s) == (8, 2, float("inf"))
     slot.recalled.add(two)
     assert slot.remove(two, at(1)) is second
@@ -82,7 +82,7 @@ def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
     slot, seen = slot_on_alice(), list[str | None]()
     seen.append(slot.slow)
     for attempt_id, run in runs(task(0), task(1)):
-        slot.add(attempt_id, run)
+        slot.add(attempt_id, run, at(0))
     seen.append(slot.slow)
     slot.began = "job/0#1"
     seen.append(slot.slow)
@@ -102,7 +102,7 @@ def test_the_bytes_under_way_are_those_of_the_attempts(
             slot.remove(attempt_id, at(1))
         elif attempt_id not in slot.attempts:
             ((_, run),) = runs(task(number, bytes(size)))
-            slot.add(attempt_id, run)
+            slot.add(attempt_id, run, at(0))
         payloads = [run.task.payload for run in slot.attempts.values()]
         assert slot.load.total_bytes == sum(map(len, payloads))
         assert (slot.idle_s == float("inf")) == bool(slot.attempts)
@@ -199,3 +199,22 @@ def test_whatever_goes_out_alice_runs_with_what_it_shares(
             names = tuple(each.attempt_id for each in over)
             alice.executions.acknowledged(BOB.peer_id, ResultAck("lease", names))
         assert ran == [(f"{each.task_id}#1", each.shared, each.payload) for each in tasks]
+
+
+def test_a_worker_cannot_say_that_tasks_took_longer_than_it_was_silent() -> None:
+    slot = slot_on_alice()
+    for attempt_id, run in runs(task(0), task(1), task(2)):
+        slot.add(attempt_id, run, at(10))
+    lies = [Ended("job/0#1", Succeeded(b""), 2**62), Ended("job/1#1", Succeeded(b""), 1)]
+    assert slot.mean_s(lies, at(14)) == 2.0
+    honest = [Ended("job/2#1", Succeeded(b""), 500_000)]
+    assert slot.mean_s(honest, at(15)) == 0.5
+
+
+def test_only_results_of_attempts_under_way_tell_how_long_tasks_take() -> None:
+    slot = slot_on_alice()
+    for attempt_id, run in runs(task(0)):
+        slot.add(attempt_id, run, at(0))
+    elsewhere = Ended("job/7#1", Succeeded(b""), 1)
+    failed = Ended("job/0#1", Failed(FailureKind.EXIT, "exit code 1"), 1)
+    assert slot.mean_s([elsewhere, failed], at(1)) is None

@@ -62,7 +62,7 @@ def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = Fals
     for task in owner.job.tasks[:count]:
         run = TaskRun(task, owner, task.key)
         run.move("dispatch")
-        slot.add(f"{task.task_id}#1", run)
+        slot.add(f"{task.task_id}#1", run, at(0))
     if began_s is not None:
         slot.began, slot.began_s = "job/0#1", began_s
     return slot
