@@ -319,15 +319,17 @@ class Scheduler:
         return self._take()
 
     def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[Effect]:
-        """Results. Each counts only under the lease in force and its fencing token, and once."""
-        cause = f"attempts under {message.lease_id} ended"
+        """Results. Each counts only under the lease in force and its fencing token, and once. What
+        comes under no lease of ours is not acknowledged either: anybody could have it queued."""
         slot = self._slot((sender.peer_id, message.lease_id))
-        if slot is not None and slot.lease.fence == message.fence:
-            group = self._group_of(slot)
-            group.took(slot.mean_s(message.ended, now))
-            for ended in message.ended:
-                self._attempt_ended(group, slot, ended, now)
-            self._pump(group, now, cause)
+        if slot is None or slot.lease.fence != message.fence:
+            return []
+        cause = f"attempts under {message.lease_id} ended"
+        group = self._group_of(slot)
+        group.took(slot.mean_s(message.ended, now))
+        for ended in message.ended:
+            self._attempt_ended(group, slot, ended, now)
+        self._pump(group, now, cause)
         ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
         self._acks.append(Send(sender, ack, cause=cause))
         return self._take()

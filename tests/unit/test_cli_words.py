@@ -15,7 +15,13 @@ import pytest
 from formation_p2p.cli import exits
 from formation_p2p.cli.as_json import EventLines
 from formation_p2p.cli.durations import parse_duration_s
-from formation_p2p.cli.files import check_outputs, named, read_input, write_outputs
+from formation_p2p.cli.files import (
+    check_outputs,
+    named,
+    read_input,
+    write_outputs,
+    write_tail,
+)
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.options import limits_of, pairs_of, read_join_string
@@ -46,7 +52,7 @@ from formation_p2p.refusals import Denied, Infeasible, Leaving
 from formation_p2p.resources.limits import Limits
 from formation_p2p.units import GIB
 from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.process import ProcessResult
+from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
 BOB = Identity.from_seed(bytes(32)).peer_id
