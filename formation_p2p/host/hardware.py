@@ -94,17 +94,19 @@ def probe(
 
 
 def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
-    """The speed of the fastest physical interface that is up, in megabits a second; 0: unknown.
+    """The speed of the fastest physical interface that is up, in megabits a second.
 
-    Bridges and container links are left out (they have no `device`): the 10 Gbit/s that they
-    report is made up. Wireless interfaces report nothing.
+    1 where nobody knows more than that there is a network: wireless interfaces and those of
+    virtual machines report nothing, and the 10 Gbit/s of bridges and container links (they have
+    no `device`) are made up. 0 for a machine that has none.
     """
-    speeds = [
-        stats.speed
-        for name, stats in psutil.net_if_stats().items()
-        if stats.isup and (interfaces / name / "device").exists()
-    ]
-    return max((speed for speed in speeds if 0 < speed <= MAX_NETWORK_MBPS), default=0)
+    speeds = [0]
+    for name, stats in psutil.net_if_stats().items():
+        if stats.isup and name != "lo":
+            physical = (interfaces / name / "device").exists()
+            known = physical and 0 < stats.speed <= MAX_NETWORK_MBPS
+            speeds.append(stats.speed if known else 1)
+    return max(speeds)
 
 
 def _cpu_milli(cgroup: CgroupLimits) -> int:
