@@ -112,7 +112,8 @@ def hardware(found: Hardware) -> Table:
     table.add_row("cpu", format_milli(can.cpu_milli), format_milli(free.cpu_milli))
     table.add_row("memory", format_bytes(can.memory_bytes), format_bytes(free.memory_bytes))
     table.add_row("storage", format_bytes(can.storage_bytes), format_bytes(free.storage_bytes))
-    network = f"{can.network_mbps} Mbit/s" if can.network_mbps else "unknown"
+    speed = f"{can.network_mbps} Mbit/s" if can.network_mbps > 1 else "of unknown speed"
+    network = speed if can.network_mbps else "none"
     table.add_row("network", network, "")
     busy = dict(found.gpu_utilisation)
     memory_free = {each.device_id: each.memory_bytes for each in free.gpus}

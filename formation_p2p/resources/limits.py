@@ -24,10 +24,11 @@ def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capabi
     """`offered`, with what a person set instead of it, at most what the hardware has.
 
     `offered` is what is used where nothing is set: the hardware less what is kept for the rest
-    of the machine. A network speed that nobody could measure (0) is taken as declared. Raises
-    InvalidInput for a limit below zero or past the hardware.
+    of the machine. A network speed that nobody could measure (0, or 1) is taken as declared.
+    Raises InvalidInput for a limit below zero or past the hardware.
     """
-    network = hardware.network_mbps or MAX_NETWORK_MBPS
+    measured = hardware.network_mbps > 1
+    network = hardware.network_mbps if measured else MAX_NETWORK_MBPS
     gpus = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
     return replace(
         offered,
