@@ -21,7 +21,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop lint format proto bench-dht bench-dispatch chaos clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch chaos clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -40,8 +40,15 @@ help:
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: lint
-	$(BIN)/python -m pytest --cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
+test: lint test-pure test-whole
+
+# On every core, since nothing in it looks at a clock.
+test-pure: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest tests/unit tests/simulations -n auto \
+		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+test-whole: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest tests/host tests/system
 
 interop: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.interop.fetch

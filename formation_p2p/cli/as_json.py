@@ -70,6 +70,7 @@ def profile(worker: Profile) -> Json:
         "labels": dict(worker.labels),
         "drivers": list(worker.drivers),
         "addresses": list(worker.addresses),
+        "price_micro": worker.price_micro,
         "expires_unix_s": worker.expires_unix_s,
     }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +22,13 @@ Json = dict[str, Any]
 ANSWER_S: Final = 20.0
 # Lines that wait to be shown, of all nodes together; a reader that lags behind waits here.
 MAX_UNSHOWN: Final = 1024
+# Who follows does not miss a command that takes longer than this.
+LOOK_AGAIN_S: Final = 0.2
 
 
 def doors_of(home: Home) -> list[Path]:
     """The sockets of the nodes that run from here. Raises LocalError where there is none."""
-    found = [path for path in sorted(home.path.glob("status-*.sock")) if _is_open(path)]
+    found = _open_doors(home)
     if not found:
         problem = f"no node runs from {home.path}"
         raise LocalError(f"{problem}; start one, such as `formation worker`, or name its --home")
@@ -51,9 +55,12 @@ def answer(door: Path, question: Json) -> Json:
     return next(answers(door, question), {})
 
 
-def told_by_all(doors: Sequence[Path], question: Json) -> Iterator[Json]:
-    """What several nodes tell, as it comes, until all of them have ended."""
-    unshown: queue.Queue[Json | None] = queue.Queue(MAX_UNSHOWN)
+def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
+    """What the nodes that run from here tell, as it comes, until all of them have ended. To
+    `follow` is to listen to those as well that begin meanwhile. Raises LocalError where there is
+    none."""
+    unshown: queue.Queue[Json | Path] = queue.Queue(MAX_UNSHOWN)
+    running: set[Path] = set()
 
     def read(door: Path) -> None:
         try:
@@ -62,17 +69,30 @@ def told_by_all(doors: Sequence[Path], question: Json) -> Iterator[Json]:
         except LocalError as error:
             unshown.put({"event": "gone", "why": str(error)})
         finally:
-            unshown.put(None)
+            unshown.put(door)
 
-    for door in doors:
-        threading.Thread(target=read, args=(door,), daemon=True).start()
-    running = len(doors)
+    def listen(doors: Sequence[Path]) -> None:
+        for door in doors:
+            running.add(door)
+            threading.Thread(target=read, args=(door,), daemon=True).start()
+
+    listen(doors_of(home))
+    looked_s = time.monotonic()
     while running:
-        line = unshown.get()
-        if line is None:
-            running -= 1
-        else:
-            yield line
+        with contextlib.suppress(queue.Empty):
+            told = unshown.get(timeout=LOOK_AGAIN_S if follow else None)
+            if isinstance(told, Path):
+                running.discard(told)
+            else:
+                yield told
+        if follow and running and time.monotonic() - looked_s >= LOOK_AGAIN_S:
+            listen(_open_doors(home, but=running))
+            looked_s = time.monotonic()
+
+
+def _open_doors(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
+    there = (path for path in sorted(home.path.glob("status-*.sock")) if path not in but)
+    return [path for path in there if _is_open(path)]
 
 
 def _is_open(door: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.units import format_bytes
+from formation_p2p.workload.process import MAX_TAIL_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
 
@@ -92,6 +93,20 @@ def append(path: Path, data: bytes) -> None:
     try:
         with path.open("ab") as file:
             file.write(data)
+    except OSError as error:
+        raise _local(path, error) from error
+
+
+def write_tail(path: Path, tail: bytes) -> None:
+    """Put what is left of what a task printed where nobody heard all of it. What is there stays
+    where it is the same and more. Raises LocalError."""
+    try:
+        if len(tail) == MAX_TAIL_BYTES and path.exists() and path.read_bytes().endswith(tail):
+            return
+        if tail:
+            path.write_bytes(tail)
+        else:
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise _local(path, error) from error
 

@@ -17,6 +17,7 @@ from formation_p2p.workload.wasm import WasmSpec
 
 if TYPE_CHECKING:
     from formation_p2p.node import Work
+    from formation_p2p.workload.task import Task
 
 WasmOption = Annotated[
     Path | None,
@@ -75,5 +76,23 @@ class Kind:
     def of(self, process: ProcessSpec) -> Work:
         """What to submit. Raises InvalidInput, LocalError."""
         if self.wasm is not None:
-            return WasmSpec(read_input(self.wasm), process, self.fuel)
+            try:
+                return WasmSpec(read_input(self.wasm), process, self.fuel)
+            except InvalidInput as error:
+                if error.field != "module":
+                    raise
+                raise InvalidInput(str(self.wasm), error.problem) from None
         return process if self.image is None else ContainerSpec(self.image, process)
+
+
+def process_of(task: Task) -> ProcessSpec | None:
+    """What a task has run, whichever way; None where it is a call. Raises InvalidInput."""
+    match task.needs.driver:
+        case ProcessSpec.driver:
+            return ProcessSpec.decode(task.payload)
+        case WasmSpec.driver:
+            return WasmSpec.decode(task.shared, task.payload).process
+        case ContainerSpec.driver:
+            return ContainerSpec.decode(task.payload).process
+        case _:
+            return None

@@ -67,7 +67,8 @@ def workers(
     """Show the workers of the network; of very many, some hundreds.
 
     Of each, what is free and what there is in all, as it last announced: that may be a minute
-    old. The worker is the end of its peer id; --json has all of it.
+    old. The worker is the end of its peer id; --json has all of it. Prices, for a core-hour, are
+    shown where somebody asks one.
     """
     place = home_of(home, join)
     raise typer.Exit(run_interruptible(lambda _: _workers(place, as_json)))

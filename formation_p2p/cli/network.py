@@ -83,7 +83,8 @@ def invite(
         typer.Option(
             "--driver",
             metavar="NAME",
-            help="Submit for this driver only: process or python. Can be given again.",
+            help="Submit for this driver only, such as process or wasm; all by default. Can be "
+            "given again.",
             show_default=False,
         ),
     ] = None,

@@ -134,7 +134,8 @@ NetworkOption = Annotated[
     typer.Option(
         "--network",
         metavar="MBPS",
-        help="The network's speed to declare, in megabits a second, where it cannot be measured.",
+        help="The network's speed to declare, in megabits a second, where it cannot be measured: "
+        "none is offered then, and tasks that need some go elsewhere.",
         show_default=False,
     ),
 ]

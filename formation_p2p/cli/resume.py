@@ -15,9 +15,10 @@ import typer
 from formation_p2p.cli.data import fetch_outputs
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import write_outputs
+from formation_p2p.cli.files import make_folder, write_outputs, write_tail
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
-from formation_p2p.cli.job_file import folder_label
+from formation_p2p.cli.job_file import PRINTED, folder_label
+from formation_p2p.cli.kinds import process_of
 from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
@@ -29,7 +30,6 @@ from formation_p2p.cli.submit import bar, report
 from formation_p2p.cli.words import say
 from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.units import parse_bytes
-from formation_p2p.workload.process import ProcessSpec
 
 if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent
@@ -75,7 +75,8 @@ def resume(
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="Wait for this job, or show how it ended; for all that are under way by default.",
+            help="Wait for this job, or show how it ended: its id, or how it begins. All that are "
+            "under way by default.",
             show_default=False,
         ),
     ] = None,
@@ -87,7 +88,8 @@ def resume(
         typer.Option(
             "--out-dir",
             metavar="DIR",
-            help="Put what each task brings into DIR/LABEL/.",
+            help="Put what each task brings into DIR/LABEL/: its files, and as stdout and stderr "
+            "the last 64 KiB of what it printed.",
             show_default=False,
         ),
     ] = None,
@@ -103,8 +105,7 @@ def resume(
     as `formation submit` does. With --json, each event is a line of JSON, of what was before as
     well.
     """
-    if not state.exists():
-        raise LocalError(f"{state} is not there; name the file that --state named before")
+    _check_there(state)
     place = home_of(home, join)
     code = run_interruptible(
         lambda interrupt: _resume(interrupt, place, state, job, cancel, out_dir, as_json)
@@ -127,7 +128,7 @@ async def _resume(
 
     began_s = time.monotonic()
     async with Node.join(home=home.path, listen=(), state=state) as node:
-        jobs = node.jobs() if job_id is None else (await node.job(job_id),)
+        jobs = node.jobs() if job_id is None else (await node.job(await _whole(node, job_id)),)
         interrupt.leaves(state)
         if not jobs:
             say(f"formation: nothing is under way in {state}; `formation jobs` lists what ended")
@@ -157,15 +158,33 @@ async def _resume(
         return exit_code_of(results)
 
 
+def _check_there(state: Path) -> None:
+    if not state.exists():
+        raise LocalError(f"{state} is not there; name the file that --state named before")
+
+
+async def _whole(node: Node, job_id: str) -> str:
+    """The id that begins so, where one alone does."""
+    ids = [kept.job_id for kept in await node.kept() if kept.job_id.startswith(job_id)]
+    if len(ids) > 1:
+        raise InvalidInput("job", f"{len(ids)} jobs have an id that begins so; write more of it")
+    return ids[0] if ids else job_id
+
+
 async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[TaskResult]) -> None:
     from formation_p2p.cli.outcomes import process_result
 
     for index, (task, result) in enumerate(zip(job.tasks, results, strict=True)):
-        if result.status != "succeeded" or task.needs.driver != ProcessSpec.driver:
+        spec = process_of(task)
+        if spec is None or not result.result:  # a function; or one that brought nothing
             continue
-        spec = ProcessSpec.decode(task.payload)
         brought = process_result(result.result)
         folder = out_dir / _folder_name(task, index)
+        make_folder(folder)
+        for name, tail in zip(PRINTED, (brought.stdout_tail, brought.stderr_tail), strict=True):
+            write_tail(folder / name, tail)
+        if result.status != "succeeded":
+            continue
         write_outputs(folder, spec.files_out, brought.files)
         try:
             await fetch_outputs(node, folder, spec.outputs, brought.outputs)
@@ -214,6 +233,7 @@ def jobs(
     except ValueError as problem:
         raise InvalidInput("keep-size", str(problem)) from None
     retention = Retention(parse_duration_s(keep_time, "keep-time"), keep_jobs, size_bytes)
+    _check_there(state)
     found = peek(state)
     if prune:
         with contextlib.closing(State(state, retention)) as opened:

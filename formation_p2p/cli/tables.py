@@ -20,7 +20,7 @@ from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Refusal
 from formation_p2p.resources.capability import Capability
 from formation_p2p.resources.gpu import format_compute_capability
-from formation_p2p.units import format_bytes, format_milli
+from formation_p2p.units import format_bytes, format_micro, format_milli
 
 # Of an XOR distance of 64 hexadecimal digits: what differs between a few thousand workers.
 DISTANCE_DIGITS: Final = 12
@@ -42,13 +42,17 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def workers(profiles: Iterable[Profile]) -> Table:
-    table = plain_table("worker", "cpu free", "memory free", "gpus", "labels", "drivers")
-    for each in profiles:
+    shown = list(profiles)
+    priced = any(each.price_micro for each in shown)
+    prices = ("price",) if priced else ()
+    table = plain_table("worker", "cpu free", "memory free", "gpus", *prices, "labels", "drivers")
+    for each in shown:
         table.add_row(
             short(each.peer_id),
             _cpu(each),
             _memory(each),
             _gpus_of(each),
+            *((format_micro(each.price_micro),) if priced else ()),
             printable(" ".join(f"{key}={value}" for key, value in each.labels)) or "-",
             printable(" ".join(each.drivers)),
         )
@@ -70,7 +74,9 @@ def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
 
 
 def ranked(found: Sequence[Ranked]) -> Table:
-    table = plain_table("rank", "worker", "distance", "cpu free", "memory free", "gpus")
+    priced = any(each.profile.price_micro for each in found)
+    prices = ("price",) if priced else ()
+    table = plain_table("rank", "worker", "distance", "cpu free", "memory free", "gpus", *prices)
     for rank, each in enumerate(found, start=1):
         table.add_row(
             str(rank),
@@ -79,6 +85,7 @@ def ranked(found: Sequence[Ranked]) -> Table:
             _cpu(each.profile),
             _memory(each.profile),
             _gpus_of(each.profile),
+            *((format_micro(each.profile.price_micro),) if priced else ()),
         )
     return table
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
-from formation_p2p.cli.words import one_line, printable, short
+from formation_p2p.cli.words import one_line, printable, say, short
+from formation_p2p.errors import LocalError
 from formation_p2p.host.home import Home
 
 if TYPE_CHECKING:
@@ -46,7 +49,8 @@ def top(
 
     Shows what the nodes that run from this home do: gates, workers, and commands that wait for
     their work. Another user's nodes, and other machines', are not shown, but the workers that
-    the network knows of are. With --json, each look is a line of JSON.
+    the network knows of are, with what was free when they last announced it: that may be a minute
+    ago. With --json, each look is a line of JSON.
     """
     from formation_p2p.cli.as_json import put
 
@@ -83,7 +87,7 @@ def logs(
     job: Annotated[
         str,
         typer.Argument(
-            metavar="[JOB]", help="Of this job alone: its id, or how it begins.", show_default=False
+            metavar="JOB", help="Of this job alone: its id, or how it begins.", show_default=False
         ),
     ] = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until Ctrl-C.")] = False,
@@ -93,31 +97,55 @@ def logs(
 ) -> None:
     """Show what the jobs of this machine's nodes tell, and what their tasks print.
 
-    Begins with the last that happened, as far as the nodes still have it. With --json, each event
-    is a line of JSON.
+    Begins with the last that happened, as far as the nodes still have it. The node that submitted
+    a job tells of it: a command's jobs are gone from here when it ends, and are kept where --state
+    says. With --json, each event is a line of JSON.
     """
     from formation_p2p.cli.as_json import put
-    from formation_p2p.cli.door import doors_of, told_by_all
+    from formation_p2p.cli.door import told_by_all
 
     question = {"ask": "events", "job": job, "follow": follow}
-    for event in told_by_all(doors_of(Home(home)), question):
+    event: Json | None = None
+    for event in told_by_all(Home(home), question, follow=follow):
         if as_json:
             put(event)
         else:
             for line in _in_words(event):
                 print(line, flush=True)
+    if event is None:
+        which = f" whose id begins with {job}" if job else ""
+        say(f"formation: no node that runs here has a job{which}; those of a command end with it")
 
 
 def _look(home: Home, *, with_workers: bool) -> Json:
     """Raises LocalError where no node runs."""
-    from formation_p2p.cli.door import answer, doors_of
+    from formation_p2p.cli.door import doors_of
 
     doors = doors_of(home)
-    nodes = [told for door in doors if (told := answer(door, {"ask": "status"}))]
+    nodes = [told for door in doors if (told := _ask(door, "status"))]
     workers: list[Json] = []
     if with_workers:
-        workers = answer(doors[0], {"ask": "workers"}).get("workers", [])
+        replies = (_ask(door, "workers") for door in doors)
+        workers = next((reply["workers"] for reply in replies if reply), [])
     return {"nodes": nodes, "workers": workers}
+
+
+def _ask(door: Path, what: str) -> Json:
+    """{} where the node has gone meanwhile, or does not answer."""
+    from formation_p2p.cli.door import answer
+
+    with contextlib.suppress(LocalError):
+        return answer(door, {"ask": what})
+    return {}
+
+
+def _as_of_now(seen: Json) -> list[Json]:
+    """The workers; of those that run here, what is free now and not when they last announced it."""
+    free = {node["peer_id"]: node["free"] for node in seen["nodes"] if node["free"] is not None}
+    return [
+        {**each, "capacity": free.get(each["peer_id"], each["capacity"])}
+        for each in seen["workers"]
+    ]
 
 
 # -- in tables ------------------------------------------------------------------------------------
@@ -132,11 +160,13 @@ def _shown(seen: Json) -> Group:
     parts: list[Table | Text] = []
     for node in seen["nodes"]:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node["since_unix_s"]))
-        head = f"node {short(node['peer_id'])}  pid {node['pid']}  {node['peers']} peers"
+        kind = "node" if node["free"] is None else "worker"
+        peers = "1 peer" if node["peers"] == 1 else f"{node['peers']} peers"
+        head = f"{kind} {short(node['peer_id'])}  pid {node['pid']}  {peers}"
         parts.append(Text(f"{head}  since {since}", "bold"))
         parts += [table for table in (_jobs(node), _held(node), _granted(node)) if table.rows]
         parts.append(Text())
-    parts.append(workers_now(seen["workers"]))
+    parts.append(workers_now(_as_of_now(seen)))
     return Group(*parts)
 
 

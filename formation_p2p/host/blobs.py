@@ -150,7 +150,9 @@ class BlobStore:
         LocalError, NoRoom.
         """
         try:
-            manifest, _ = read_through(file, path)
+            # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
+            self._check_fits(os.fstat(file).st_size)
+            manifest, status = read_through(file, path)
             blob = manifest.blob
             with self._lock:
                 entry = self._cached.get(blob.cid)
@@ -159,7 +161,7 @@ class BlobStore:
                         self._make_room(blob.size_bytes, on_disk=True)
                     self._write(blob.cid, "manifest", manifest.encode())
                     os.fchmod(file, 0o400)
-                    path.rename(self._path(blob.cid))
+                    self._take(path, status, blob.cid)
                     self._path(blob.cid, "part").unlink(missing_ok=True)
                     entry = _Entry(blob.size_bytes, whole=True)
                 self._cached[blob.cid] = entry
@@ -168,6 +170,17 @@ class BlobStore:
         except OSError as error:
             raise _local(path, error) from error
         return blob
+
+    def _take(self, path: Path, status: os.stat_result, cid: Cid) -> None:
+        """Give the file that was read its name, unless another is in its place by now: a link, to
+        a file of the node's own perhaps. Raises OSError, LocalError."""
+        new = self._path(cid, "new")
+        path.rename(new)
+        found = new.lstat()
+        if (found.st_dev, found.st_ino) != (status.st_dev, status.st_ino):
+            new.unlink()
+            raise LocalError(f"{path} was exchanged while it was read; leave outputs alone")
+        new.rename(self._path(cid))
 
     def part(self, manifest: Manifest) -> Part:
         """Make room for a blob, which must be pinned, and begin to fetch it, or go on. Raises
@@ -205,9 +218,13 @@ class BlobStore:
             self._used(cid)
             try:
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError as error:
+            except FileNotFoundError as error:
                 log.warning("%s is gone: %s", path, error)
                 self._forget(cid)
+                return None
+            except OSError as error:
+                # For want of descriptors, say: it is there still, for whoever asks later.
+                log.warning("%s cannot be opened now: %s", path, error)
                 return None
         try:
             status = os.fstat(file)
@@ -216,7 +233,11 @@ class BlobStore:
             block = self._read_manifest(cid)
             blob = Blob(cid, status.st_size)
             return Content(Manifest.read(blob, block), file, put)
-        except (OSError, Malformed, ValueError) as error:
+        except OSError as error:
+            os.close(file)
+            log.warning("%s cannot be served now: %s", path, error)
+            return None
+        except (Malformed, ValueError) as error:
             os.close(file)
             log.warning("%s is served no longer: %s", path, error)
             self._forget(cid)
@@ -290,11 +311,7 @@ class BlobStore:
 
     def _make_room(self, size_bytes: int, *, on_disk: bool) -> None:
         """Evict until so many bytes more fit. Raises NoRoom."""
-        if size_bytes > self.limit_bytes:
-            raise NoRoom(
-                f"{format_bytes(size_bytes)} do not fit into this machine's cache of "
-                f"{format_bytes(self.limit_bytes)}; split the data, or choose another machine"
-            )
+        self._check_fits(size_bytes)
         while self.used_bytes + size_bytes > self.limit_bytes or len(self._cached) > MAX_CACHED:
             self._evict_one()
         while not on_disk:
@@ -303,6 +320,14 @@ class BlobStore:
                 break
             except NoRoom:
                 self._evict_one()
+
+    def _check_fits(self, size_bytes: int) -> None:
+        """Raises NoRoom for what never will."""
+        if size_bytes > self.limit_bytes:
+            raise NoRoom(
+                f"{format_bytes(size_bytes)} do not fit into this machine's cache of "
+                f"{format_bytes(self.limit_bytes)}; split the data, or choose another machine"
+            )
 
     def _evict_one(self) -> None:
         now_s = time.monotonic()

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.host.accepting import next_client
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ async def serve_metrics(listener: socket.socket, exposition: Callable[[], bytes]
     with accepting:
         async with trio.open_nursery() as nursery:
             while True:
-                client, _ = await accepting.accept()
+                client = await next_client(accepting)
                 if len(nursery.child_tasks) >= MAX_CLIENTS:
                     client.close()
                     continue

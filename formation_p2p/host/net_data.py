@@ -38,10 +38,16 @@ PROTOCOL: Final = "/formation/data/1.0.0"
 OPEN_S: Final = 20.0
 # Between two wants: a fetch that waits for its disk may pause.
 IDLE_S: Final = 120.0
+# A stream may outlive the grant that opened it by so much.
+ADMIT_EVERY_S: Final = 60.0
 # To take one chunk: whoever reads less than 9 KiB/s keeps others from being served.
 CHUNK_S: Final = 120.0
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
+
+# Blobs open at once, for all of them: each is a file descriptor, of which a process has 1024 as a
+# rule, and one grant may stand behind any number of peers.
+MAX_OPEN: Final = 256
 
 # In trio-typing's stubs, which come with py-libp2p, it still has its old name.
 _run_in_thread: Any = trio.to_thread.run_sync
@@ -63,6 +69,7 @@ class DataServer:
         self._holders = holders
         self._has = has
         self._in_memory = trio.CapacityLimiter(MAX_SERVING)
+        self._places = trio.CapacityLimiter(MAX_OPEN)
         self._buffers: list[bytearray] = []  # free ones, which have had their pages
         self.sent_bytes = 0
 
@@ -77,15 +84,26 @@ class DataServer:
                 if not isinstance(opening, Open):
                     raise ProtocolViolation("a data stream that does not begin with Open")
                 why = self._admit(peer, opening.grant)
-                content = None
-                if why is None:
-                    content = await _run_in_thread(self._content, opening.cid)
-                if content is None:
-                    await channel.write(_framed(Refused(why or "does not have it")))
+                if why is not None:
+                    await channel.write(_framed(Refused(why)))
                     return
-            with content:
-                channel.send_much()
-                await self._serve(channel, peer, share, frames, content, opening)
+                await self._places.acquire()
+            try:
+                await self._serve_one(channel, peer, share, frames, opening)
+            finally:
+                self._places.release()
+
+    async def _serve_one(
+        self, channel: Channel, peer: Contact, share: Share, frames: FrameReader, opening: Open
+    ) -> None:
+        with trio.fail_after(OPEN_S):
+            content = await _run_in_thread(self._content, opening.cid)
+            if content is None:
+                await channel.write(_framed(Refused("does not have it")))
+                return
+        with content:
+            channel.send_much()
+            await self._serve(channel, peer, share, frames, content, opening)
 
     async def _serve(
         self,
@@ -100,9 +118,15 @@ class DataServer:
         block = content.manifest.encode() if opening.manifest else b""
         with trio.fail_after(OPEN_S):
             await channel.write(_framed(Opened(block, holders)))
+        admitted_s = trio.current_time()
         while True:
             with trio.fail_after(IDLE_S):
                 request = _parsed(await frames.next())
+            if trio.current_time() >= admitted_s + ADMIT_EVERY_S:
+                admitted_s = trio.current_time()
+                if (why := self._admit(peer, opening.grant)) is not None:
+                    await channel.write(_framed(Refused(why)))
+                    return
             match request:
                 case None:
                     return

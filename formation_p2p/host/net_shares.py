@@ -38,8 +38,10 @@ MAX_ANSWERING: Final = 4
 # asks each peer once or twice.
 KAD_FRAMES_PER_S: Final = 256
 FRAME_CPU_S: Final = 0.001
-# The events of a few hundred short tasks a second.
+# The events of a few hundred short tasks a second, from a peer that a lease is shared with.
 WORK_FRAMES_PER_S: Final = 1024
+# From anybody else: it negotiates, or wants to keep a core busy. A quarter of one, as for kad.
+STRANGERS_FRAMES_PER_S: Final = 256
 # Chunks asked for. One of 1 MiB costs about 1 ms; small ones cost a fraction.
 DATA_FRAMES_PER_S: Final = 2048
 # Peers remembered: some times as many as may be connected.
@@ -82,9 +84,14 @@ class Share:
         self._frame_bytes = 0
         self._streams = {"kad": 0, "work": 0, "data": 0}
         self.kad_pace = Pace(KAD_FRAMES_PER_S)
-        self.work_pace = Pace(WORK_FRAMES_PER_S)
+        self._work_pace = Pace(WORK_FRAMES_PER_S)
+        self._strangers_pace = Pace(STRANGERS_FRAMES_PER_S)
         self.data_pace = Pace(DATA_FRAMES_PER_S)
         self.answering = trio.CapacityLimiter(MAX_ANSWERING)
+
+    @property
+    def work_pace(self) -> Pace:
+        return self._work_pace if self._all.trusts(self._peer) else self._strangers_pace
 
     @contextmanager
     def stream(self, kind: str, limit: int) -> Iterator[None]:

@@ -6,7 +6,6 @@ it binds a port alone and says so when it cannot; and the kernel gives up on a d
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -21,6 +20,7 @@ from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
+from formation_p2p.host.accepting import FULL, FULL_PAUSE_S
 from formation_p2p.host.net_addresses import TcpAddress
 from formation_p2p.units import KIB
 
@@ -46,9 +46,6 @@ UNACKNOWLEDGED_MS: Final = 30_000
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 4
-# File descriptors or memory are used up: wait for some to come back.
-_FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-FULL_PAUSE_S: Final = 0.2
 # Connections that the kernel holds for us to accept.
 BACKLOG: Final = 128
 
@@ -231,7 +228,7 @@ class TcpListener(IListener):
             try:
                 stream = await listener.accept()
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno not in FULL:
                     raise
                 log.warning("cannot accept a connection: %s", error)
                 await trio.sleep(FULL_PAUSE_S)

@@ -244,8 +244,9 @@ class Shell:
                 self._reach = reach
                 self._warn()
             case Send(to, message):
-                if isinstance(message, work.Commit | work.Leased):
+                if isinstance(message, work.Commit | work.Leased | work.Renew):
                     # Grants were checked: from here on tasks and results come, which are large.
+                    # A lease that was adopted from an earlier life begins with its renewal.
                     self._stack.trust(to.peer_id)
                 frame = work.pack(message)
                 self.sent_bytes += len(frame)

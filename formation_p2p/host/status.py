@@ -38,6 +38,7 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.effects import Effect, Moment
+from formation_p2p.host.accepting import next_client
 from formation_p2p.host.status_json import event_in_json, status_in_json, worker_in_json
 from formation_p2p.identity import PeerId
 from formation_p2p.peer.events import Event, Explain, Explained, Resume, Submit
@@ -198,7 +199,7 @@ class StatusDoor:
         with accepting:
             async with trio.open_nursery() as nursery:
                 while True:
-                    client, _ = await accepting.accept()
+                    client = await next_client(accepting)
                     if len(nursery.child_tasks) >= MAX_CLIENTS or not _is_ours(client):
                         client.close()
                         continue
@@ -220,7 +221,8 @@ class StatusDoor:
                         await self._tell(client, prefix, rest.get("follow") is True)
                     case _:
                         await _put(client, {"error": "ask for status, workers or events"})
-            except (trio.BrokenResourceError, trio.TooSlowError):
+            except* (trio.BrokenResourceError, trio.TooSlowError):
+                # A star: whoever follows events is served by two tasks, whose end is a group.
                 log.debug("whoever looked on has gone, or reads too slowly")
 
     def _status(self, shell: Seen) -> dict[str, Any]:

@@ -19,8 +19,13 @@ from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 
 # The reference grammar of the OCI distribution specification, without its fine points, which the
-# engine knows. It begins with no dash: it stands among the options of a program.
-_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
+# engine knows: [host[:port]/]path[:tag][@digest]. It begins with no dash: it stands among the
+# options of a program. After a colon comes a port or a tag, and no path: Podman would take
+# `dir:/home/ann/image` and `oci-archive:/srv/backup.tar` for files of the worker's.
+_IMAGE: Final = re.compile(
+    r"(?=.{1,512}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[A-Za-z0-9+._-]+:[A-Fa-f0-9]{32,128})?"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,9 +17,10 @@ from libp2p.io.exceptions import IOException
 
 from formation_p2p.data import fetch as fetching
 from formation_p2p.data import messages
+from formation_p2p.data.manifest import Manifest
 from formation_p2p.data.messages import Chunk, Open, Opened, Refused, Want
 from formation_p2p.errors import LocalError, Unreachable
-from formation_p2p.host import net_channel, net_data
+from formation_p2p.host import blob_files, blobs, net_channel, net_data
 from formation_p2p.host.blob_files import NoRoom
 from formation_p2p.host.blobs import BlobStore
 from formation_p2p.host.frames import encode_frame
@@ -24,9 +28,9 @@ from formation_p2p.host.net_channel import Channel
 from formation_p2p.host.net_data import PROTOCOL, DataStream
 from formation_p2p.host.net_shares import MAX_DATA_STREAMS
 from formation_p2p.identity import Identity
-from formation_p2p.trust.grants import issue
+from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.units import MIB
-from formation_p2p.workload.blob import Blob, Cid, digest_of
+from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
 from tests.host.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.host.stacks import run, running, until
 
@@ -447,6 +451,55 @@ def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
     run(story)
 
 
+def test_a_stream_ends_with_the_grant_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_data, "ADMIT_EVERY_S", 0.0)
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    expires_unix_s = int(time.time()) + 3
+    grant = issue(ROOT, Rights(expires_unix_s), bob.peer_id)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(content(0.1))
+            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            stream = DataStream(channel, blob)
+            assert isinstance(await stream.begin(grant, manifest=True), Opened)
+            for expected in (tuple, Refused):
+                await channel.write(encode_frame(messages.pack(Want(0))))
+                stream._asked.append(0)
+                answer = await stream.next(memoryview(bytearray(MIB)))
+                assert isinstance(answer, expected)
+                await trio.sleep(max(expires_unix_s + 0.1 - time.time(), 0))
+
+    run(story)
+
+
+def test_peers_who_open_without_end_do_not_take_all_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One grant may stand behind any number of peers, each with streams of its own."""
+    monkeypatch.setattr(net_data, "MAX_OPEN", 2)
+    monkeypatch.setattr(net_data, "OPEN_S", 1.0)
+    alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
+
+    async def story() -> None:
+        async with running(alice, bob, carol):
+            blob = alice.put(content(0.1))
+            opened: list[Channel] = []
+            for _ in range(2):
+                channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+                answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+                assert isinstance(answer, Opened)
+                opened.append(channel)
+            with pytest.raises((IOException, trio.TooSlowError)):
+                await _begin_one_more(carol, alice, blob)
+            opened[0].abort("enough")
+            assert len(await carol.get(blob)) == blob.size_bytes
+
+    run(story)
+
+
 async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
     channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
     await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
@@ -617,6 +670,83 @@ def test_an_output_is_kept_for_whoever_fetches_it(tmp_path: Path) -> None:
             assert await bob.get(blob) == data
 
     run(story)
+
+
+def test_an_output_of_holes_that_does_not_fit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs the task nothing, and to read it would keep a core busy for minutes."""
+    alice = Holder(tmp_path / "alice", limit_bytes=4 * MIB)
+    monkeypatch.setattr(blobs, "read_through", lambda file, path: pytest.fail("it was read"))
+    made = alice.folder / "made"
+    with made.open("wb") as file:
+        file.truncate(64 * 1024 * MIB)
+        with pytest.raises(NoRoom, match="do not fit"):
+            alice.store.adopt(file.fileno(), made, 1.0)
+
+
+def test_an_output_that_became_a_link_while_it_was_read_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What got out of the wasm engine may still run then. The link would be served to others."""
+    alice = Holder(tmp_path / "alice")
+    key, made = tmp_path / "key", tmp_path / "made"
+    key.write_bytes(b"secret")
+    made.write_bytes(b"result")
+    read = blob_files.read_through
+
+    def read_and_exchanged(file: int, path: Path) -> tuple[Manifest, os.stat_result]:
+        done = read(file, path)
+        path.unlink()
+        path.symlink_to(key)
+        return done
+
+    monkeypatch.setattr(blobs, "read_through", read_and_exchanged)
+    with made.open("rb") as file, pytest.raises(LocalError, match="exchanged"):
+        alice.store.adopt(file.fileno(), made, 1.0)
+    assert alice.store.content(Cid(RAW, digest_of(b"result"))) is None
+    assert key.read_bytes() == b"secret"
+    assert not any(path.is_symlink() for path in (tmp_path / "alice/blobs").iterdir())
+
+
+def test_a_blob_that_cannot_be_opened_for_want_of_descriptors_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = Holder(tmp_path / "alice")
+    made = tmp_path / "made"
+    made.write_bytes(content(2))
+    with made.open("rb") as file:
+        blob = alice.store.adopt(file.fileno(), made, 1.0)
+    for fails_after in (0, 1):  # the blob itself, and its manifest
+        with monkeypatch.context() as patched:
+            _run_out_of_descriptors(patched, fails_after)
+            assert alice.store.content(blob.cid) is None
+    served = alice.store.content(blob.cid)
+    assert served is not None
+    with served:
+        assert served.blob.size_bytes == 2 * MIB
+
+
+def _run_out_of_descriptors(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    used = 0
+    opened, path_opened = os.open, Path.open
+
+    def count() -> None:
+        nonlocal used
+        used += 1
+        if used > after:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    def os_open(*args: Any, **kwargs: Any) -> int:
+        count()
+        return opened(*args, **kwargs)
+
+    def path_open(self: Path, *args: Any, **kwargs: Any) -> Any:
+        count()
+        return path_opened(self, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", os_open)
+    monkeypatch.setattr(Path, "open", path_open)
 
 
 def test_a_copy_is_a_file_of_its_own_that_may_only_be_read_and_executed(tmp_path: Path) -> None:

@@ -236,6 +236,31 @@ def test_an_image_cannot_be_an_option_of_the_engine() -> None:
             ContainerSpec(image, ProcessSpec(("true",)))
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "dir:/home/ann/image",
+        "oci:/srv/image",
+        "oci-archive:/srv/backup.tar",
+        "docker-archive:/srv/image.tar:a",
+        "dir:1/../../../home/ann/image",
+        "docker://alpine",
+    ],
+)
+def test_an_image_cannot_be_a_file_of_the_workers(image: str) -> None:
+    """Podman takes such names for images that lie on the disk."""
+    with pytest.raises(InvalidInput):
+        ContainerSpec(image, ProcessSpec(("true",)))
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["alpine", "alpine:3.22", "localhost:5000/a/b_c:v1.0-x", f"h:1/a:t@sha256:{'0' * 64}"],
+)
+def test_an_image_of_a_registry_has_a_name(image: str) -> None:
+    assert ContainerSpec(image, ProcessSpec(("true",))).image == image
+
+
 # -- engines --------------------------------------------------------------------------------
 
 

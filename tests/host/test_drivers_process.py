@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from formation_p2p.errors import InvalidInput
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
-from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.process import ProcessDriver, write_files
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.units import MIB
@@ -344,3 +344,23 @@ def test_the_builtin_drivers_go_by_their_names(tmp_path: Path) -> None:
     assert made == {"process": "process", "python": "python", "wasm": "wasm"}
     with pytest.raises(InvalidInput, match="there are process, python, wasm, container"):
         builtin_drivers(["process", "no-such-driver"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["words", "data/words"])
+def test_files_are_written_through_no_link(tmp_path: Path, name: str) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "words").write_bytes(b"untouched")
+    (folder / "words").symlink_to(elsewhere / "words")
+    (folder / "data").symlink_to(elsewhere)
+    with pytest.raises(OSError, match=r"words|data"):
+        write_files(folder, {name: b"evil"})
+    assert (elsewhere / "words").read_bytes() == b"untouched"
+
+
+def test_files_are_written_where_they_belong_and_may_be_executed(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a/b/c": b"deep", "a/d": b"less", "e": b""})
+    for name, content in {"a/b/c": b"deep", "a/d": b"less", "e": b""}.items():
+        assert (tmp_path / name).read_bytes() == content
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700

@@ -545,6 +545,26 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
     story(tmp_path, tell)
 
 
+def test_a_call_that_forges_more_replies_than_there_are_calls_is_told_of(tmp_path: Path) -> None:
+    """With one that is right among them it has ended, and its owner must not wait for ever."""
+
+    def forge() -> None:
+        (fd,) = open_sockets()
+        one, another = (
+            interpreter.REPLY.pack(interpreter.RETURNED, which, False, 0, 2) + b"N."
+            for which in (1, 2)
+        )
+        os.write(fd, one + another)
+        time.sleep(60)
+
+    async def tell(world: World) -> None:
+        with trio.fail_after(5):
+            assert await world.value(forge) is None
+        assert await world.value(lambda: "well") == "well"
+
+    story(tmp_path, tell)
+
+
 def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
     def sleep(pid: str) -> None:
         Path(pid).write_text(str(os.getpid()))

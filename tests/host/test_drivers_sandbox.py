@@ -387,6 +387,29 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
     within(20, story)
 
 
+def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: Path) -> None:
+    def lock_up() -> None:
+        from pathlib import Path as Place
+
+        Place.home().chmod(0)
+        os._exit(3)
+
+    async def story() -> None:
+        lease = ALease(PythonDriver(Machine.found(home, "required")), home / "scratch")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            arguments = cloudpickle.dumps(((), {}))
+            ended = await lease.outcome(cloudpickle.dumps(lock_up), arguments)
+            assert isinstance(ended, Failed), ended
+            assert "code 3" in ended.message
+            after = await lease.outcome(cloudpickle.dumps(os.getppid), arguments)
+            assert isinstance(after, Succeeded), after
+            await lease.end()
+        assert list((home / "scratch").iterdir()) == []
+
+    within(20, story)
+
+
 # -- storage --------------------------------------------------------------------------------
 
 

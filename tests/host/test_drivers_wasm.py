@@ -333,6 +333,29 @@ def test_a_runner_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
     assert holds_nothing(tmp_path)
 
 
+def test_a_link_that_one_left_who_got_out_of_the_engine_is_not_written_through(
+    tmp_path: Path,
+) -> None:
+    """The node writes outside the sandbox, to whatever its user may write to."""
+    root, bystander = tmp_path / "scratch", tmp_path / "bystander"
+    root.mkdir()
+    bystander.write_bytes(b"untouched")
+
+    async def story() -> None:
+        world = World(root)
+        assert isinstance(await world.run(HELLO), Succeeded)
+        (runner,) = world.driver._runners.values()
+        stdin = runner.folder / "stdin"
+        stdin.unlink()
+        stdin.symlink_to(bystander)
+        assert isinstance(await world.run(HELLO, stdin=b"evil"), Succeeded)
+        assert bystander.read_bytes() == b"untouched"
+        await world.driver.end_lease("lease")
+
+    within(20, story)
+    assert holds_nothing(root)
+
+
 # -- the runner's own part, and the machine's -----------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -433,6 +434,32 @@ def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 200 <= len(floods) <= 300
 
     run(story)
+
+
+def test_work_frames_of_strangers_are_paced_by_the_time_that_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame of 13 KiB can hold a thousand results, of leases that nobody has."""
+    monkeypatch.setattr("formation_p2p.host.net_connection.IDENTIFY_WAIT_S", 0.0)
+
+    async def story() -> None:
+        async with besieged() as victim:
+            victim.take = lambda frame: time.sleep(0.01)
+            hand = await mallory.muxed(victim)
+            await hand.open(1, WORK_PROTOCOL)
+
+            async def flood() -> None:
+                for _ in range(400):
+                    await hand.data(1, encode_frame(b"flood") * 100)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flood)
+                await trio.sleep(4)
+                nursery.cancel_scope.cancel()
+            # A second's worth at once, and then a quarter of a core.
+            assert 100 < len(victim.frames) < 250
+
+    run(story, within_s=25)
 
 
 @pytest.mark.parametrize("frame", [mallory.PING, WINDOW_UPDATE, DATA])

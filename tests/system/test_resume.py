@@ -195,7 +195,7 @@ def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
     assert "nothing is under way" in again.err
     (listed,) = json.loads(formation(carol, "jobs", "--state", str(state), "--json").out)["jobs"]
     assert (listed["tasks"], listed["succeeded"]) == (4, 4)
-    shown = formation(carol, "resume", "--state", str(state), listed["job"])
+    shown = formation(carol, "resume", "--state", str(state), listed["job"][:6])
     assert (shown.code, shown.out.decode().count("succeeded")) == (0, 4)
 
 
@@ -214,7 +214,8 @@ def test_what_was_kept_can_be_cancelled(carol: Path, tmp_path: Path) -> None:
 
 def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: Path) -> None:
     state, out = tmp_path / "jobs.db", tmp_path / "out"
-    job = job_file(tmp_path, "touch began; cd -; sleep 1; echo hello > a.txt")
+    task = "echo one; touch began; cd - > a.txt; sleep 1; echo hello > a.txt; echo two"
+    job = job_file(tmp_path, task)
     job.write_text(job.read_text() + 'files_out = ["a.txt"]\n')
     submit = ("submit", str(job), "--state", str(state), "--out-dir", str(out))
     with started(carol, *submit) as scheduler:
@@ -223,6 +224,7 @@ def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: 
     done = formation(carol, "resume", "--state", str(state), "--out-dir", str(out))
     assert done.code == 0, done.err
     assert (out / "n0" / "a.txt").read_text() == "hello\n"
+    assert (out / "n0" / "stdout").read_text() == "one\ntwo\n"
 
 
 def test_two_programs_do_not_share_a_state(carol: Path, tmp_path: Path) -> None:
@@ -261,6 +263,15 @@ def test_what_a_person_gets_wrong_is_said_in_a_line(carol: Path, tmp_path: Path)
     missing = formation(carol, "resume", "--state", str(tmp_path / "nowhere.db"))
     assert (missing.code, missing.err.count("\n")) == (2, 1)
     assert "is not there" in missing.err
+    assert "is not there" in formation(carol, "jobs", "--state", str(tmp_path / "nowhere.db")).err
+    two = tmp_path / "two.db"
+    opened = State(two)
+    for id_ in ("a" * 16, "ab" * 8):
+        opened.save_job(job_of(1, id_))
+        opened.write(all_done(job_of(1, id_)))
+    opened.close()
+    either = formation(carol, "resume", "--state", str(two), "a")
+    assert (either.code, "2 jobs have an id that begins so" in either.err) == (2, True)
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"\x00" * 4096)
     broken.chmod(0o600)

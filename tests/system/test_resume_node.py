@@ -22,6 +22,7 @@ from formation_p2p import (
     ProcessSpec,
     TaskPlaced,
     TaskSucceeded,
+    WorkerLost,
 )
 from formation_p2p.dispatch import jobs as jobs_module
 from formation_p2p.durable import DurableJobs
@@ -342,3 +343,27 @@ async def test_a_state_that_cannot_be_used_stops_the_node_from_starting(world: W
                 pass
     async with world.bob() as bob:  # and it is free again
         assert bob.jobs() == ()
+
+
+async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once(
+    world: World,
+) -> None:
+    """Large frames are taken from peers alone that a lease is shared with: the next life, which
+    has committed to none, shares those that it has adopted."""
+    async with world.bob() as bob:
+        large = ProcessSpec(
+            ("sh", "-c", "sleep 2; head -c 3000000 /dev/zero > zeros"), files_out=("zeros",)
+        )
+        job = await bob.submit(large, needs=SMALL, attempts=1)
+        told_of = []
+        async for event in job.events():
+            told_of.append(event)
+            if [type(each) for each in told_of] == [TaskPlaced]:
+                await asyncio.sleep(0.5)  # its lease is on the disk too
+                bob._call(lambda shell: shell._start(_explode))
+        assert [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)] == [
+            TaskPlaced
+        ]
+        (told,) = await job
+        assert (told.status, told.attempts) == ("succeeded", 1)
+        assert len(ProcessResult.decode(told.result).files["zeros"]) == 3_000_000

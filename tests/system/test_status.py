@@ -169,6 +169,24 @@ async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: World) -> None
         assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
 
 
+async def test_one_who_leaves_amid_events_does_not_close_the_door(world: World) -> None:
+    """With some of them unread, as at the end of `formation logs --follow`."""
+
+    async def is_over() -> bool:
+        (status,) = await ask(world.folder / "bob", {"ask": "status"})
+        return not status["jobs"]
+
+    async with asyncio.timeout(DEADLINE_S):
+        for follow in (b"true", b"false"):
+            client = await asyncio.to_thread(connected, world.folder / "bob")
+            client.sendall(b'{"ask": "events", "follow": ' + follow + b"}\n")
+            await world.bob.map(abs, range(50), needs=SMALL)
+            await asyncio.sleep(0.2)  # for some to arrive
+            client.close()
+            await asyncio.sleep(0.2)  # for the node to see that
+            await until(is_over)
+
+
 # -- metrics --------------------------------------------------------------------------------------
 
 

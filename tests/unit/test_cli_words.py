@@ -23,9 +23,11 @@ from formation_p2p.cli.files import (
     write_tail,
 )
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.options import limits_of, pairs_of, read_join_string
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
+from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.dispatch.job_events import (
     Attempt,
@@ -50,10 +52,13 @@ from formation_p2p.identity import Identity
 from formation_p2p.job import TaskResult
 from formation_p2p.refusals import Denied, Infeasible, Leaving
 from formation_p2p.resources.limits import Limits
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB
+from formation_p2p.workload.container import ContainerSpec
 from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
+from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.workload.wasm import WasmSpec
 
 BOB = Identity.from_seed(bytes(32)).peer_id
 
@@ -221,9 +226,49 @@ def test_only_what_was_asked_for_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"new"
 
 
+def test_the_end_of_what_was_printed_does_not_replace_more_of_the_same(tmp_path: Path) -> None:
+    path, end = tmp_path / "stdout", b"x" * MAX_TAIL_BYTES
+    for there, tail, left in (
+        (None, b"all of it", b"all of it"),
+        (b"all", b"all of it", b"all of it"),
+        (b"more than" + end, end, b"more than" + end),
+        (b"only the beginning", end, end),
+        (b"of an attempt that was lost", b"", None),
+        (None, b"", None),
+    ):
+        path.unlink(missing_ok=True)
+        if there is not None:
+            path.write_bytes(there)
+        write_tail(path, tail)
+        assert (path.read_bytes() if path.exists() else None) == left
+    with pytest.raises(LocalError, match="Is a directory"):
+        write_tail(tmp_path, b"tail")
+
+
+def test_what_ran_is_known_whichever_driver_ran_it() -> None:
+    process = ProcessSpec(("count",), files_out=("a.txt",))
+    for spec in (process, WasmSpec(b"\0asm\1\0\0\0", process), ContainerSpec("a", process)):
+        needs = Requirements(driver=spec.driver)
+        assert process_of(Task("a/0", needs, spec.encode(), shared=spec.shared)) == process
+    assert process_of(Task("a/0", Requirements(driver="python"), b"")) is None
+
+
+def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.wasm").write_text("text")
+    with pytest.raises(InvalidInput, match=r"a\.wasm: is no WebAssembly"):
+        Kind(wasm=tmp_path / "a.wasm").of(ProcessSpec(("a",)))
+
+
 def test_a_file_that_did_not_come_back_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="did not send a back"):
         write_outputs(tmp_path, ["a"], {})
+
+
+def test_of_workers_that_run_here_top_shows_what_is_free_now() -> None:
+    nodes = [{"peer_id": "a", "free": "now"}, {"peer_id": "c", "free": None}]
+    workers = [{"peer_id": "a", "capacity": "before"}, {"peer_id": "b", "capacity": "before"}]
+    shown = _as_of_now({"nodes": nodes, "workers": workers})
+    assert [each["capacity"] for each in shown] == ["now", "before"]
 
 
 def test_a_result_that_is_none_is_the_workers_fault() -> None:

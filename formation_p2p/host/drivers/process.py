@@ -11,6 +11,7 @@ import os
 import signal
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -245,9 +246,27 @@ def _signal_name(number: int) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """`folder` is empty and the names are checked, so that nothing leads out of it."""
+    """The names are checked. What a task of the same lease may still do to the folder meanwhile
+    leads nowhere else: nothing on the way may be a link, and no file may be there."""
     for name, content in files.items():
-        file = folder / name
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_bytes(content)
-        file.chmod(0o700)
+        with open(make_file(folder, name), "wb") as file:
+            file.write(content)
+
+
+def make_file(folder: Path, name: str) -> int:
+    """A new file below `folder`, executable, open to be written. Raises OSError."""
+    *folders, file = name.split("/")
+    way = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        for part in folders:
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=way)
+            step = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=way)
+            os.close(way)
+            way = step
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        made = os.open(file, flags, 0o700, dir_fd=way)
+    finally:
+        os.close(way)
+    os.fchmod(made, 0o700)  # whatever the umask
+    return made

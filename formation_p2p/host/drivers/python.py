@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import socket
+import stat
 import sys
 import tempfile
 from collections import deque
@@ -225,6 +226,7 @@ class PythonDriver:
                 if home is None:
                     home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch))
                 try:
+                    home.chmod(stat.S_IRWXU)  # a call of the last one may have locked it up
                     warm = await _Interpreter.start(self._machine, execution, home)
                 except OSError as problem:
                     turns.take()
@@ -285,6 +287,7 @@ class _Session:
             if self._warm.broken:
                 if self._calls:
                     self._end(_MEDDLED)
+                self._tell()
                 return
             if not self._calls:
                 continue

@@ -115,7 +115,7 @@ class _Runner:
             if not self._ready:
                 return None
         stdin = self.folder / "stdin"
-        await trio.to_thread.run_sync(stdin.write_bytes, spec.process.stdin or b"")
+        await trio.to_thread.run_sync(_write_anew, stdin, spec.process.stdin or b"")
         order = marshal.dumps(
             {
                 "module": spec.module,
@@ -214,6 +214,13 @@ def check() -> None:
         raise LocalError(
             "the driver wasm needs wasmtime; install it: pip install 'formation_p2p[wasm]'"
         )
+
+
+def _write_anew(path: Path, content: bytes) -> None:
+    """Raises OSError. What the last call left there is not written to: what has got out of the
+    engine could have made it a link, to a file that the node alone may write to."""
+    path.unlink(missing_ok=True)
+    write_files(path.parent, {path.name: content})
 
 
 def memory_of_module(execution: Execution) -> int:
