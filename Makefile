@@ -42,7 +42,7 @@ demo: $(INSTALLED)
 
 test: lint test-pure test-whole
 
-# On every core, since nothing in it looks at a clock.
+# On every core: hardly anything in it looks at a clock.
 test-pure: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest tests/unit tests/simulations -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
