@@ -135,7 +135,7 @@ NetworkOption = Annotated[
         "--network",
         metavar="MBPS",
         help="The network's speed to declare, in megabits a second, where it cannot be measured: "
-        "none is offered then, and tasks that need some go elsewhere.",
+        "1 is offered then, and tasks that need more go elsewhere.",
         show_default=False,
     ),
 ]

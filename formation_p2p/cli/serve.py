@@ -156,7 +156,6 @@ async def _worker(
     from formation_p2p.cli.watched import Watch
     from formation_p2p.cli.worklog import WorkLog, show_as_json
     from formation_p2p.node import Node
-    from formation_p2p.units import format_micro
 
     leave = asyncio.Event()
     log = WorkLog()
@@ -176,10 +175,7 @@ async def _worker(
             log.line(f"worker {node.peer_id}")
             for address in node.addresses:
                 log.line(f"  listens at {address}")
-            said = "".join(f", {key}={value}" for key, value in labels.items())
-            if price_micro:
-                said += f", at {format_micro(price_micro)} for a core-hour"
-            log.line(f"  offers {offer_in_words(can)}, for {_listed(sorted(makers))}{said}")
+            log.line(f"  offers {offer_in_words(can, sorted(makers), labels, price_micro)}")
         showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
         showing.add_done_callback(lambda _: leave.set())  # nobody reads it any more
         alone = asyncio.create_task(_say_when_alone(node, home))
@@ -311,11 +307,6 @@ def _freeze_imports() -> None:
     is most of what it does in a program that serves (docs/performance.md)."""
     gc.collect()
     gc.freeze()
-
-
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _who(node: Node) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -168,13 +168,22 @@ def jobs(kept: Sequence[JobSummary]) -> Table:
     return table
 
 
-def offer_in_words(can: Capability) -> str:
+def offer_in_words(
+    can: Capability, drivers: Sequence[str], labels: Mapping[str, str], price_micro: int
+) -> str:
     gpus = _gpus(can) if can.gpus else "no GPU"
     cores = "core" if can.cpu_milli == 1000 else "cores"
+    said = "".join(f", {key}={value}" for key, value in labels.items())
+    price = f", at {format_micro(price_micro)} for a core-hour" if price_micro else ""
     return (
         f"{format_milli(can.cpu_milli)} {cores}, {format_bytes(can.memory_bytes)} of memory, "
-        f"{format_bytes(can.storage_bytes)} of storage, {gpus}"
+        f"{format_bytes(can.storage_bytes)} of storage, {gpus}, for {_listed(drivers)}{said}{price}"
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def plain_table(*columns: str) -> Table:

@@ -200,6 +200,24 @@ def test_a_task_has_no_capabilities_and_gets_none_by_a_namespace(home: Path) -> 
 
 
 @where_bubblewrap_is
+def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None:
+    """As root it could name a program there that the kernel starts outside."""
+    sandbox = Bubblewrap.found(tmp_path, {})
+    folder = tmp_path / "task"
+    folder.mkdir()
+    # Opened, and nothing written: where it can be opened, nothing is changed by that.
+    look = 'import os; os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)'
+    done = subprocess.run(
+        [*sandbox.command(folder, network=False, gpus=False), sys.executable, "-I", "-c", look],
+        env={},
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b"Read-only file system" in done.stderr or b"Permission denied" in done.stderr
+
+
 def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
     # Nobody is held to it who is root.
     bomb = (

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.options import limits_of, pairs_of, read_join_string
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
+from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.dispatch.job_events import (
@@ -38,6 +40,7 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
+from formation_p2p.effects import Moment
 from formation_p2p.errors import (
     FormationError,
     InvalidInput,
@@ -50,6 +53,7 @@ from formation_p2p.errors import (
 )
 from formation_p2p.identity import Identity
 from formation_p2p.job import TaskResult
+from formation_p2p.placement.decision import Ranked
 from formation_p2p.refusals import Denied, Infeasible, Leaving
 from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.requirements import Requirements
@@ -59,6 +63,7 @@ from formation_p2p.workload.outcome import FailureKind
 from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.workload.wasm import WasmSpec
+from tests.unit.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id
 
@@ -266,9 +271,22 @@ def test_a_file_that_did_not_come_back_is_a_failure(tmp_path: Path) -> None:
 
 def test_of_workers_that_run_here_top_shows_what_is_free_now() -> None:
     nodes = [{"peer_id": "a", "free": "now"}, {"peer_id": "c", "free": None}]
-    workers = [{"peer_id": "a", "capacity": "before"}, {"peer_id": "b", "capacity": "before"}]
-    shown = _as_of_now({"nodes": nodes, "workers": workers})
+    found = [{"peer_id": "a", "capacity": "before"}, {"peer_id": "b", "capacity": "before"}]
+    shown = _as_of_now({"nodes": nodes, "workers": found})
     assert [each["capacity"] for each in shown] == ["now", "before"]
+
+
+def test_prices_are_shown_where_somebody_asks_one() -> None:
+    free = profile("alice", Moment(0.0, 1_700_000_000.0))
+    dear = replace(free, price_micro=50_000)
+    for found, header in (([free], []), ([free, dear], ["PRICE"])):
+        shown = workers(found).columns, ranked([Ranked(each, 0) for each in found]).columns
+        for columns in shown:
+            assert [each.header for each in columns if each.header == "PRICE"] == header
+    assert list(workers([free, dear]).columns[4].cells) == ["0", "0.05"]
+    said = offer_in_words(dear.capability, ["a", "b", "c"], {"eu": "yes"}, 50_000)
+    assert said.endswith("for a, b and c, eu=yes, at 0.05 for a core-hour")
+    assert offer_in_words(dear.capability, ["a"], {}, 0).endswith("for a")
 
 
 def test_a_result_that_is_none_is_the_workers_fault() -> None:

@@ -106,6 +106,8 @@ class Bubblewrap:
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts", *(() if network else ("--unshare-net",))),
             *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+            # Its files are the real root's to write to, if the node is that one.
+            *("--ro-bind-try", "/proc/sys", "/proc/sys"),
             # One may be below another.
             *_each("--tmpfs", sorted((*hidden, *temporary))),
             *(word for path in shown for word in ("--ro-bind", path, path)),

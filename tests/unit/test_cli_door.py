@@ -1,0 +1,68 @@
+"""What `formation top` and `formation logs` hear from the nodes of a home."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.cli.door import told_by_all
+from formation_p2p.cli.top import _look
+from formation_p2p.errors import LocalError
+from formation_p2p.host.home import Home
+
+
+def node(path: Path, name: str, leaves: threading.Event) -> None:
+    """Tells whoever asks one thing, and closes when it leaves."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            if client.recv(1024):
+                client.sendall(f"{json.dumps({'event': name})}\n".encode())
+                leaves.wait()
+
+    def serve() -> None:
+        with listener:
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def test_who_follows_hears_of_nodes_that_begin_later(tmp_path: Path) -> None:
+    leaves = threading.Event()
+    node(tmp_path / "status-0.sock", "first", leaves)
+    told = told_by_all(Home(tmp_path), {"ask": "events"}, follow=True)
+    assert next(told) == {"event": "first"}
+    node(tmp_path / "status-1.sock", "second", leaves)
+    assert next(told) == {"event": "second"}
+    (tmp_path / "status-0.sock").unlink()
+    (tmp_path / "status-1.sock").unlink()
+    leaves.set()
+    assert list(told) == []
+
+
+def test_who_does_not_follow_hears_of_those_that_run(tmp_path: Path) -> None:
+    leaves = threading.Event()
+    leaves.set()
+    for number in range(2):
+        node(tmp_path / f"status-{number}.sock", str(number), leaves)
+    told = told_by_all(Home(tmp_path), {"ask": "events"}, follow=False)
+    assert sorted(line["event"] for line in told) == ["0", "1"]
+    with pytest.raises(LocalError, match="no node runs from"):
+        next(told_by_all(Home(tmp_path / "elsewhere"), {}, follow=True))
+
+
+def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "status-0.sock"
+    monkeypatch.setattr("formation_p2p.cli.door.doors_of", lambda _: [gone])
+    assert _look(Home(tmp_path), with_workers=True) == {"nodes": [], "workers": []}
