@@ -6,9 +6,20 @@ nobody is told that his price was too high, let alone by how much.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from formation_p2p.units import format_micro
+from formation_p2p.units import format_bytes, format_micro, format_milli
+
+# How people write what is counted in small units.
+_AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
+    "cpu": format_milli,
+    "gpu.share": format_milli,
+    "memory": format_bytes,
+    "storage": format_bytes,
+    "gpu.memory": format_bytes,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,12 @@ class Infeasible:
     free: int | str
 
     def __str__(self) -> str:
-        return f"{self.resource}: needs {self.needed}, has {self.free}"
+        shown = _AMOUNTS.get(self.resource, str)
+        needed, free = (
+            shown(amount) if isinstance(amount, int) else amount
+            for amount in (self.needed, self.free)
+        )
+        return f"{self.resource}: needs {needed}, has {free}"
 
 
 @dataclass(frozen=True, slots=True)

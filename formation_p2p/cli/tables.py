@@ -153,7 +153,7 @@ def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
 
 
 def jobs(kept: Sequence[JobSummary]) -> Table:
-    table = plain_table("job", "name", "tasks", "done", "without a result", "submitted", "ended")
+    table = plain_table("job", "name", "tasks", "done", "failed", "submitted", "ended")
     for job in kept:
         without = job.ended.failed + job.ended.unplaceable + job.ended.cancelled
         table.add_row(

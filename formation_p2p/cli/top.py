@@ -173,7 +173,7 @@ def _shown(seen: Json) -> Group:
 def _jobs(node: Json) -> Table:
     from formation_p2p.cli.tables import plain_table
 
-    jobs = plain_table("job", "name", "tasks", "waiting", "under way", "done", "without a result")
+    jobs = plain_table("job", "name", "tasks", "waiting", "under way", "done", "failed")
     for job in node["jobs"]:
         without = job["failed"] + job["unplaceable"] + job["cancelled"]
         counts = (job["tasks"], job["waiting"], job["under_way"], job["succeeded"], without)

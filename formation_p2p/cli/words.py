@@ -10,21 +10,11 @@ from typing import Final
 from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Infeasible, Refusal
 from formation_p2p.resources.gpu import format_compute_capability
-from formation_p2p.units import format_bytes, format_milli
 
 # Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
 SHORT_ID_CHARS: Final = 8
 # A message is one line of a terminal or a few; what is longer is cut.
 MAX_LINE_CHARS: Final = 500
-
-_AMOUNTS: Final = {
-    "cpu": format_milli,
-    "gpu.share": format_milli,
-    "memory": format_bytes,
-    "storage": format_bytes,
-    "gpu.memory": format_bytes,
-    "gpu.cc": format_compute_capability,
-}
 
 
 def say(text: str) -> None:
@@ -47,11 +37,11 @@ def short(peer_id: PeerId | str) -> str:
 
 
 def refusal_in_words(refusal: Refusal) -> str:
-    """As `str(refusal)`, with amounts as people write them."""
+    """As `str(refusal)`, with compute capabilities as people write them."""
     match refusal:
-        case Infeasible(resource, int() as needed, int() as free) if resource in _AMOUNTS:
-            amount = _AMOUNTS[resource]
-            return printable(f"{resource}: needs {amount(needed)}, has {amount(free)}")
+        case Infeasible("gpu.cc", int() as needed, int() as free):
+            wanted, has = map(format_compute_capability, (needed, free))
+            return f"gpu.cc: needs {wanted}, has {has}"
         case _:
             return printable(str(refusal))
 
