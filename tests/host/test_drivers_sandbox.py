@@ -24,7 +24,7 @@ import pytest
 import trio
 
 from formation_p2p.host.drivers import bubblewrap
-from formation_p2p.host.drivers.bubblewrap import NoSandbox
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.supervised import Machine
