@@ -24,7 +24,7 @@ from tests.system.programs import Program
 from tests.system.test_cli_network import LOOPBACK, Done, formation, started
 
 KILLS = 10
-TASKS = 150
+TASKS = 200
 OPTIONS = ("--cpu", "1", "--sandbox", "off")
 
 
@@ -107,7 +107,7 @@ def test_killed_ten_times_it_still_has_one_result_of_every_task(
     state = tmp_path / "jobs.db"
     # Each run of a task leaves a mark, and prints what no other run does.
     job = job_file(
-        tmp_path, *(f"echo n{n} >> marks; sleep 0.05; cat /proc/self/stat" for n in range(TASKS))
+        tmp_path, *(f"echo n{n} >> marks; sleep 0.2; cat /proc/self/stat" for n in range(TASKS))
     )
     known: dict[str, bytes] = {}
     progress: list[int] = []
@@ -115,7 +115,7 @@ def test_killed_ten_times_it_still_has_one_result_of_every_task(
         command = ("submit", str(job)) if not state.exists() else ("resume",)
         with started(carol, *command, "--state", str(state), "--json") as scheduler:
             scheduler.line_with('"placed"')
-            time.sleep(rng.uniform(0.0, 1.5))
+            time.sleep(rng.uniform(0.0, 1.0))
             kill(scheduler)
             told = {e["task"] for e in events(scheduler.output) if e["event"] == "succeeded"}
         after = stored(state)
