@@ -218,6 +218,7 @@ def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None
     assert b"Read-only file system" in done.stderr or b"Permission denied" in done.stderr
 
 
+@where_bubblewrap_is
 def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
     # Nobody is held to it who is root.
     bomb = (
@@ -405,6 +406,7 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
     within(20, story)
 
 
+@where_bubblewrap_is
 def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: Path) -> None:
     def lock_up() -> None:
         from pathlib import Path as Place
