@@ -120,10 +120,10 @@ class LocalNetwork:
         return NodeProcess(address.rpartition("/")[2], address, process)
 
     async def _end_all(self) -> None:
-        await asyncio.gather(*(_end(process) for process in self._processes))
+        await asyncio.gather(*(end(process) for process in self._processes))
 
 
-async def _end(process: Process) -> None:
+async def end(process: Process) -> None:
     """Have it leave in good order, or kill it by its id where it does not."""
     assert process.stdin is not None
     process.stdin.close()

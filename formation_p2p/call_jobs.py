@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
-
-import cloudpickle
 
 from formation_p2p.calls import error_of
 from formation_p2p.dispatch.job_events import TaskSucceeded
@@ -25,9 +21,6 @@ BATCH_CALLS: Final = 512
 # ...of so many bytes at the most: eight of the largest payloads.
 BATCH_BYTES: Final = 64 * MIB
 
-# What any pickler writes alike, with nothing in it to look up.
-_SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
-
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -40,27 +33,6 @@ class Terms:
     trust_results: bool
     max_price_micro: int | None = None
     speculate: bool = False
-
-
-class ArgumentPickler:
-    """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
-    each. For one thread."""
-
-    def __init__(self) -> None:
-        self._buffer = io.BytesIO()
-        self._pickler = cloudpickle.Pickler(self._buffer)
-
-    def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Raises whatever an argument that cannot be pickled raises."""
-        if not kwargs and all(type(each) in _SCALARS for each in args):
-            return pickle.dumps((args, {}), pickle.HIGHEST_PROTOCOL)
-        try:
-            self._pickler.dump((args, dict(kwargs)))
-            return self._buffer.getvalue()
-        finally:
-            self._pickler.clear_memo()
-            self._buffer.seek(0)
-            self._buffer.truncate()
 
 
 def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job:

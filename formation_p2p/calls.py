@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+import pickle
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import cloudpickle
 
@@ -16,11 +18,36 @@ from formation_p2p.workload.python_call import PythonCall
 
 T = TypeVar("T")
 
+# What any pickler writes alike, with nothing in it to look up.
+_SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
+
+
+class ArgumentPickler:
+    """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
+    each. For one thread."""
+
+    def __init__(self) -> None:
+        self._buffer = io.BytesIO()
+        self._pickler = cloudpickle.Pickler(self._buffer)
+
+    def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Raises whatever an argument that cannot be pickled raises."""
+        if not kwargs and all(type(each) in _SCALARS for each in args):
+            return pickle.dumps((args, {}), pickle.HIGHEST_PROTOCOL)
+        try:
+            self._pickler.dump((args, dict(kwargs)))
+            return self._buffer.getvalue()
+        finally:
+            self._pickler.clear_memo()
+            self._buffer.seek(0)
+            self._buffer.truncate()
+
 
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
     """One call of `function` for each item; the function is pickled once."""
     pickled = cloudpickle.dumps(function)
-    return [PythonCall(pickled, cloudpickle.dumps(((item,), {}))) for item in items]
+    pickler = ArgumentPickler()
+    return [PythonCall(pickled, pickler.dumps((item,), {})) for item in items]
 
 
 def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:

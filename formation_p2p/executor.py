@@ -25,12 +25,12 @@ import cloudpickle
 from formation_p2p.call_jobs import (
     BATCH_BYTES,
     BATCH_CALLS,
-    ArgumentPickler,
     Terms,
     job_of,
     name_of,
     value_of_end,
 )
+from formation_p2p.calls import ArgumentPickler
 from formation_p2p.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
 from formation_p2p.errors import FormationError, TaskFailed
 from formation_p2p.job import TaskEnd, Told

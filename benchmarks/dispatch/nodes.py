@@ -15,7 +15,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from typing import Final, Self
 
 from benchmarks.dispatch.processes import ROOT
 from benchmarks.dispatch.profiles import profiled
+from examples.local_network import end
 from formation_p2p import Home, Limits, Node, Rights
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
@@ -34,8 +35,6 @@ START_S: Final = 60.0
 # A worker announces itself when it has met its first neighbours.
 ANNOUNCED_S: Final = 15.0
 AGAIN_S: Final = 0.02
-# Leaving takes two seconds at most; then the process is killed.
-LEAVE_S: Final = 10.0
 # How long the network lasts if nobody ends it.
 GRANT_S: Final = 3600
 
@@ -142,20 +141,7 @@ class Workers:
         return Worker(address.rpartition("/")[2], process), address
 
     async def _end_all(self) -> None:
-        await asyncio.gather(*(_end(process) for process in self._processes))
-
-
-async def _end(process: Process) -> None:
-    """Have it leave in good order, or kill it by its id where it does not."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), LEAVE_S)
-    finally:
-        with suppress(ProcessLookupError):  # it has ended, as it should have
-            process.kill()
-    await process.wait()
+        await asyncio.gather(*(end(process) for process in self._processes))
 
 
 async def _serve(home: Path) -> None:

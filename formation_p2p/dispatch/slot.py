@@ -28,8 +28,7 @@ class Slot:
     `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
     `heard_s` is since when the worker has said of no attempt that it ended, `idle_s` since when
-    nothing is under way. `adopted` is a lease of an earlier life, until
-    its worker has answered.
+    nothing is under way. `adopted` is a lease of an earlier life, until its worker has answered.
     """
 
     lease: HeldLease

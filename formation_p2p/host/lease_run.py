@@ -125,9 +125,7 @@ class LeaseRun:
         return self._paused
 
     def take(self) -> Execution:
-        work = self._waiting.popleft()
-        self._taken[work.attempt_id] = work
-        return self._execution(work, self._scratch_root)
+        return self._execution(self._take(), self._scratch_root)
 
     def put_back(self, execution: Execution) -> None:
         work = self._taken.pop(execution.execution_id)
@@ -181,6 +179,11 @@ class LeaseRun:
 
     # -- the insides ------------------------------------------------------------------------------
 
+    def _take(self) -> Work:
+        work = self._waiting.popleft()
+        self._taken[work.attempt_id] = work
+        return work
+
     def _changed(self) -> None:
         self._news.set()
         if self._watching is not None:
@@ -211,8 +214,7 @@ class LeaseRun:
     async def _one_by_one(self, driver: Driver | None) -> None:
         while True:
             await self.wait()
-            work = self._waiting.popleft()
-            self._taken[work.attempt_id] = work
+            work = self._take()
             self.begin(work.attempt_id)
             outcome: Outcome = _CANCELLED
             with trio.CancelScope() as self._killing:
