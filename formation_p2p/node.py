@@ -44,6 +44,7 @@ from formation_p2p.job import JobHandle
 from formation_p2p.mapped import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.peer.events import Explain, Explained, Refuse, Serve
 from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.bounds import sorted_labels
 from formation_p2p.resources.limits import Limits
@@ -473,7 +474,7 @@ class Node:
 
     async def discover(self, needs: Needs, *, name: str = "a task") -> Discovery:
         """As `explain`, and how the candidates were found."""
-        explained = await self._explain(_needs(needs), name)
+        explained = await self._explain(AskedTerms(_needs(needs)), name)
         return Discovery(explained.decision, explained.trace)
 
     async def neighbours(self) -> int:
@@ -490,11 +491,11 @@ class Node:
         except TimeoutError:
             raise NodeClosed("the network stack is down; ask again once it has restarted") from None
 
-    async def _explain(self, needs: Requirements | None, name: str) -> Explained:
+    async def _explain(self, terms: AskedTerms | None, name: str) -> Explained:
         query = next(self._query_ids)
         future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
         self._queries[query] = future
-        self._call(lambda shell: shell.feed(Explain(query, needs, name)))
+        self._call(lambda shell: shell.feed(Explain(query, terms, name)))
         try:
             return await asyncio.wait_for(future, EXPLAIN_S)
         except TimeoutError:

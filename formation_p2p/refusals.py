@@ -117,6 +117,40 @@ class TooDear:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfScope:
+    """The worker is farther from home than the job may go."""
+
+    scope: str
+    widest: str
+
+    def __str__(self) -> str:
+        return f"out of scope: it is of our {self.scope}, and the job stays in our {self.widest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """This node has had bad experience with the worker, or too little good. In thousandths."""
+
+    trust_milli: int
+    least_milli: int
+
+    def __str__(self) -> str:
+        trust, least = format_milli(self.trust_milli), format_milli(self.least_milli)
+        return f"trusted {trust}, which is less than {least}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """A hint that was said to be required speaks against it."""
+
+    hint: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.hint}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """The worker could not be reached, or did not answer in time."""
 
@@ -137,4 +171,4 @@ class Faulty:
 
 
 PeerRefusal = Infeasible | Denied | Gone | Busy | Leaving | GivingWay | Preempted
-Refusal = PeerRefusal | TooDear | Silent | Faulty
+Refusal = PeerRefusal | TooDear | OutOfScope | Distrusted | Unwanted | Silent | Faulty

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from formation_p2p.keyspace import common_prefix, key_of
 from formation_p2p.peer.events import Explain, Explained
+from formation_p2p.placement.terms import AskedTerms
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 
@@ -95,7 +96,7 @@ class Queries:
 
         self.asked = number
         node.heard = heard
-        world.tell(node, Explain(number, bucket.needs, name))
+        world.tell(node, Explain(number, AskedTerms(bucket.needs), name))
         self.refused += len(node.refused) - refused
 
     def _judged(

@@ -17,13 +17,14 @@ from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import KEY_BITS, Key, distance
 from formation_p2p.negotiation.back_off import DROPPED, BackOff
-from formation_p2p.negotiation.lessee import AskedTerms
 from formation_p2p.negotiation.round import RoundId
-from formation_p2p.placement.decision import Ranked
+from formation_p2p.placement.candidate import Candidate
+from formation_p2p.placement.decision import Ranked, rank
 from formation_p2p.placement.nearest import Peers
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied, Refusal
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.hints import NO_HINTS
 
 # Attempts under way on one lease while nobody knows how long they take: one runs, one waits, so
 # that the round trip is hidden.
@@ -41,14 +42,13 @@ MAX_WORKERS: Final = 1024
 
 _T = TypeVar("_T")
 
+# What this node knows of a worker beside what it signed, for tasks of these terms.
+Facts = Callable[[Profile, AskedTerms, Moment], Candidate]
+
 
 class Group:
-    def __init__(
-        self, needs: Requirements, priority: int, max_price_micro: int | None = None
-    ) -> None:
-        self.needs = needs
-        self.priority = priority
-        self.max_price_micro = max_price_micro
+    def __init__(self, terms: AskedTerms) -> None:
+        self.terms = terms
         self.slots: dict[tuple[PeerId, str], Slot] = {}
         self.round: RoundId | None = None
         self.committing: set[PeerId] = set()
@@ -66,10 +66,6 @@ class Group:
         self._back_off = BackOff()
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
         self._again: deque[TaskRun] = deque()  # for whoever is free next
-
-    @property
-    def terms(self) -> AskedTerms:
-        return AskedTerms(self.needs, self.priority, self.max_price_micro)
 
     # -- who could ------------------------------------------------------------------------------
 
@@ -124,17 +120,23 @@ class Group:
         if self._back_off.heard(worker):
             self.wake_s = min(self.wake_s, self._back_off.until_s(worker))
 
-    def ask_order(self, head: TaskRun, now: Moment) -> list[Contact]:
-        """Whom to ask for a lease, best first: who is nearest to most of the waiting tasks, and
-        among equals, nearest to `head`, the first of them. Who was silent or failed comes last."""
+    def ask_order(self, head: TaskRun, now: Moment, facts: Facts) -> list[Contact]:
+        """Whom to ask for a lease, best first: who is waited for by most of the tasks, or where
+        they wait for nobody in particular, who ranks highest for `head`, the first of them. Who
+        was silent or failed comes last."""
         asked = [p for p in self._pool.values() if self._is_askable(p.peer_id, now)]
-        asked.sort(
-            key=lambda p: (
-                self._back_off.is_last(p.peer_id),
-                -len(self._queues.get(p.peer_id, ())),
-                distance(key_of_peer(p.peer_id), head.key),
+        if any(worker is not None and queue for worker, queue in self._queues.items()):
+            asked.sort(
+                key=lambda p: (
+                    -len(self._queues.get(p.peer_id, ())),
+                    distance(key_of_peer(p.peer_id), head.key),
+                )
             )
-        )
+        else:
+            task = self.terms.asked(head.task.task_id, head.key)
+            candidates = [facts(p, self.terms, now) for p in asked]
+            asked = [each.profile for each in rank(task, candidates, self.terms.policy)]
+        asked.sort(key=lambda p: self._back_off.is_last(p.peer_id))
         return [Contact(p.peer_id, p.addresses) for p in asked]
 
     def next_askable_s(self) -> float:
@@ -185,12 +187,12 @@ class Group:
     # -- who waits for whom ---------------------------------------------------------------------
 
     def wait(self, run: TaskRun, *, first: bool = False) -> None:
-        """In the queue of the nearest worker; or, where it was placed before, ahead of all of
-        them: the nearest worker may be the one that was lost."""
+        """In the queue of the worker that it waits for; or, where it was placed before, ahead of
+        all of them: that worker may be the one that was lost."""
         if first:
             self._again.appendleft(run)
         else:
-            self._queues.setdefault(self.nearest(run), deque()).append(run)
+            self._queues.setdefault(self.home(run), deque()).append(run)
 
     @property
     def waiting(self) -> int:
@@ -214,10 +216,10 @@ class Group:
     ) -> Iterator[tuple[TaskRun, bool]]:
         """Up to `count` waiting tasks that a free worker should take: of those that were placed
         before, then of its own queue, then of the longest other ones; of each as far as they fit,
-        which is asked when the one before has been placed. With each, whether the worker is the
-        nearest to it. A task is not taken back by a worker that failed it while another is left.
+        which is asked when the one before has been placed. With each, whether it waited for this
+        worker. A task is not taken back by a worker that failed it while another is left.
         """
-        others = [q for nearest, q in self._queues.items() if nearest != worker]
+        others = [q for home, q in self._queues.items() if home != worker]
         others.sort(key=len, reverse=True)
         own = self._queues.get(worker, deque())
         for queue in (self._again, own, *others):
@@ -228,7 +230,7 @@ class Group:
                     passed.append(run)
                 else:
                     count -= 1
-                    yield run, queue is own or self.nearest(run) == worker
+                    yield run, queue is own or self.home(run) == worker
             queue.extendleft(reversed(passed))
 
     def is_failing(self, worker: PeerId, now: Moment) -> bool:
@@ -249,14 +251,17 @@ class Group:
             not run.avoids(p) and (p in leased or self._is_askable(p, now)) for p in self._pool
         )
 
-    def nearest(self, run: TaskRun) -> PeerId | None:
-        """The capable worker nearest to a task, of those that have not failed it if there are
-        any; None while nobody is known."""
-        nearest = self._near.nearest(run.key)
-        if nearest is not None and run.avoids(nearest):
+    def home(self, run: TaskRun) -> PeerId | None:
+        """The worker that a task waits for, of those that have not failed it if there are any;
+        None while nobody is known, and where the policy or a hint has tasks wait for whoever
+        ranks highest when it is asked."""
+        if self.terms.hints != NO_HINTS:
+            return None
+        home = self.terms.policy.home(run.key, self._near)
+        if home is not None and run.avoids(home):
             fresh = [p for p in self._pool if not run.avoids(p)]
-            nearest = Peers(fresh).nearest(run.key) or nearest
-        return nearest
+            home = self.terms.policy.home(run.key, Peers(fresh)) or home
+        return home
 
     def first_waiting(self) -> TaskRun | None:
         """The task that has waited longest in its queue."""

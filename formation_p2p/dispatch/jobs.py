@@ -21,6 +21,8 @@ from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Effect, Moment
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import NEAREST
 from formation_p2p.refusals import Refusal
 from formation_p2p.workload.outcome import Failed, FailureKind
 from formation_p2p.workload.task import Job
@@ -38,13 +40,13 @@ class Jobs:
         self._jobs: dict[str, JobRun] = {}
         self._told: list[Effect] = []
 
-    def begin(self, job: Job, now: Moment) -> JobRun:
+    def begin(self, job: Job, now: Moment, policy: PlacementPolicy = NEAREST) -> JobRun:
         """Raises InvalidInput where too many jobs are under way, or this one already is."""
         if job.job_id in self._jobs:
             raise InvalidInput("job", f"{job.job_id} is under way already")
         if len(self._jobs) >= MAX_JOBS:
             raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
-        run = self._jobs[job.job_id] = JobRun(job)
+        run = self._jobs[job.job_id] = JobRun(job, policy)
         if job.deadline_s is not None:
             run.due_s = now.mono_s + job.deadline_s
         return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.discovery.finder import Finder
-from formation_p2p.dispatch.group import Group
+from formation_p2p.dispatch.group import Facts, Group
 from formation_p2p.dispatch.task_run import TaskRun
 from formation_p2p.effects import Moment
 from formation_p2p.negotiation.lessee import Lessee
@@ -26,24 +26,23 @@ MAX_ASK_AT_ONCE: Final = 16
 
 
 class Recruiter:
-    def __init__(self, finder: Finder, lessee: Lessee) -> None:
+    def __init__(self, finder: Finder, lessee: Lessee, facts: Facts) -> None:
         self._finder = finder
+        self._facts = facts
         self._lessee = lessee
 
     def seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
         """Ask workers for leases, or look for more workers, around `head` first. Returns how many
         leases may yet come of what is under way."""
-        order = group.ask_order(head, now)
+        order = group.ask_order(head, now, self._facts)
         if order:
             at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
             group.round = self._lessee.ask(
                 order[:at_once],
-                group.needs,
+                group.terms,
                 wanted=group.waiting,
-                priority=group.priority,
                 now=now,
                 cause=cause,
-                max_price_micro=group.max_price_micro,
             )
             return min(len(order), at_once)
         if group.find is None:
@@ -67,7 +66,7 @@ class Recruiter:
         target = group.look_around(head)
         # Who looks again wants to see others.
         fresh = group.looked_s > float("-inf")
-        group.find = self._finder.find(group.needs, target, now, cause, fresh=fresh)
+        group.find = self._finder.find(group.terms.needs, target, now, cause, fresh=fresh)
         if group.find is None:  # too many are under way
             group.wake_s = now.mono_s + SECOND_LOOK_S
             return

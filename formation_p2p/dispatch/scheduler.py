@@ -9,10 +9,11 @@ from the longest other one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
-from formation_p2p.dispatch.group import Group
+from formation_p2p.dispatch.group import Facts, Group
 from formation_p2p.dispatch.job_events import (
     Hold,
     LetGo,
@@ -30,8 +31,8 @@ from formation_p2p.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.keyspace import Key, key_of
 from formation_p2p.negotiation.lessee import (
-    AskedTerms,
     HeldLease,
     LeaseHeld,
     LeaseLost,
@@ -50,7 +51,11 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.session import Send
 from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
-from formation_p2p.placement.decision import decide
+from formation_p2p.placement.candidate import Candidate
+from formation_p2p.placement.decision import Decision, decide
+from formation_p2p.placement.names import parse_policy
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
 from formation_p2p.refusals import Denied, Faulty, Preempted, Refusal
@@ -68,7 +73,8 @@ LINGER_S: Final = 0.25
 
 
 class Scheduler:
-    """`authorised` says whether a worker's own grant lets it work in this network."""
+    """`authorised` says whether a worker's own grant lets it work in this network, `facts` what
+    this node knows of it beside what it signed."""
 
     def __init__(
         self,
@@ -76,9 +82,11 @@ class Scheduler:
         finder: Finder,
         lessee: Lessee,
         authorised: Callable[[Profile, Moment], Denied | None],
+        facts: Facts,
     ) -> None:
         self._own = own
-        self._recruiter = Recruiter(finder, lessee)
+        self._facts = facts
+        self._recruiter = Recruiter(finder, lessee, self._candidate)
         self._lessee = lessee
         self._authorised = authorised
         self._jobs = Jobs()
@@ -88,17 +96,19 @@ class Scheduler:
 
     # -- the person -----------------------------------------------------------------------------
 
-    def submit(self, job: Job, now: Moment) -> list[Effect]:
-        """Raises InvalidInput where too many jobs are under way, this one already is, or nobody
+    def submit(self, job: Job, now: Moment, policy: PlacementPolicy | None = None) -> list[Effect]:
+        """`policy` is for one that has no text form, which the job's would be.
+
+        Raises InvalidInput where too many jobs are under way, this one already is, or nobody
         could be asked for what it needs."""
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
-        run = self._jobs.begin(job, now)
+        run = self._jobs.begin(job, now, policy or parse_policy(job.policy))
         touched: dict[Requirements, Group] = {}
         for task in job.tasks:
             group = touched.get(task.needs)
             if group is None:
-                group = touched[task.needs] = self._group(_terms_of(job, task))
+                group = touched[task.needs] = self._group(_terms_of(run, task))
             group.wait(TaskRun(task, run, task.key))
         for group in touched.values():
             self._pump(group, now, f"submit of {job.job_id}")
@@ -113,14 +123,14 @@ class Scheduler:
         """
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
-            job = self._jobs.begin(saved.job, now)
+            job = self._jobs.begin(saved.job, now, parse_policy(saved.job.policy))
             runs |= {run.task.task_id: run for run in revive(saved, job, life)}
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)
         touched: dict[AskedTerms, Group] = {}
         for run in runs.values():
-            terms = _terms_of(run.job.job, run.task)
+            terms = _terms_of(run.job, run.task)
             group = touched[terms] = self._group(terms)
             if run.state is TaskState.WAITING:
                 group.wait(run)
@@ -131,16 +141,17 @@ class Scheduler:
     def _adopt(self, saved: SavedLease, runs: Mapping[str, TaskRun], now: Moment) -> None:
         # One lease runs tasks of equal terms.
         known = (runs[task_id] for _, task_id in saved.attempts if task_id in runs)
-        max_price_micro = next((run.job.job.max_price_micro for run in known), None)
+        terms = next(
+            (_terms_of(run.job, run.task) for run in known),
+            AskedTerms(saved.needs, saved.priority),
+        )
         held = self._lessee.adopt(
             saved.lessor,
             saved.lease_id,
-            saved.needs,
-            saved.priority,
+            terms,
             saved.fence,
             saved.device_ids,
             now,
-            max_price_micro,
         )
         slot = Slot(held, idle_s=now.mono_s, adopted=True)
         self._group(held.terms).slots[held.key] = slot
@@ -187,6 +198,33 @@ class Scheduler:
     def slots(self) -> Iterator[Slot]:
         return (slot for group in self._groups.values() for slot in group.slots.values())
 
+    def explain(
+        self, terms: AskedTerms, name: str, profiles: Iterable[Profile], now: Moment
+    ) -> Decision:
+        """As it would decide now for a task of this name; with what workers have answered, where
+        tasks of the same terms are under way."""
+        decision = self.decide(terms, name, key_of(name.encode()), profiles, now)
+        group = self._groups.get(terms)
+        reasons = {} if group is None else dict(group.reasons())
+        known = {each.profile.peer_id for each in decision.ranked}
+        rejected = dict(decision.rejected)
+        for worker, refusal in reasons.items():
+            if worker not in known:
+                rejected.setdefault(worker, refusal)
+        return replace(decision, rejected=tuple(rejected.items()))
+
+    def decide(
+        self, terms: AskedTerms, name: str, key: Key, profiles: Iterable[Profile], now: Moment
+    ) -> Decision:
+        """Who of these workers is to run a task, and why not the others."""
+        return decide(
+            terms.asked(name, key),
+            [self._candidate(profile, terms, now) for profile in profiles],
+            terms.policy,
+            authorised=lambda profile: self._authorised(profile, now),
+            now_unix_s=now.unix_s,
+        )
+
     # -- discovery and negotiation ----------------------------------------------------------------
 
     def found(self, found: Found, now: Moment) -> list[Effect]:
@@ -194,14 +232,7 @@ class Scheduler:
         if group is None:
             return []
         group.find, group.answered = None, found.heard
-        decision = decide(
-            key_of_peer(self._own),
-            group.needs,
-            found.profiles,
-            authorised=lambda profile: self._authorised(profile, now),
-            now_unix_s=now.unix_s,
-            max_price_micro=group.max_price_micro,
-        )
+        decision = self.decide(group.terms, self._own, key_of_peer(self._own), found.profiles, now)
         if group.learn(decision.ranked, decision.rejected):
             group.looked_s = float("-inf")  # where there were more, there may be more yet
         self._pump(group, now, "discovery ended")
@@ -244,8 +275,8 @@ class Scheduler:
             Hold(
                 lease.lease_id,
                 lease.lessor,
-                lease.needs,
-                lease.priority,
+                lease.terms.needs,
+                lease.terms.priority,
                 lease.fence,
                 lease.device_ids,
                 cause="a lease was granted",
@@ -502,8 +533,18 @@ class Scheduler:
     def _group(self, terms: AskedTerms) -> Group:
         group = self._groups.get(terms)
         if group is None:
-            group = self._groups[terms] = Group(*terms)
+            group = self._groups[terms] = Group(terms)
         return group
+
+    def _candidate(self, profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
+        """With what of ours is under way there."""
+        there = [slot for slot in self.slots() if slot.worker == profile.peer_id]
+        runs = [run for slot in there for run in slot.attempts.values()]
+        return replace(
+            self._facts(profile, terms, now),
+            queue=len(runs),
+            tasks=frozenset(name for run in runs for name in run.task.names),
+        )
 
     def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
@@ -521,5 +562,8 @@ class Scheduler:
         return effects + self._jobs.take() + acks
 
 
-def _terms_of(job: Job, task: Task) -> AskedTerms:
-    return AskedTerms(task.needs, job.priority, job.max_price_micro)
+def _terms_of(run: JobRun, task: Task) -> AskedTerms:
+    job = run.job
+    return AskedTerms(
+        task.needs, job.priority, job.max_price_micro, run.policy, job.hints, job.scope
+    )

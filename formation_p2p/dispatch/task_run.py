@@ -9,6 +9,8 @@ from typing import Final
 from formation_p2p.dispatch.job_events import Attempt
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import NEAREST
 from formation_p2p.workload.outcome import Failed
 from formation_p2p.workload.task import Job, Task
 
@@ -90,6 +92,7 @@ class JobRun:
     attempts, so that no two lives of a scheduler use one twice."""
 
     job: Job
+    policy: PlacementPolicy = NEAREST
     life: str = ""
     due_s: float = float("inf")
     cancelled: bool = False

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId
@@ -31,8 +31,8 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.round import ANSWER_S, Round, RoundId
 from formation_p2p.negotiation.session import Send, Undelivered
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Gone, Refusal, Silent
-from formation_p2p.resources.requirements import Requirements
 
 # A renewal is sent every second until it is answered.
 RENEW_AGAIN_S: Final = 1.0
@@ -64,14 +64,6 @@ TRANSITIONS: Final = {
 }
 
 
-class AskedTerms(NamedTuple):
-    """What a lease was asked for with. Tasks share leases where all of it is equal."""
-
-    needs: Requirements
-    priority: int
-    max_price_micro: int | None
-
-
 @dataclass(slots=True)
 class HeldLease:
     """A lease on a worker's capacity. Times are on this machine's monotonic clock.
@@ -84,11 +76,9 @@ class HeldLease:
 
     lease_id: str
     lessor: Contact
-    needs: Requirements
-    priority: int
+    terms: AskedTerms
     state: HeldState
     expires_s: float
-    max_price_micro: int | None = None
     fence: int = 0
     window: int = 1
     device_ids: tuple[str, ...] = ()
@@ -101,10 +91,6 @@ class HeldLease:
     def key(self) -> tuple[PeerId, str]:
         """Lease ids are each worker's own: only with its peer id do they name one lease."""
         return (self.lessor.peer_id, self.lease_id)
-
-    @property
-    def terms(self) -> AskedTerms:
-        return AskedTerms(self.needs, self.priority, self.max_price_micro)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,35 +150,23 @@ class Lessee:
     def ask(
         self,
         order: Sequence[Contact],
-        needs: Requirements,
+        terms: AskedTerms,
         *,
         wanted: int,
-        priority: int,
         now: Moment,
         cause: str,
-        max_price_micro: int | None = None,
     ) -> RoundId:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
-        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost.
-
-        `max_price_micro` is kept from the workers; None takes any price.
-        """
+        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost."""
         self._round_count += 1
-        asked = Round(
-            RoundId(self._round_count),
-            needs,
-            priority,
-            tuple(order),
-            wanted,
-            max_price_micro,
-            now.mono_s,
-            cause,
-        )
+        asked = Round(RoundId(self._round_count), terms, tuple(order), wanted, now.mono_s, cause)
         self._rounds[asked.round] = asked
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
-            request = PlacementRequest(self._request_count, needs, self._grant, priority)
+            request = PlacementRequest(
+                self._request_count, terms.needs, self._grant, terms.priority
+            )
             self._send(contact, request, cause)
         return asked.round
 
@@ -246,23 +220,19 @@ class Lessee:
         self,
         lessor: Contact,
         lease_id: str,
-        needs: Requirements,
-        priority: int,
+        terms: AskedTerms,
         fence: int,
         device_ids: tuple[str, ...],
         now: Moment,
-        max_price_micro: int | None = None,
     ) -> HeldLease:
         """Take up a lease that an earlier life of this node held, in doubt: its worker is asked
         at once, and it follows as LeaseRecovered, or within ANSWER_S as LeaseLost."""
         lease = HeldLease(
             lease_id,
             lessor,
-            needs,
-            priority,
+            terms,
             HeldState.LEASED,
             expires_s=now.mono_s + ANSWER_S,
-            max_price_micro=max_price_micro,
             fence=fence,
             device_ids=device_ids,
         )
@@ -365,11 +335,9 @@ class Lessee:
         lease = HeldLease(
             offer.lease_id,
             contact,
-            asked.needs,
-            asked.priority,
+            asked.terms,
             HeldState.COMMITTED,
             expires_s=now.mono_s + ANSWER_S,
-            max_price_micro=asked.max_price_micro,
             device_ids=offer.holds.device_ids,
             asked_s=now.mono_s,
         )

@@ -13,8 +13,8 @@ from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.held import shortfall
 from formation_p2p.negotiation.messages import Offer
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Infeasible, Refusal, TooDear
-from formation_p2p.resources.requirements import Requirements
 
 RoundId = NewType("RoundId", int)
 
@@ -43,15 +43,13 @@ class Round:
     back when the round closes, with those that were not the best, so that no worker can tell
     from when it hears whether its price or its place was the reason.
 
-    `max_price_micro` is this node's secret. `offered_s` is when the first offer came.
+    `offered_s` is when the first offer came.
     """
 
     round: RoundId
-    needs: Requirements
-    priority: int
+    terms: AskedTerms
     order: tuple[Contact, ...]
     wanted: int
-    max_price_micro: int | None
     started_s: float
     cause: str
     requests: dict[int, PeerId] = field(default_factory=dict)
@@ -100,11 +98,12 @@ class Round:
         return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
 
     def _problem(self, offer: Offer) -> Refusal | None:
-        short = shortfall(offer.holds, self.needs)
+        short = shortfall(offer.holds, self.terms.needs)
         if short is not None:
             return short
         if not MIN_HOLD_MS <= offer.hold_ms <= MAX_HOLD_MS:
             return Infeasible("hold", f"{MIN_HOLD_MS} to {MAX_HOLD_MS} ms", offer.hold_ms)
-        if self.max_price_micro is not None and offer.price_micro > self.max_price_micro:
-            return TooDear(offer.price_micro, self.max_price_micro)
+        most_micro = self.terms.max_price_micro
+        if most_micro is not None and offer.price_micro > most_micro:
+            return TooDear(offer.price_micro, most_micro)
         return None

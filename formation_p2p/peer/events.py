@@ -21,8 +21,9 @@ from formation_p2p.execution.effects import (
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.task import Job
 
 
@@ -46,7 +47,10 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """`policy` is for one that has no text form; else the job names it."""
+
     job: Job
+    policy: PlacementPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,14 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Who could run tasks with these needs, and why not the others? Ends in Explained, or Refuse.
+    """Who could run a task of this name and these terms, in what order, and why not the others?
+    Ends in Explained, or Refuse.
 
-    Without needs: who is there at all.
+    Without terms: who is there at all.
     """
 
     query: int
-    needs: Requirements | None
+    terms: AskedTerms | None
     name: str
 
 

@@ -61,17 +61,17 @@ from formation_p2p.peer.events import (
     Tick,
 )
 from formation_p2p.peer.status import Status, status_of
+from formation_p2p.peer.surroundings import Surroundings
 from formation_p2p.peer.worker import Worker
-from formation_p2p.placement.decision import decide
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import SignedProfile
 from formation_p2p.refusals import Denied, Leaving
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.network import Network
-from formation_p2p.workload.task import Job
 
 # What a query that nobody filters by is decided with: the least that a task can need.
-_ANYTHING = Requirements(cpu_milli=1, memory_bytes=1)
+_ANYTHING = AskedTerms(Requirements(cpu_milli=1, memory_bytes=1))
 
 
 class Peer:
@@ -92,8 +92,13 @@ class Peer:
         self.dht = Kademlia(identity.peer_id, store, rng)
         self._finder = Finder(self.dht, self._network_id)
         self._lessee = Lessee(network.grant, rng)
+        self._surroundings = Surroundings()
         self._scheduler = Scheduler(
-            identity.peer_id, self._finder, self._lessee, self._membership.may_work
+            identity.peer_id,
+            self._finder,
+            self._lessee,
+            self._membership.may_work,
+            self._surroundings.candidate,
         )
         self._worker: Worker | None = None
         self._serve: Serve | None = None
@@ -170,8 +175,8 @@ class Peer:
             case Serve():
                 self._serve = event
                 return self._start_worker(now)
-            case Submit(job):
-                return self._submit(job, now)
+            case Submit():
+                return self._submit(event, now)
             case Resume(jobs, leases):
                 life = f".{self._rng.getrandbits(24):06x}"
                 return self._scheduler.resume(jobs, leases, life, now)
@@ -278,21 +283,22 @@ class Peer:
         self._worker = worker
         return []
 
-    def _submit(self, job: Job, now: Moment) -> list[Effect]:
+    def _submit(self, event: Submit, now: Moment) -> list[Effect]:
+        job_id = event.job.job_id
         if self._leaving:
-            return [Refuse(job.job_id, "the node is leaving", cause="submit")]
+            return [Refuse(job_id, "the node is leaving", cause="submit")]
         try:
-            return self._scheduler.submit(job, now)
+            return self._scheduler.submit(event.job, now, event.policy)
         except InvalidInput as error:
-            return [Refuse(job.job_id, str(error), cause="submit")]
+            return [Refuse(job_id, str(error), cause="submit")]
 
     def _explain(self, event: Explain, now: Moment) -> list[Effect]:
         target = key_of(event.name.encode())
         try:
-            if event.needs is None:
+            if event.terms is None:
                 find = self._finder.everyone(target, now, "explain")
             else:
-                find = self._finder.find(event.needs, target, now, "explain", fresh=True)
+                find = self._finder.find(event.terms.needs, target, now, "explain", fresh=True)
         except InvalidInput as error:
             return [Refuse(str(event.query), str(error), cause="explain")]
         if find is None:
@@ -361,11 +367,7 @@ class Peer:
         query = self._explaining.pop(found.find, None)
         if query is None:
             return self._scheduler.found(found, now)
-        decision = decide(
-            key_of(query.name.encode()),
-            query.needs or _ANYTHING,
-            found.profiles,
-            authorised=lambda profile: self._membership.may_work(profile, now),
-            now_unix_s=now.unix_s,
+        decision = self._scheduler.explain(
+            query.terms or _ANYTHING, query.name, found.profiles, now
         )
         return [Explained(query.query, decision, found.trace, cause="explain")]

@@ -111,8 +111,8 @@ def _held_status(slot: Slot) -> HeldStatus:
     return HeldStatus(
         lease.lease_id,
         slot.worker,
-        lease.needs,
-        lease.priority,
+        lease.terms.needs,
+        lease.terms.priority,
         len(slot.attempts),
         lease.doubtful,
     )

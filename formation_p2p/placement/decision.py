@@ -1,31 +1,40 @@
-"""Who could run a task, in what order to ask them, and why not the others.
+"""Who is to run a task, in what order to ask them, and why not the others.
 
-    authorised -> capable -> fresh -> rank by XOR distance
+    authorised -> trusted, in scope, wanted -> capable -> fresh -> has capacity -> rank -> select
 
-Same candidates, same answer, on every node: the rank is Kademlia's own metric between the
-task's key and the worker's, and no two peers are at the same distance from a key.
+Each stage is a function from a task and a candidate to why not, or None. The policy's own gate is
+among them, and its scores are the rank. What is free at a worker changes by the moment, and what
+it announced of that may be a minute old: who has no room comes last, with the reason, and is asked
+all the same where nobody has. All else that a stage refuses is final.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import Key, distance
+from formation_p2p.identity import PeerId
+from formation_p2p.keyspace import Key
+from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.hinted import unwanted, welcome
+from formation_p2p.placement.policy import NO_SCORE, PlacementPolicy, Score, Term
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Gone, Refusal, TooDear
-from formation_p2p.resources.fits import fits
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.refusals import Denied, Gone, Infeasible, OutOfScope, Refusal, TooDear
+from formation_p2p.resources.fits import claims_on, fits
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A worker that is capable. `distance` is between its key and the task's."""
+    """A worker that may run the task. `distance` is between its key and the task's; `hints` says
+    how far it meets each soft hint, `lacking` why it could not begin now."""
 
     profile: Profile
     distance: int
+    score: Score = NO_SCORE
+    hints: tuple[Term, ...] = ()
+    lacking: Infeasible | None = None
 
     @property
     def contact(self) -> Contact:
@@ -34,47 +43,102 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`ranked`: nearest first. `rejected`: every other candidate, with the first reason."""
+    """`ranked`: best first. `rejected`: every other candidate, with the first reason."""
 
     target: Key
+    policy: str
     ranked: tuple[Ranked, ...]
     rejected: tuple[tuple[PeerId, Refusal], ...]
 
+    def select(self, count: int) -> tuple[Ranked, ...]:
+        """The best of those that have room, at most `count`."""
+        return tuple(islice((each for each in self.ranked if each.lacking is None), count))
+
 
 def decide(
-    target: Key,
-    needs: Requirements,
-    candidates: Iterable[Profile],
+    task: Asked,
+    candidates: Iterable[Candidate],
+    policy: PlacementPolicy,
     *,
     authorised: Callable[[Profile], Denied | None],
     now_unix_s: float,
-    max_price_micro: int | None = None,
 ) -> Decision:
-    """`authorised` says whether a worker may work in this network; None takes any price."""
-    ranked: list[Ranked] = []
+    """`authorised` says whether a worker may work in this network."""
+    feasible: list[Candidate] = []
     rejected: list[tuple[PeerId, Refusal]] = []
-    for profile in candidates:
-        refusal = (
-            authorised(profile)
-            or fits(needs, profile.capability, dict(profile.labels), profile.drivers)
-            or _stale(profile, now_unix_s)
-            or _dear(profile, max_price_micro)
-        )
+    for candidate in candidates:
+        refusal = authorised(candidate.profile) or _refusal(task, candidate, policy, now_unix_s)
         if refusal is None:
-            ranked.append(Ranked(profile, distance(key_of_peer(profile.peer_id), target)))
+            feasible.append(candidate)
         else:
-            rejected.append((profile.peer_id, refusal))
-    ranked.sort(key=lambda each: each.distance)
-    return Decision(target, tuple(ranked), tuple(rejected))
+            rejected.append((candidate.peer_id, refusal))
+    return Decision(task.key, str(policy), rank(task, feasible, policy), tuple(rejected))
 
 
-def _stale(profile: Profile, now_unix_s: float) -> Gone | None:
-    if profile.expires_unix_s > now_unix_s:
+def rank(
+    task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy
+) -> tuple[Ranked, ...]:
+    """Those that passed every gate, best first: who has room, whom hints prefer, who scores
+    highest, who is nearest."""
+    # In one order whoever asks: a policy that draws lots draws the same ones.
+    everyone = sorted(candidates, key=lambda each: (each.distance(task), each.peer_id))
+    ranked = [
+        Ranked(
+            candidate.profile,
+            candidate.distance(task),
+            score,
+            welcome(task, candidate),
+            _lacks_capacity(task, candidate),
+        )
+        for candidate, score in zip(everyone, policy.scores(task, everyone), strict=True)
+    ]
+    # Stable: equals stay in the order of their distance.
+    ranked.sort(key=lambda each: (each.lacking is not None, -_sum(each.hints), -each.score.value))
+    return tuple(ranked)
+
+
+def _refusal(
+    task: Asked, candidate: Candidate, policy: PlacementPolicy, now_unix_s: float
+) -> Refusal | None:
+    return (
+        policy.admit(task, candidate)
+        or _out_of_scope(task, candidate)
+        or unwanted(task, candidate)
+        or _incapable(task, candidate)
+        or _too_dear(task, candidate)
+        or _stale(candidate, now_unix_s)
+    )
+
+
+def _out_of_scope(task: Asked, candidate: Candidate) -> OutOfScope | None:
+    if candidate.scope <= task.scope:
+        return None
+    return OutOfScope(candidate.scope.name.lower(), task.scope.name.lower())
+
+
+def _incapable(task: Asked, candidate: Candidate) -> Infeasible | None:
+    profile = candidate.profile
+    return fits(task.needs, profile.capability, dict(profile.labels), profile.drivers)
+
+
+def _too_dear(task: Asked, candidate: Candidate) -> TooDear | None:
+    price_micro, most = candidate.profile.price_micro, task.max_price_micro
+    return None if most is None or price_micro <= most else TooDear(price_micro, most)
+
+
+def _stale(candidate: Candidate, now_unix_s: float) -> Gone | None:
+    if candidate.profile.expires_unix_s > now_unix_s:
         return None
     return Gone("its profile", "it expired and was not published again")
 
 
-def _dear(profile: Profile, max_price_micro: int | None) -> TooDear | None:
-    if max_price_micro is None or profile.price_micro <= max_price_micro:
-        return None
-    return TooDear(profile.price_micro, max_price_micro)
+def _lacks_capacity(task: Asked, candidate: Candidate) -> Infeasible | None:
+    claims = claims_on(task.needs, candidate.profile.capability, candidate.profile.capacity)
+    return claims if isinstance(claims, Infeasible) else None
+
+
+def _sum(terms: tuple[Term, ...]) -> float:
+    total = 0.0
+    for term in terms:
+        total += term.value * term.weight
+    return total

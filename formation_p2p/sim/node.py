@@ -20,6 +20,7 @@ from formation_p2p.peer.events import (
     Submit,
 )
 from formation_p2p.peer.peer import Peer
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.disk import Disk
@@ -102,7 +103,7 @@ class SimNode:
         self.world.tell(self, CancelJob(job_id))
 
     def explain(self, needs: Requirements | None, name: str = "a task") -> None:
-        self.world.tell(self, Explain(0, needs, name))
+        self.world.tell(self, Explain(0, None if needs is None else AskedTerms(needs), name))
 
     def leave(self) -> None:
         self.world.tell(self, Leave())

@@ -10,6 +10,8 @@ from formation_p2p.keyspace import Key, key_of
 from formation_p2p.resources.bounds import check_amount
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
+from formation_p2p.workload.hints import NO_HINTS, Hints
+from formation_p2p.workload.scope import Scope
 
 # A task's payload travels in one frame to the worker (negotiation/messages.py).
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
@@ -64,6 +66,11 @@ class Task:
             raise InvalidInput("timeout", f"{self.timeout_s} s is not in 0 to {MAX_TIMEOUT_S} s")
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What hints may call it."""
+        return (self.task_id, self.label) if self.label else (self.task_id,)
+
+    @property
     def key(self) -> Key:
         """Where the task stands in the key space: the workers nearest to it are asked first."""
         return key_of(self.task_id.encode())
@@ -75,6 +82,8 @@ class Job:
     `speculate` allows a second attempt of a task that takes much longer than others of its kind,
     on another worker, while the first goes on; the first result counts. No worker is taken that
     asks more than `max_price_micro`, in the unit of profiles; nobody but this node learns it.
+    `policy` is how placement ranks workers (placement/names.py reads it), `hints` where the tasks
+    should run, and `scope` how far from home they may.
     """
 
     job_id: str
@@ -84,6 +93,9 @@ class Job:
     deadline_s: float | None = None
     speculate: bool = False
     max_price_micro: int | None = None
+    policy: str = "xor"
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.tasks) <= MAX_TASKS:

@@ -23,6 +23,9 @@ from formation_p2p.negotiation.messages import WorkMessage
 from formation_p2p.negotiation.session import Send, Undelivered
 from formation_p2p.peer.peer import Peer
 from formation_p2p.peer.worker import Worker
+from formation_p2p.placement.candidate import Candidate
+from formation_p2p.placement.terms import AskedTerms
+from formation_p2p.records.profile import Profile
 from formation_p2p.resources.capability import Capacity, idle
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Run, Running
@@ -35,6 +38,11 @@ T = TypeVar("T")
 NEEDS = Requirements(driver="process")
 
 END = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
+
+
+def facts(profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
+    """What a node knows that has seen nothing of its workers yet."""
+    return Candidate(profile=profile)
 
 
 def at(seconds: float) -> Moment:

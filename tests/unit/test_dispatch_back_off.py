@@ -9,10 +9,11 @@ from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.placement.decision import Ranked
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Faulty, Leaving, Silent
 from formation_p2p.resources.capability import Capability, idle
-from tests.unit.stories import ALICE, CAROL, NEEDS, at, job
+from tests.unit.stories import ALICE, CAROL, NEEDS, at, facts, job
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")
@@ -32,7 +33,7 @@ def ranked(worker: Contact, sequence: int = 1) -> Ranked:
 
 
 def group_of(*workers: Contact) -> Group:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     group.learn(tuple(ranked(each) for each in workers), ())
     return group
 
@@ -42,7 +43,7 @@ def askable(group: Group, now_s: float) -> set[PeerId]:
 
 
 def leased(group: Group, worker: Contact) -> None:
-    lease = HeldLease("1", worker, NEEDS, 0, HeldState.LEASED, 10.0)
+    lease = HeldLease("1", worker, AskedTerms(NEEDS), HeldState.LEASED, 10.0)
     group.slots[lease.key] = Slot(lease, idle_s=0.0)
 
 
@@ -109,7 +110,7 @@ def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
     group = group_of(ALICE, CAROL)
     work = job()
     head = TaskRun(work.tasks[0], JobRun(work), key_of_peer(ALICE.peer_id))
-    assert group.ask_order(head, at(0))[0].peer_id == ALICE.peer_id
+    assert group.ask_order(head, at(0), facts)[0].peer_id == ALICE.peer_id
     group.back_off(ALICE.peer_id, SILENT, at(0))
-    order = [each.peer_id for each in group.ask_order(head, at(1))]
+    order = [each.peer_id for each in group.ask_order(head, at(1), facts)]
     assert order == [CAROL.peer_id, ALICE.peer_id]

@@ -17,11 +17,12 @@ from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.keyspace import KEY_BITS, distance
 from formation_p2p.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.placement.decision import Ranked
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Busy, Denied, Refusal
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.units import MIB
-from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, job
+from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, facts, job
 
 FULL = Busy("the table of leases", 1)
 DENIED = Denied("submit", "no grant was shown")
@@ -42,7 +43,7 @@ def ranked(peer_id: PeerId, *, expires_s: float = 120) -> Ranked:
 
 
 def group_of(*workers: Contact) -> Group:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     group.learn(tuple(ranked(each.peer_id) for each in workers), ())
     return group
 
@@ -69,7 +70,7 @@ def failed_at(run: TaskRun, worker: Contact) -> TaskRun:
 
 
 def held_by(worker: Contact) -> HeldLease:
-    return HeldLease("lease", worker, NEEDS, 0, HeldState.LEASED, expires_s=10)
+    return HeldLease("lease", worker, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10)
 
 
 def next_for(group: Group, worker: Contact, now_s: float = 0) -> TaskRun | None:
@@ -82,7 +83,7 @@ def next_for(group: Group, worker: Contact, now_s: float = 0) -> TaskRun | None:
 def asked(group: Group, now_s: float = 0) -> list[PeerId]:
     head = group.first_waiting()
     assert head is not None
-    return [each.peer_id for each in group.ask_order(head, at(now_s))]
+    return [each.peer_id for each in group.ask_order(head, at(now_s), facts)]
 
 
 # -- who waits for whom ---------------------------------------------------------------------
@@ -97,7 +98,7 @@ def test_each_task_waits_for_the_nearest_worker(tasks: int, workers: int) -> Non
         group.wait(run)
     assert group.waiting == tasks
     for run in waiting:
-        assert group.nearest(run) == (nearest(run, *everyone) if everyone else None)
+        assert group.home(run) == (nearest(run, *everyone) if everyone else None)
     for each in everyone:
         for run in [r for r in waiting if nearest(r, *everyone) == each.peer_id]:
             assert next_for(group, each) is run
@@ -105,7 +106,7 @@ def test_each_task_waits_for_the_nearest_worker(tasks: int, workers: int) -> Non
 
 
 def test_tasks_that_came_first_are_sent_to_the_nearest_once_there_is_one() -> None:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     (run,) = near(CAROL, ALICE)
     group.wait(run)
     assert group.first_waiting() is run
@@ -135,7 +136,7 @@ def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left
     group = group_of(ALICE, CAROL)
     (run,) = near(ALICE, CAROL)
     group.wait(failed_at(run, ALICE))
-    assert group.nearest(run) == CAROL.peer_id
+    assert group.home(run) == CAROL.peer_id
     assert next_for(group, ALICE) is None
     group.back_off(CAROL.peer_id, FULL, at(0))
     slot = Slot(held_by(CAROL))
@@ -149,7 +150,7 @@ def test_where_all_have_failed_a_task_the_nearest_has_it_again() -> None:
     group = group_of(ALICE, CAROL)
     (run,) = near(ALICE, CAROL)
     group.wait(failed_at(failed_at(run, ALICE), CAROL))
-    assert group.nearest(run) == ALICE.peer_id
+    assert group.home(run) == ALICE.peer_id
 
 
 def test_it_is_not_searched_for_ever_for_a_task_to_take_over() -> None:
@@ -213,7 +214,7 @@ def test_who_denied_is_not_asked_again_however_often_it_is_heard_of() -> None:
 
 
 def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     unfit, fit = ((), ((ALICE.peer_id, FULL),)), ((ranked(ALICE.peer_id),), ())
     for heard, candidates, reasons in (
         (unfit, False, unfit[1]),
@@ -225,7 +226,7 @@ def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
 
 
 def test_it_tells_whether_there_are_more_workers_than_before() -> None:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     alice, carol = ranked(ALICE.peer_id), ranked(CAROL.peer_id)
     assert [
         group.learn((alice,), ()),
@@ -244,19 +245,19 @@ def test_looks_for_more_spread_evenly_over_the_key_space() -> None:
 
 
 def test_a_profile_that_expires_is_forgotten() -> None:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     group.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())
     (run,) = near(ALICE, CAROL)
     group.wait(run)
     group.forget_expired(at(9))
-    assert group.nearest(run) == ALICE.peer_id
+    assert group.home(run) == ALICE.peer_id
     group.forget_expired(at(10))
-    assert group.nearest(run) == CAROL.peer_id
+    assert group.home(run) == CAROL.peer_id
     assert group.next_askable_s() == float("inf")
 
 
 def test_however_many_workers_are_heard_of_a_bounded_number_is_kept() -> None:
-    group = Group(NEEDS, 0)
+    group = Group(AskedTerms(NEEDS))
     strangers = [peer_id_of(n.to_bytes(32, "big")) for n in range(MAX_WORKERS + 10)]
     refused: list[tuple[PeerId, Refusal]] = [(each, FULL) for each in strangers]
     group.learn(tuple(map(ranked, strangers)), ())

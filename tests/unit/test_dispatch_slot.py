@@ -17,6 +17,7 @@ from formation_p2p.negotiation.lessor import Lease, LeaseState
 from formation_p2p.negotiation.messages import Dispatch, PlacementRequest, ResultAck, pack, parse
 from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.session import Send
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.resources.ledger import Reservation
 from formation_p2p.units import KIB
 from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
@@ -27,7 +28,9 @@ FENCE = 3
 
 
 def slot_on_alice() -> Slot:
-    lease = HeldLease("lease", ALICE, NEEDS, 0, HeldState.LEASED, expires_s=10, fence=FENCE)
+    lease = HeldLease(
+        "lease", ALICE, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10, fence=FENCE
+    )
     return Slot(lease, idle_s=0)
 
 

@@ -31,6 +31,7 @@ from formation_p2p.dispatch.stragglers import (
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.negotiation.messages import Cancel
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -57,7 +58,7 @@ EXIT = Failed(FailureKind.EXIT, "exit code 1")
 
 def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> Slot:
     """A lease with so many attempts under way. The first has been said to run since then."""
-    lease = HeldLease("lease", ALICE, NEEDS, 0, HeldState.LEASED, expires_s=10)
+    lease = HeldLease("lease", ALICE, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10)
     slot, owner = Slot(lease), JobRun(job(max(1, count), speculate=speculate))
     for task in owner.job.tasks[:count]:
         run = TaskRun(task, owner, task.key)

@@ -30,6 +30,7 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.preemption import to_displace
 from formation_p2p.negotiation.session import Send
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Preempted
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.resources.ledger import Ledger, Reservation
@@ -208,12 +209,10 @@ def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_fo
     order = (ALICE, CAROL, DAVE)[: len(offers)]
     lessee.ask(
         order,
-        needs,
+        AskedTerms(needs, 0, max_price_micro),
         wanted=wanted,
-        priority=0,
         now=at(0),
         cause="",
-        max_price_micro=max_price_micro,
     )
     requests = sent(lessee.take()[0])
     said = {}

@@ -47,6 +47,7 @@ from formation_p2p.negotiation.round import (
     RoundId,
 )
 from formation_p2p.negotiation.session import Undelivered
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB
@@ -72,12 +73,10 @@ class Bob:
     ) -> RoundId:
         asked = self.lessee.ask(
             order,
-            needs,
+            AskedTerms(needs, 3, max_price_micro),
             wanted=wanted,
-            priority=3,
             now=at(now_s),
             cause="",
-            max_price_micro=max_price_micro,
         )
         for to, message in self.sends():
             assert isinstance(message, PlacementRequest)
@@ -184,7 +183,7 @@ def test_every_event_of_the_table_is_tried_above() -> None:
 
 
 def test_everyone_is_asked_with_the_needs_and_the_grant(bob: Bob) -> None:
-    bob.lessee.ask((ALICE, CAROL), NEEDS, wanted=1, priority=3, now=at(0), cause="a job")
+    bob.lessee.ask((ALICE, CAROL), AskedTerms(NEEDS, 3), wanted=1, now=at(0), cause="a job")
     (to_alice, first), (to_carol, second) = bob.sends()
     assert (to_alice, to_carol) == (ALICE.peer_id, CAROL.peer_id)
     assert isinstance(first, PlacementRequest)
@@ -395,9 +394,7 @@ def test_no_worker_can_tell_a_price_too_high_from_a_place_too_low() -> None:
 
 
 def test_the_limit_is_never_sent(bob: Bob) -> None:
-    bob.lessee.ask(
-        (ALICE,), NEEDS, wanted=1, priority=0, now=at(0), cause="", max_price_micro=424242
-    )
+    bob.lessee.ask((ALICE,), AskedTerms(NEEDS, 0, 424242), wanted=1, now=at(0), cause="")
     ((_, request),) = bob.sends()
     assert isinstance(request, PlacementRequest)
     assert "424242" not in str(request)
@@ -466,7 +463,7 @@ def test_two_workers_may_have_leases_of_the_same_name(bob: Bob) -> None:
 def test_a_later_life_of_a_node_uses_other_request_ids() -> None:
     first, second = (Lessee(b"", random.Random(seed)) for seed in (1, 2))
     for lessee in (first, second):
-        lessee.ask((ALICE,), NEEDS, wanted=1, priority=0, now=at(0), cause="")
+        lessee.ask((ALICE,), AskedTerms(NEEDS), wanted=1, now=at(0), cause="")
     assert sent(first.take()[0]) != sent(second.take()[0])
 
 
@@ -560,7 +557,7 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
 
 def adopted(bob: Bob) -> HeldLease:
     """Bob was started again, and knows from his disk of a lease of alice's."""
-    lease = bob.lessee.adopt(ALICE, "a1", NEEDS, 3, 5, ("GPU-0",), at(100))
+    lease = bob.lessee.adopt(ALICE, "a1", AskedTerms(NEEDS, 3), 5, ("GPU-0",), at(100))
     assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
     assert (lease.state, lease.doubtful) == (HeldState.LEASED, True)
     assert bob.lessee.held == {(ALICE.peer_id, "a1"): lease}

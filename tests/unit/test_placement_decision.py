@@ -7,7 +7,9 @@ import random
 from formation_p2p.effects import Contact
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import distance, key_of
+from formation_p2p.placement.candidate import Candidate
 from formation_p2p.placement.decision import Decision, decide
+from formation_p2p.placement.terms import NEAREST, AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied, Gone, Infeasible
 from formation_p2p.resources.capability import Capability, idle
@@ -36,7 +38,13 @@ def only_without_carol(candidate: Profile) -> Denied | None:
 
 
 def decided(*candidates: Profile) -> Decision:
-    return decide(TARGET, NEEDS, candidates, authorised=only_without_carol, now_unix_s=NOW.unix_s)
+    return decide(
+        AskedTerms(NEEDS).asked("job/0", TARGET),
+        [Candidate(profile=each) for each in candidates],
+        NEAREST,
+        authorised=only_without_carol,
+        now_unix_s=NOW.unix_s,
+    )
 
 
 def test_each_is_ranked_or_rejected_with_its_first_reason() -> None:
@@ -66,4 +74,4 @@ def test_the_same_candidates_rank_the_same_in_any_order_they_are_heard_of() -> N
 
 
 def test_the_target_goes_with_the_decision() -> None:
-    assert decided() == Decision(TARGET, (), ())
+    assert decided() == Decision(TARGET, "xor", (), ())

@@ -1,0 +1,42 @@
+"""What tasks may have in common when they look for a worker. Those of equal terms share leases."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from formation_p2p.keyspace import Key
+from formation_p2p.placement.candidate import Asked
+from formation_p2p.placement.mix import EMPTY_MIX, Mix
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.xor import Xor
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.hints import NO_HINTS, Hints
+from formation_p2p.workload.scope import Scope
+
+NEAREST: Final = Xor()
+
+
+class AskedTerms(NamedTuple):
+    """All of it hashes, a policy of one's own too: two are the same policy where they are equal.
+
+    What a worker may ask at the most, whom we prefer and how we rank is kept from the workers.
+    """
+
+    needs: Requirements
+    priority: int = 0
+    max_price_micro: int | None = None
+    policy: PlacementPolicy = NEAREST
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
+
+    def asked(self, name: str, key: Key, mix: Mix = EMPTY_MIX) -> Asked:
+        """A task of these terms."""
+        return Asked(
+            name=name,
+            key=key,
+            needs=self.needs,
+            hints=self.hints,
+            scope=self.scope,
+            max_price_micro=self.max_price_micro,
+            mix=mix,
+        )
