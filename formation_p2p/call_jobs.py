@@ -10,9 +10,13 @@ from typing import Any, Final
 from formation_p2p.calls import error_of
 from formation_p2p.dispatch.job_events import TaskSucceeded
 from formation_p2p.job import TaskEnd, result_of
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import NEAREST
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
+from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.plain_pickle import load_result
+from formation_p2p.workload.scope import Scope
 from formation_p2p.workload.task import Job, Task, task_id
 
 # Calls handed over as one job. One crossing to the node's thread costs as much as making five
@@ -33,6 +37,9 @@ class Terms:
     trust_results: bool
     max_price_micro: int | None = None
     speculate: bool = False
+    policy: PlacementPolicy = NEAREST
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
 
 
 def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job:
@@ -60,6 +67,9 @@ def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job
         terms.priority,
         speculate=terms.speculate,
         max_price_micro=terms.max_price_micro,
+        policy=str(terms.policy),
+        hints=terms.hints,
+        scope=terms.scope,
     )
 
 

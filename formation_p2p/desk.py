@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Final
 
 from formation_p2p.dispatch.job_events import Tell
@@ -16,6 +16,9 @@ from formation_p2p.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.host.shell import Shell
 from formation_p2p.job import Told
 from formation_p2p.peer.events import CancelJob, Refuse, Submit
+from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.workload.task import Job
 
 log = logging.getLogger(__name__)
@@ -30,12 +33,18 @@ Call = Callable[[Callable[[Shell], None]], None]
 class Desk:
     """A job's events go to its `Told`: on the loop, or, for one begun `aside`, on the node's
     thread, where it must hand them over and return. All else goes to `rest`, on the loop. `begun`
-    is told of each job that is submitted here, by whoever submits it."""
+    is told of each job that is submitted here, by whoever submits it. `decide` says on the loop who
+    would run a task of these terms and this name now."""
 
     def __init__(
-        self, call: Call, rest: Callable[[Effect], None], begun: Callable[[Job], None]
+        self,
+        call: Call,
+        rest: Callable[[Effect], None],
+        begun: Callable[[Job], None],
+        decide: Callable[[AskedTerms, str], Awaitable[Decision]],
     ) -> None:
         self._call = call
+        self.decide = decide
         self._begun = begun
         self._rest = rest
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -48,13 +57,13 @@ class Desk:
         """On the loop that this is for."""
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, job: Job, told: Told) -> None:
+    def begin(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
         """Submit a job. Raises NodeClosed."""
-        self._begin(job, told, self._jobs)
+        self._begin(job, told, policy, self._jobs)
 
-    def begin_aside(self, job: Job, told: Told) -> None:
+    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
         """The same from any thread, and without the loop."""
-        self._begin(job, told, self._aside)
+        self._begin(job, told, policy, self._aside)
 
     def cancel(self, job_id: str) -> None:
         """Take back what waits of a job, and stop what runs. Nothing, where it is over."""
@@ -108,11 +117,11 @@ class Desk:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _begin(self, job: Job, told: Told, jobs: dict[str, Told]) -> None:
+    def _begin(self, job: Job, told: Told, policy: PlacementPolicy, jobs: dict[str, Told]) -> None:
         jobs[job.job_id] = told
         self._begun(job)
         try:
-            self._call(lambda shell: shell.feed(Submit(job)))
+            self._call(lambda shell: shell.feed(Submit(job, policy)))
         except NodeClosed:
             del jobs[job.job_id]
             raise

@@ -135,7 +135,7 @@ class DurableJobs:
             problem = f"{job_id} is not in {self._path}; `formation jobs` lists those that are"
             raise InvalidInput("job", problem)
         events = await asyncio.to_thread(lambda: tuple(state.history(job_id)))
-        handle = JobHandle(job, lambda: None)
+        handle = JobHandle(job, self._desk)
         _tell(handle, events)
         return handle
 
@@ -168,10 +168,9 @@ class DurableJobs:
             _tell(self._handle_of(job), events)
 
     def _handle_of(self, job: Job) -> JobHandle:
-        job_id = job.job_id
-        handle = _Handle(job, lambda: self._desk.cancel(job_id), self._refused, self._ended)
-        self._handles[job_id] = handle
-        self._desk.adopt(job_id, handle)
+        handle = _Handle(job, self._desk, self._refused, self._ended)
+        self._handles[job.job_id] = handle
+        self._desk.adopt(job.job_id, handle)
         return handle
 
     def _ended(self, job_id: str) -> None:
@@ -196,11 +195,11 @@ class _Handle(JobHandle):
     def __init__(
         self,
         job: Job,
-        cancel: Callable[[], None],
+        desk: Desk,
         refused: Callable[[str], None],
         ended: Callable[[str], None],
     ) -> None:
-        super().__init__(job, cancel, kept=True)
+        super().__init__(job, desk, kept=True)
         self._refused = refused
         self._ended.add_done_callback(lambda _: ended(job.job_id))
 

@@ -34,6 +34,7 @@ from formation_p2p.calls import ArgumentPickler
 from formation_p2p.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
 from formation_p2p.errors import FormationError, TaskFailed
 from formation_p2p.job import TaskEnd, Told
+from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.workload.task import Job
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ AT_ONCE_S: Final = 0.1
 class Door(Protocol):
     """Where jobs are handed in (`Desk`)."""
 
-    def begin_aside(self, job: Job, told: Told) -> None: ...
+    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
 
 
 class NodeExecutor(Executor):
@@ -306,7 +307,7 @@ class _Feeder:
         self._futures.update(zip(task_ids, futures, strict=True))
         self._unplaced.update(task_ids)
         try:
-            self._door.begin_aside(job, _Batch(task_ids, self._notes))
+            self._door.begin_aside(job, _Batch(task_ids, self._notes), self._terms.policy)
         except FormationError as error:
             self._fail(task_ids, error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,6 +22,10 @@ from formation_p2p.dispatch.job_events import (
 )
 from formation_p2p.errors import FormationError, InvalidInput, TaskFailed, Unauthorized, Unplaceable
 from formation_p2p.identity import PeerId
+from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.names import parse_policy
+from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.workload.outcome import FailureKind
 from formation_p2p.workload.task import Job
@@ -119,6 +123,15 @@ class Told(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
+class Office(Protocol):
+    """What a job is cancelled and explained by (`Desk`)."""
+
+    @property
+    def decide(self) -> Callable[[AskedTerms, str], Awaitable[Decision]]: ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+
 class JobHandle:
     """`await job` for the results, or `async for event in job.events()` to watch; both work.
 
@@ -126,12 +139,16 @@ class JobHandle:
     without a say in it, await `results()`. Made by `Node.submit` and its like alone.
     """
 
-    def __init__(self, job: Job, cancel: Callable[[], None], *, kept: bool = False) -> None:
+    def __init__(
+        self, job: Job, office: Office, *, policy: PlacementPolicy | None = None, kept: bool = False
+    ) -> None:
+        self._job = job
+        self._office = office
+        self._policy = policy
         self._kept = kept
         self.job_id = job.job_id
         self.name = job.name
         self.tasks = job.tasks
-        self._cancel = cancel
         self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
@@ -177,9 +194,28 @@ class JobHandle:
             self._news.clear()
             await self._news.wait()
 
+    async def explain(self, task: int | str = 0) -> Decision:
+        """Who is to run a task, given by its place in the job or its id, and why not the others:
+        as of now, also where it has ended. `print` shows it as a table.
+
+        Raises InvalidInput where there is no such task, Unreachable.
+        """
+        tasks = {each.task_id: each for each in self.tasks}
+        found = tasks.get(task) if isinstance(task, str) else None
+        if isinstance(task, int) and -len(self.tasks) <= task < len(self.tasks):
+            found = self.tasks[task]
+        if found is None:
+            raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
+        job = self._job
+        policy = self._policy or parse_policy(job.policy)
+        terms = AskedTerms(
+            found.needs, job.priority, job.max_price_micro, policy, job.hints, job.scope
+        )
+        return await self._office.decide(terms, found.task_id)
+
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""
-        self._cancel()
+        self._office.cancel(self.job_id)
 
     @property
     def is_over(self) -> bool:

@@ -28,6 +28,7 @@ from formation_p2p.calls import ArgumentPickler
 from formation_p2p.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
 from formation_p2p.errors import FormationError
 from formation_p2p.job import TaskEnd, Told
+from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.units import MIB
 from formation_p2p.workload.task import Job
 
@@ -46,7 +47,7 @@ TAKE_S: Final = 0.01
 class Door(Protocol):
     """Where jobs are handed in (`Desk`)."""
 
-    def begin(self, job: Job, told: Told) -> None: ...
+    def begin(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
 
     def cancel(self, job_id: str) -> None: ...
 
@@ -261,7 +262,7 @@ class Flow:
         function = self._pickled
         job = job_of(((function, each) for each in arguments), self.terms, name_of(self._function))
         batch = _Batch(self, job, self._fed, size // len(arguments))
-        self._door.begin(job, batch)
+        self._door.begin(job, batch, self.terms.policy)
         self._jobs.add(job.job_id)
         self._fed += len(arguments)
         self._under_way += len(arguments)

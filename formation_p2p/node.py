@@ -29,6 +29,7 @@ from formation_p2p.executor import NodeExecutor
 from formation_p2p.host.beside import Beside
 from formation_p2p.host.blobs import BlobStore
 from formation_p2p.host.claim import Claim, claim
+from formation_p2p.host.clock import moment
 from formation_p2p.host.download import Download
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
@@ -39,22 +40,29 @@ from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.state import Retention
 from formation_p2p.host.state_rows import JobSummary
+from formation_p2p.host.trust_file import TrustFile
 from formation_p2p.identity import PeerId
-from formation_p2p.job import JobHandle
+from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.peer.events import Explain, Explained, Refuse, Serve
 from formation_p2p.placement.decision import Decision
-from formation_p2p.placement.terms import AskedTerms
+from formation_p2p.placement.names import parse_policy
+from formation_p2p.placement.terms import NEAREST, AskedTerms
+from formation_p2p.placing import HintWords, Placing, PolicyWords, ScopeWords, placing_of
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.bounds import sorted_labels
 from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.tracing import Tracing
+from formation_p2p.trust.experience import Experience
 from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.trust.reputation import Standing
 from formation_p2p.workload.blob import Blob
+from formation_p2p.workload.hints import NO_HINTS
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.scope import Scope
 from formation_p2p.workload.task import Job, Task, task_id
 
 if TYPE_CHECKING:
@@ -122,11 +130,12 @@ class Node:
         self._claim: Claim | None = None
         self._runtime: Runtime | None = None
         self._tracing = tracing
-        self._desk = Desk(self._call, self._handle, self._begun)
+        self._desk = Desk(self._call, self._handle, self._begun, self._decide)
         self._durable: DurableJobs | None = None
         if state is not None:
             self._durable = DurableJobs(state, retention, self._desk, self._call)
         self._beside = Beside(metrics, () if tracing is None else (tracing.observe,))
+        self._trust: TrustFile | None = None
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
         self._blobs: BlobStore | None = None
         self._downloads: set[asyncio.Future[None]] = set()
@@ -199,6 +208,8 @@ class Node:
         self._fail_all(closed)
         if self._runtime is not None:
             await asyncio.to_thread(self._runtime.stop)
+        if self._trust is not None:
+            await asyncio.to_thread(self._trust.close)
         if self._durable is not None:
             await asyncio.to_thread(self._durable.close, left=True)
         self._beside.close()
@@ -283,15 +294,22 @@ class Node:
         deadline_s: float | None = None,
         speculate: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
     ) -> JobHandle:
         """Have each piece of work run once, wherever the needs are met.
 
         `labels` name the tasks for people. A task that fails is tried `attempts` times in all,
         for `timeout_s` each; what has not ended after `deadline_s` is given up. With `speculate`
         one that takes much longer than the others is tried on a second worker meanwhile.
-        No worker is taken that asks more than `max_price_micro` for a core-hour.
+        No worker is taken that asks more than `max_price_micro` for a core-hour, or that is
+        farther from home than `scope`. `policy` ranks the workers: one by name, of those that
+        docs/placement.md lists, or one of your own. `hints` say where the tasks should run, as
+        Hints or in their words.
         Raises InvalidInput.
         """
+        chosen = placing_of(policy, hints, scope)
         pieces = list(work) if isinstance(work, Iterable) else [work]
         job_id = secrets.token_hex(8)
         parsed = _needs(needs)
@@ -309,12 +327,28 @@ class Node:
             )
             for index, piece in enumerate(pieces)
         )
-        job = Job(job_id, tasks, name, priority, deadline_s, speculate, max_price_micro)
+        job = Job(
+            job_id,
+            tasks,
+            name,
+            priority,
+            deadline_s,
+            speculate,
+            max_price_micro,
+            str(chosen["policy"]),
+            chosen["hints"],
+            chosen["scope"],
+        )
         if self._durable is not None:
+            if parse_policy(job.policy) != chosen["policy"]:
+                problem = (
+                    "the node's state keeps no policy that has no name; submit without a state"
+                )
+                raise InvalidInput("policy", problem)
             self._begun(job)
             return await self._durable.begin(job)
-        handle = JobHandle(job, lambda: self._desk.cancel(job_id))
-        self._desk.begin(job, handle)
+        handle = JobHandle(job, self._desk, policy=chosen["policy"])
+        self._desk.begin(job, handle, chosen["policy"])
         return handle
 
     def jobs(self) -> tuple[JobHandle, ...]:
@@ -345,6 +379,9 @@ class Node:
         speculate: bool = False,
         trust_results: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
         ordered: bool = True,
         buffersize: int = LOOK_AHEAD,
     ) -> Mapped[R]:
@@ -361,7 +398,8 @@ class Node:
         """
         if buffersize < 1:
             raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
-        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro)
+        chosen = placing_of(policy, hints, scope)
+        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro, chosen)
         terms = replace(terms, speculate=speculate)
         return Mapped(lambda: Flow(self._desk, function, items, terms, buffersize), ordered)
 
@@ -375,6 +413,9 @@ class Node:
         timeout_s: float | None = None,
         trust_results: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
     ) -> NodeExecutor:
         """A `concurrent.futures.Executor` whose calls run on whichever machines can.
 
@@ -382,7 +423,8 @@ class Node:
         as many as the network has room for. A call that raises is not tried again, as with any
         other executor; one whose worker is lost is. See `map` for the rest.
         """
-        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro)
+        chosen = placing_of(policy, hints, scope)
+        terms = _terms(needs, priority, attempts, timeout_s, trust_results, max_price_micro, chosen)
         self._entered()
         executor = NodeExecutor(self._desk, terms, max_workers)
         self._executors.add(executor)
@@ -468,24 +510,58 @@ class Node:
         explained = await self._explain(None, "any worker")
         return tuple(ranked.profile for ranked in explained.decision.ranked)
 
-    async def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
-        """Who could run a task with these needs, nearest to `name` first, and why not others."""
-        return (await self.discover(needs, name=name)).decision
+    async def explain(
+        self,
+        needs: Needs,
+        *,
+        name: str = "a task",
+        max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
+    ) -> Decision:
+        """Who could run a task of this name with these needs, best first, and why not others."""
+        found = await self.discover(
+            needs,
+            name=name,
+            max_price_micro=max_price_micro,
+            policy=policy,
+            hints=hints,
+            scope=scope,
+        )
+        return found.decision
 
-    async def discover(self, needs: Needs, *, name: str = "a task") -> Discovery:
+    async def discover(
+        self,
+        needs: Needs,
+        *,
+        name: str = "a task",
+        max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
+    ) -> Discovery:
         """As `explain`, and how the candidates were found."""
-        explained = await self._explain(AskedTerms(_needs(needs)), name)
+        terms = AskedTerms(_needs(needs), 0, max_price_micro, **placing_of(policy, hints, scope))
+        explained = await self._explain(terms, name)
         return Discovery(explained.decision, explained.trace)
+
+    async def _decide(self, terms: AskedTerms, name: str) -> Decision:
+        return (await self._explain(terms, name)).decision
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until a gate, or anyone, has answered."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await self._look(lambda shell: shell.neighbours)
 
-        def count(shell: Shell) -> None:
-            known = shell.neighbours
-            self._desk.on_loop(lambda: None if future.done() else future.set_result(known))
+    async def _look(self, at: Callable[[Shell], T]) -> T:
+        """What is there to be seen, on the node's thread."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        self._call(count)
+        def look(shell: Shell) -> None:
+            seen = at(shell)
+            self._desk.on_loop(lambda: None if future.done() else future.set_result(seen))
+
+        self._call(look)
         try:
             return await asyncio.wait_for(future, EXPLAIN_S)
         except TimeoutError:
@@ -503,6 +579,24 @@ class Node:
         finally:
             self._queries.pop(query, None)
 
+    # -- whom to trust ----------------------------------------------------------------------------
+
+    async def trust(self) -> tuple[Standing, ...]:
+        """What this node has learnt of each peer, by itself and from others; the most trusted
+        first. See docs/trust.md."""
+        return await self._look(lambda shell: shell.reputation.standings(moment()))
+
+    async def report_wrong(self, worker: PeerId | TaskResult) -> None:
+        """Say that a worker, or that of a result, brought a false one: whoever can tell should.
+
+        It weighs as much as half of all that is remembered of a peer. Raises InvalidInput for a
+        result that no worker brought.
+        """
+        peer_id = worker.worker if isinstance(worker, TaskResult) else worker
+        if peer_id is None:
+            raise InvalidInput("worker", "no worker brought this result; there is none to blame")
+        self._call(lambda shell: shell.reputation.note(peer_id, Experience.WRONG, moment()))
+
     # -- the insides ------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -510,6 +604,7 @@ class Node:
         try:
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
+            self._trust = TrustFile(claimed.trust, claimed.identity.peer_id)
             journal = None
             if self._durable is not None:
                 journal = self._durable.open(claimed.identity.peer_id)
@@ -526,6 +621,7 @@ class Node:
                 started=self._started,
                 journal=journal,
                 observers=self._beside.observers,
+                reputation=self._trust.reputation,
             )
             self._runtime.start()
             if self._tracing is not None:
@@ -535,6 +631,8 @@ class Node:
                 self._durable.stop()
                 self._durable.close(left=False)
             self._beside.close()
+            if self._trust is not None:
+                self._trust.close()
             claimed.release()
             raise
 
@@ -553,6 +651,8 @@ class Node:
     def _started(self, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self._beside.begin(shell)
+        if self._trust is not None:
+            shell.do(self._trust.keep)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)
@@ -617,6 +717,15 @@ def _terms(
     timeout_s: float | None,
     trust_results: bool,
     max_price_micro: int | None,
+    chosen: Placing,
 ) -> Terms:
     parsed = _with_driver(_needs(needs), PythonCall.driver, "function")
-    return Terms(parsed, attempts, timeout_s, priority, trust_results, max_price_micro)
+    return Terms(
+        parsed,
+        attempts,
+        timeout_s,
+        priority,
+        trust_results,
+        max_price_micro,
+        **chosen,
+    )

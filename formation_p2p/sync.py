@@ -32,9 +32,13 @@ from formation_p2p.node import (
     Work,
 )
 from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.terms import NEAREST
+from formation_p2p.placing import HintWords, PolicyWords, ScopeWords
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.limits import Limits
+from formation_p2p.workload.hints import NO_HINTS
 from formation_p2p.workload.process import ProcessResult
+from formation_p2p.workload.scope import Scope
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -143,6 +147,9 @@ class SyncNode:
         deadline_s: float | None = None,
         speculate: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
     ) -> SyncJob:
         handle = self._wait(
             self._node.submit(
@@ -156,6 +163,9 @@ class SyncNode:
                 deadline_s=deadline_s,
                 speculate=speculate,
                 max_price_micro=max_price_micro,
+                policy=policy,
+                hints=hints,
+                scope=scope,
             )
         )
         return SyncJob(handle, self._wait, self._loop)
@@ -171,6 +181,9 @@ class SyncNode:
         timeout_s: float | None = None,
         trust_results: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
     ) -> list[R]:
         """All results, once all are there. For one after the other, see `executor`."""
         return self._wait(
@@ -183,6 +196,9 @@ class SyncNode:
                 timeout_s=timeout_s,
                 trust_results=trust_results,
                 max_price_micro=max_price_micro,
+                policy=policy,
+                hints=hints,
+                scope=scope,
             )
         )
 
@@ -196,6 +212,9 @@ class SyncNode:
         timeout_s: float | None = None,
         trust_results: bool = False,
         max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
     ) -> NodeExecutor:
         return self._node.executor(
             needs=needs,
@@ -205,6 +224,9 @@ class SyncNode:
             timeout_s=timeout_s,
             trust_results=trust_results,
             max_price_micro=max_price_micro,
+            policy=policy,
+            hints=hints,
+            scope=scope,
         )
 
     def jobs(self) -> tuple[SyncJob, ...]:
@@ -227,11 +249,47 @@ class SyncNode:
     def workers(self) -> tuple[Profile, ...]:
         return self._wait(self._node.workers())
 
-    def explain(self, needs: Needs, *, name: str = "a task") -> Decision:
-        return self._wait(self._node.explain(needs, name=name))
+    def explain(
+        self,
+        needs: Needs,
+        *,
+        name: str = "a task",
+        max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
+    ) -> Decision:
+        return self._wait(
+            self._node.explain(
+                needs,
+                name=name,
+                max_price_micro=max_price_micro,
+                policy=policy,
+                hints=hints,
+                scope=scope,
+            )
+        )
 
-    def discover(self, needs: Needs, *, name: str = "a task") -> Discovery:
-        return self._wait(self._node.discover(needs, name=name))
+    def discover(
+        self,
+        needs: Needs,
+        *,
+        name: str = "a task",
+        max_price_micro: int | None = None,
+        policy: PolicyWords = NEAREST,
+        hints: HintWords = NO_HINTS,
+        scope: ScopeWords = Scope.COMMONS,
+    ) -> Discovery:
+        return self._wait(
+            self._node.discover(
+                needs,
+                name=name,
+                max_price_micro=max_price_micro,
+                policy=policy,
+                hints=hints,
+                scope=scope,
+            )
+        )
 
     def neighbours(self) -> int:
         return self._wait(self._node.neighbours())
@@ -279,6 +337,10 @@ class SyncJob:
 
         while (event := self._wait(next_event())) is not None:
             yield event
+
+    def explain(self, task: int | str = 0) -> Decision:
+        decision: Decision = self._wait(self._handle.explain(task))
+        return decision
 
     def cancel(self) -> None:
         self._loop.call_soon_threadsafe(self._handle.cancel)

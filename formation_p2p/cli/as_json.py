@@ -78,8 +78,17 @@ def profile(worker: Profile) -> Json:
 def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Json:
     return {
         "target": f"{made.target:064x}",
+        "policy": made.policy,
         "ranked": [
-            {"distance": f"{each.distance:064x}", **profile(each.profile)} for each in made.ranked
+            {
+                "distance": f"{each.distance:064x}",
+                "score": each.score.value,
+                "terms": [asdict(term) for term in each.score.terms],
+                "hints": [asdict(term) for term in each.hints],
+                "lacking": None if each.lacking is None else str(each.lacking),
+                **profile(each.profile),
+            }
+            for each in made.ranked
         ],
         "rejected": [refusal(peer_id, why) for peer_id, why in rejected],
     }

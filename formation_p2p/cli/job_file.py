@@ -7,6 +7,9 @@
     timeout = "5m"                    # of one attempt; or seconds, as a number
     deadline = "2h"                   # of the whole job, from its submission
     speculate = false                 # whether an idle worker tries to overtake a slow task
+    policy = "xor"                    # how workers are ranked (docs/placement.md)
+    hints = ["region=eu-west"]        # where the tasks should run (docs/locality.md)
+    scope = "commons"                 # how far from home they may go
 
     [[task]]
     each = ["a.txt", "b.txt"]         # one task for each; {each} stands for it below
@@ -36,6 +39,7 @@ from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import named, read_input
 from formation_p2p.cli.kinds import Kind
 from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.placing import Placing, placing_of
 from formation_p2p.resources.bounds import shown
 from formation_p2p.resources.parse import parse_requirements, requirements_from_mapping
 from formation_p2p.resources.requirements import Requirements
@@ -58,6 +62,7 @@ PRINTED: Final = ("stdout", "stderr")
 _EACH: Final = "{each}"
 _JOB_KEYS: Final = (
     *("name", "needs", "priority", "attempts", "timeout", "deadline", "speculate"),
+    *("policy", "hints", "scope"),
     "task",
 )
 _TASK_KEYS: Final = (
@@ -89,6 +94,7 @@ class JobFile:
     deadline_s: float | None
     speculate: bool
     tasks: tuple[TaskLine, ...]
+    placing: Placing
 
     def specs(self) -> list[Work]:
         """With the files read, each once. Raises InvalidInput, LocalError."""
@@ -155,6 +161,16 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
         _seconds("deadline", job.get("deadline")),
         _typed("speculate", job.get("speculate", False), bool, "true or false"),
         tuple(tasks),
+        _placing(job),
+    )
+
+
+def _placing(job: Mapping[str, Any]) -> Placing:
+    hints = _typed("hints", job.get("hints", []), list, "a list of texts")
+    return placing_of(
+        _text("policy", job.get("policy", "xor")),
+        [_text("hints", hint) for hint in hints],
+        _text("scope", job.get("scope", "commons")),
     )
 
 

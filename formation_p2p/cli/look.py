@@ -13,18 +13,24 @@ from formation_p2p.cli.interrupt import run_interruptible
 from formation_p2p.cli.options import (
     CpuOption,
     GpusOption,
+    HintOption,
     HomeOption,
     JoinOption,
     JsonOption,
+    MaxPriceOption,
     MemoryOption,
     NeedsOption,
     NetworkOption,
+    PolicyOption,
+    ScopeOption,
     StorageOption,
     VerboseOption,
     home_of,
     limits_of,
+    price_of,
 )
 from formation_p2p.cli.words import say
+from formation_p2p.placing import Placing, placing_of
 from formation_p2p.resources.parse import parse_requirements
 
 if TYPE_CHECKING:
@@ -46,6 +52,8 @@ EXPLAIN_EPILOG: Final = """
 Examples:
   formation explain --needs "gpu=1,gpu.memory=24GB,gpu.cc>=8.0"
   formation explain --needs cpu=4,driver=process --name nightly-build
+  formation explain --needs gpu=1 --policy 'trust>=0.5 & packed'
+  formation explain --needs cpu=1 --policy scored --hint region=eu-west
   formation explain --needs gpu=1 --discovery
 
 Exit code 3 says that no worker could.
@@ -105,6 +113,10 @@ def explain(
             help="The workers nearest to this name come first: try several to see work spread.",
         ),
     ] = "a task",
+    max_price: MaxPriceOption = None,
+    policy: PolicyOption = "xor",
+    hints: HintOption = None,
+    scope: ScopeOption = "commons",
     discovery: Annotated[
         bool,
         typer.Option("--discovery", help="Show as well where in the DHT the workers were found."),
@@ -116,17 +128,30 @@ def explain(
 ) -> None:
     """Show who could run a task, in which order they are asked, and why the others could not.
 
-    The order is that of XOR distance between the task's name and the worker, the metric of
-    Kademlia: the same for everyone who asks. Nothing is run, and no worker is asked: what is
-    judged is what each has announced.
+    The order is the policy's; each column of the table that is named for a term shows what it is,
+    and the weight that it counts with. By default it is that of XOR distance between the task's
+    name and the worker, the metric of Kademlia: the same for everyone who asks. Nothing is run,
+    and no worker is asked: what is judged is what each has announced, and what this node knows.
     """
     asked = parse_requirements(needs)
+    placing = placing_of(policy, hints or (), scope)
+    max_price_micro = price_of(max_price, "max-price")
     place = home_of(home, join)
-    raise typer.Exit(run_interruptible(lambda _: _explain(place, asked, name, discovery, as_json)))
+    raise typer.Exit(
+        run_interruptible(
+            lambda _: _explain(place, asked, name, max_price_micro, placing, discovery, as_json)
+        )
+    )
 
 
 async def _explain(
-    home: Home, needs: Requirements, name: str, discovery: bool, as_json: bool
+    home: Home,
+    needs: Requirements,
+    name: str,
+    max_price_micro: int | None,
+    placing: Placing,
+    discovery: bool,
+    as_json: bool,
 ) -> int:
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
@@ -134,7 +159,10 @@ async def _explain(
     from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
-        found, everyone = await asyncio.gather(node.discover(needs, name=name), node.workers())
+        found, everyone = await asyncio.gather(
+            node.discover(needs, name=name, max_price_micro=max_price_micro, **placing),
+            node.workers(),
+        )
         decision = found.decision
         rejected = _with_unsuited(decision, everyone, needs)
         why = "" if decision.ranked or rejected else await why_empty(node, home)

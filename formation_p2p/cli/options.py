@@ -111,6 +111,43 @@ MaxPriceOption = Annotated[
     ),
 ]
 
+PriorityOption = Annotated[
+    int,
+    typer.Option(
+        "--priority",
+        metavar="N",
+        help="From 0 to what your grant allows; work of a higher one comes first.",
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        help="How workers are ranked: xor, balanced, scored, cheapest, packed, spread, or some of "
+        "them together: 'trust>=0.5 & 0.7*scored + 0.3*spread'.",
+    ),
+]
+HintOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hint",
+        metavar="HINT",
+        help="Where it should run: prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, "
+        "near=CID, with=TASK, away=TASK or rtt=50ms; 'require region=eu' for a condition. Can be "
+        "given again.",
+        show_default=False,
+    ),
+]
+ScopeOption = Annotated[
+    str,
+    typer.Option(
+        "--scope",
+        metavar="SCOPE",
+        help="How far from home it may go: local, cell, org, federation or commons.",
+    ),
+]
+
 CpuOption = Annotated[
     str | None,
     typer.Option(

@@ -18,12 +18,16 @@ from formation_p2p.cli.files import check_outputs, named, read_stdin
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
 from formation_p2p.cli.options import (
+    HintOption,
     HomeOption,
     JoinOption,
     JsonOption,
     MaxPriceOption,
     MetricsOption,
     NeedsOption,
+    PolicyOption,
+    PriorityOption,
+    ScopeOption,
     StateOption,
     VerboseOption,
     home_of,
@@ -33,6 +37,7 @@ from formation_p2p.cli.options import (
 )
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.errors import Unplaceable
+from formation_p2p.placing import Placing, placing_of
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.trust.grants import Right
 from formation_p2p.workload.process import ProcessSpec
@@ -126,6 +131,10 @@ def run(
     fuel: FuelOption = 0,
     image: ImageOption = None,
     max_price: MaxPriceOption = None,
+    policy: PolicyOption = "xor",
+    hints: HintOption = None,
+    scope: ScopeOption = "commons",
+    priority: PriorityOption = 0,
     state: StateOption = None,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -153,8 +162,9 @@ def run(
     asked = parse_requirements(needs)
     timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
     max_price_micro = price_of(max_price, "max-price")
+    placing = placing_of(policy, hints or (), scope)
     place = home_of(home, join)
-    require(place, Right.SUBMIT, driver=kind.driver)
+    require(place, Right.SUBMIT, driver=kind.driver, priority=priority)
     code = run_interruptible(
         lambda interrupt: _run(
             interrupt,
@@ -165,7 +175,9 @@ def run(
             asked,
             timeout_s,
             attempts,
+            priority,
             max_price_micro,
+            placing,
             state,
             metrics,
             as_json,
@@ -183,7 +195,9 @@ async def _run(
     needs: Requirements,
     timeout_s: float | None,
     attempts: int,
+    priority: int,
     max_price_micro: int | None,
+    placing: Placing,
     state: Path | None,
     metrics: str | None,
     as_json: bool,
@@ -201,7 +215,9 @@ async def _run(
             labels=[one_line(spec.argv[0])],
             attempts=attempts,
             timeout_s=timeout_s,
+            priority=priority,
             max_price_micro=max_price_micro,
+            **placing,
         )
         if state is None:
             interrupt.first(job.cancel, "cancelling the command")

@@ -51,6 +51,9 @@ A job file:
   timeout = "5m"                  # of one attempt; seconds where it is a number
   deadline = "2h"                 # what has not ended by then is given up
   speculate = false               # whether an idle worker tries to overtake a slow task
+  policy = "xor"                  # how workers are ranked; this, hints and scope as for run
+  hints = ["region=eu-west"]
+  scope = "commons"
 \b
   [[task]]                        # as many of these as you like
   each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
@@ -146,6 +149,7 @@ async def _submit(
             deadline_s=job_file.deadline_s,
             speculate=job_file.speculate,
             max_price_micro=max_price_micro,
+            **job_file.placing,
         )
         if state is None:
             interrupt.first(job.cancel, "cancelling the job")

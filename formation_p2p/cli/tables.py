@@ -15,6 +15,7 @@ from formation_p2p.host.hardware import Hardware
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import TaskResult
+from formation_p2p.placement.as_text import DISTANCE_DIGITS, term_cells, term_names
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Refusal
@@ -22,8 +23,6 @@ from formation_p2p.resources.capability import Capability
 from formation_p2p.resources.gpu import format_compute_capability
 from formation_p2p.units import format_bytes, format_micro, format_milli
 
-# Of an XOR distance of 64 hexadecimal digits: what differs between a few thousand workers.
-DISTANCE_DIGITS: Final = 12
 # Rows of a table of results; a larger job shows those that brought nothing, and counts the rest.
 MAX_RESULT_ROWS: Final = 50
 # What is not shown on a terminal goes to a file or another program, which wraps nothing.
@@ -76,16 +75,31 @@ def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
 def ranked(found: Sequence[Ranked]) -> Table:
     priced = any(each.profile.price_micro for each in found)
     prices = ("price",) if priced else ()
-    table = plain_table("rank", "worker", "distance", "cpu free", "memory free", "gpus", *prices)
+    terms = term_names(found)
+    scores = ("score", *terms) if terms else ()
+    full = ("room",) if any(each.lacking for each in found) else ()
+    table = plain_table(
+        "rank",
+        "worker",
+        *scores,
+        "distance",
+        "cpu free",
+        "memory free",
+        "gpus",
+        *prices,
+        *full,
+    )
     for rank, each in enumerate(found, start=1):
         table.add_row(
             str(rank),
             short(each.profile.peer_id),
+            *((f"{each.score.value:.3f}", *term_cells(each, terms)) if terms else ()),
             f"{each.distance:064x}"[:DISTANCE_DIGITS],
             _cpu(each.profile),
             _memory(each.profile),
             _gpus_of(each.profile),
             *((format_micro(each.profile.price_micro),) if priced else ()),
+            *((refusal_in_words(each.lacking) if each.lacking else "yes",) if full else ()),
         )
     return table
 

@@ -20,10 +20,11 @@ from formation_p2p.negotiation.back_off import DROPPED, BackOff
 from formation_p2p.negotiation.round import RoundId
 from formation_p2p.placement.candidate import Candidate
 from formation_p2p.placement.decision import Ranked, rank
+from formation_p2p.placement.guarded import home_of
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.refusals import Denied, Refusal, Unwanted
 from formation_p2p.workload.hints import NO_HINTS
 
 # Attempts under way on one lease while nobody knows how long they take: one runs, one waits, so
@@ -135,7 +136,11 @@ class Group:
         else:
             task = self.terms.asked(head.task.task_id, head.key)
             candidates = [facts(p, self.terms, now) for p in asked]
-            asked = [each.profile for each in rank(task, candidates, self.terms.policy)]
+            ranked = rank(task, candidates, self.terms.policy)
+            if isinstance(ranked, Unwanted):  # the policy is to blame: nobody is asked for it
+                self.learn((), tuple((p.peer_id, ranked) for p in asked))
+                return []
+            asked = [each.profile for each in ranked]
         asked.sort(key=lambda p: self._back_off.is_last(p.peer_id))
         return [Contact(p.peer_id, p.addresses) for p in asked]
 
@@ -257,10 +262,10 @@ class Group:
         ranks highest when it is asked."""
         if self.terms.hints != NO_HINTS:
             return None
-        home = self.terms.policy.home(run.key, self._near)
+        home = home_of(self.terms.policy, run.key, self._near)
         if home is not None and run.avoids(home):
             fresh = [p for p in self._pool if not run.avoids(p)]
-            home = self.terms.policy.home(run.key, Peers(fresh)) or home
+            home = home_of(self.terms.policy, run.key, Peers(fresh)) or home
         return home
 
     def first_waiting(self) -> TaskRun | None:

@@ -104,13 +104,33 @@ def _first(db: sqlite3.Connection) -> None:
         db.execute(table)
 
 
+def _with_placement(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE jobs ADD COLUMN placement BLOB")
+
+
+def _with_order(db: sqlite3.Connection) -> None:
+    """`waits_for` has the places within the job of those tasks that one waits for (CBOR)."""
+    db.execute("ALTER TABLE tasks ADD COLUMN waits_for BLOB")
+    db.execute("ALTER TABLE tasks ADD COLUMN kind TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE tasks ADD COLUMN more_memory_bytes INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE results ADD COLUMN waited_for TEXT NOT NULL DEFAULT ''")
+
+
 # Each takes the file from one version to the next; the version is how many have been done.
-MIGRATIONS: tuple[Migration, ...] = (_first,)
+MIGRATIONS: tuple[Migration, ...] = (_first, _with_placement, _with_order)
 
 
 class StateFile:
     """The file, taken: no other process uses it as long as this is open. Made where there is
-    none, brought to the newest version where it is older. Raises StateError."""
+    none, brought to the newest version where it is older. Raises StateError.
+
+    A subclass keeps something else in a file of its own kind."""
+
+    application_id = APPLICATION_ID
+
+    @property
+    def migrations(self) -> tuple[Migration, ...]:
+        return MIGRATIONS
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
@@ -121,7 +141,7 @@ class StateFile:
                     self._create()
                 check_mode(self.path)
                 with contextlib.closing(self.connect()) as db:
-                    check_sound(db, self.path)
+                    check_sound(db, self.path, self.application_id)
                     self._migrate(db)
         except BaseException:
             os.close(self._lock)
@@ -159,7 +179,7 @@ class StateFile:
             # Before the first table, or never. The file shrinks by what is pruned.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA application_id = {self.application_id}")
             self._migrate(db)
         new.rename(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
@@ -170,14 +190,15 @@ class StateFile:
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version > len(MIGRATIONS):
+        migrations = self.migrations
+        if version > len(migrations):
             raise StateError(
-                f"{self.path} has version {version}, and this release knows {len(MIGRATIONS)} at "
+                f"{self.path} has version {version}, and this release knows {len(migrations)} at "
                 "most; use the release that wrote it, or a new file"
             )
-        for number in range(version, len(MIGRATIONS)):
+        for number in range(version, len(migrations)):
             with transaction(db):
-                MIGRATIONS[number](db)
+                migrations[number](db)
                 db.execute(f"PRAGMA user_version = {number + 1}")
 
 
@@ -192,9 +213,9 @@ def check_mode(path: Path) -> None:
         raise StateError(f"{path} is empty, so it was cut short: {DAMAGED}")
 
 
-def check_sound(db: sqlite3.Connection, path: Path) -> None:
+def check_sound(db: sqlite3.Connection, path: Path, application_id: int = APPLICATION_ID) -> None:
     """That it is ours, and whole as far as can be told within CHECK_S."""
-    if db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+    if db.execute("PRAGMA application_id").fetchone() != (application_id,):
         raise StateError(f"{path} is no state of formation's; name another file, or a new one")
     (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
     wal, _ = beside(path)

@@ -25,13 +25,16 @@ from formation_p2p.dispatch.job_events import (
 from formation_p2p.dispatch.saved import SavedLease, SavedTask
 from formation_p2p.dispatch.task_run import TaskState
 from formation_p2p.effects import Contact
+from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
-from formation_p2p.records.codec import decode, encode, take_list
+from formation_p2p.records.codec import decode, encode, take_int, take_list
 from formation_p2p.records.resources import decode_requirements, encode_requirements
 from formation_p2p.refusals import Refusal
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.task import Job, Task
+from formation_p2p.workload.scope import Scope
+from formation_p2p.workload.task import MAX_TASKS, Job, Task
 
 # What is told of a task without a result: its attempts, of 16 KiB each at the most, or the
 # refusals of all workers that were considered, of 1 KiB (dispatch/group.py bounds them).
@@ -74,8 +77,8 @@ def insert_job(
     needs = {each: part(content) for each, content in encoded.items()}
     number = db.execute(
         "INSERT INTO jobs"
-        " (job_id, name, priority, speculate, deadline_s, max_price_micro, submitted_unix_s)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        " (job_id, name, priority, speculate, deadline_s, max_price_micro, submitted_unix_s,"
+        " placement) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             job.job_id,
             job.name,
@@ -84,12 +87,14 @@ def insert_job(
             job.deadline_s,
             job.max_price_micro,
             unix_s,
+            encode([job.policy, int(job.scope), job.hints.pack()]),
         ),
     ).lastrowid
     assert number is not None
+    places = {task.task_id: place for place, task in enumerate(job.tasks)}
     db.executemany(
-        "INSERT INTO tasks (job, task_id, label, needs, shared, payload, timeout_s, max_attempts)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO tasks (job, task_id, label, needs, shared, payload, timeout_s, max_attempts,"
+        " waits_for, kind, more_memory_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
                 number,
@@ -100,6 +105,9 @@ def insert_job(
                 task.payload,
                 task.timeout_s,
                 task.max_attempts,
+                encode([places[name] for name in task.after]) if task.after else None,
+                task.kind,
+                task.more_memory_bytes,
             )
             for task in job.tasks
         ),
@@ -113,28 +121,68 @@ def insert_job(
 
 def read_job(db: sqlite3.Connection, number: int, unix_s: float) -> Job:
     """Its deadline counts from `unix_s` on."""
-    job_id, name, priority, speculate, deadline_s, price_micro, submitted_unix_s = db.execute(
-        "SELECT job_id, name, priority, speculate, deadline_s, max_price_micro, submitted_unix_s"
-        " FROM jobs WHERE number = ?",
-        (number,),
-    ).fetchone()
+    job_id, name, priority, speculate, deadline_s, price_micro, submitted_unix_s, placement = (
+        db.execute(
+            "SELECT job_id, name, priority, speculate, deadline_s, max_price_micro,"
+            " submitted_unix_s, placement FROM jobs WHERE number = ?",
+            (number,),
+        ).fetchone()
+    )
     parts = dict(db.execute("SELECT number, content FROM parts WHERE job = ?", (number,)))
     needs: dict[int, Requirements] = {}
-    tasks = []
-    for task_id, label, place, shared, payload, timeout_s, max_attempts in db.execute(
-        "SELECT task_id, label, needs, shared, payload, timeout_s, max_attempts"
-        " FROM tasks WHERE job = ? ORDER BY number",
+    rows = db.execute(
+        "SELECT task_id, label, needs, shared, payload, timeout_s, max_attempts,"
+        " waits_for, kind, more_memory_bytes FROM tasks WHERE job = ? ORDER BY number",
         (number,),
-    ):
+    ).fetchall()
+    tasks = []
+    for task_id, label, place, shared, payload, timeout_s, attempts, waits_for, kind, more in rows:
         if place not in needs:
             needs[place] = decode_requirements(parts[place])
+        before = () if waits_for is None else tuple(rows[each][0] for each in _places(waits_for))
         tasks.append(
-            Task(task_id, needs[place], payload, label, timeout_s, max_attempts, parts[shared])
+            Task(
+                task_id,
+                needs[place],
+                payload,
+                label,
+                timeout_s,
+                attempts,
+                parts[shared],
+                before,
+                kind,
+                more,
+            )
         )
     if deadline_s is not None:
         # A moment, where it has passed: the job is then given up as it would have been.
         deadline_s = max(0.001, deadline_s - max(0.0, unix_s - submitted_unix_s))
-    return Job(job_id, tuple(tasks), name, priority, deadline_s, bool(speculate), price_micro)
+    return Job(
+        job_id,
+        tuple(tasks),
+        name,
+        priority,
+        deadline_s,
+        bool(speculate),
+        price_micro,
+        *_read_placement(placement),
+    )
+
+
+def _read_placement(packed: bytes | None) -> tuple[str, Hints, Scope]:
+    """The policy, hints and scope of a job; those of old where an older release stored it."""
+    if packed is None:
+        return "xor", NO_HINTS, Scope.COMMONS
+    match decode(packed, len(packed)):
+        case [str(policy), int(scope), hints]:
+            return policy, Hints.unpack(hints), Scope(scope)
+        case _:
+            raise InvalidInput("placement", "the state holds a job's in a form that is none")
+
+
+def _places(packed: bytes) -> list[int]:
+    places = take_list(decode(packed, len(packed)), "waits_for", MAX_TASKS)
+    return [take_int(place, "waits_for", 0, MAX_TASKS) for place in places]
 
 
 def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
@@ -218,7 +266,7 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
     counts = dict.fromkeys(_ENDS, 0)
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(
-            "SELECT number, task_id, ended, worker, result, ran_ms, kind, told"
+            "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for"
             " FROM tasks LEFT JOIN results ON task = number WHERE job = ? ORDER BY number",
             (number,),
         ):
@@ -261,15 +309,15 @@ def _read_end(
     ran_ms: int,
     kind: str | None,
     told: bytes,
+    waited_for: str,
 ) -> JobEvent:
     match TaskState(ended):
         case TaskState.SUCCEEDED:
             return TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
         case TaskState.FAILED:
             attempts = tuple(Attempt(*each) for each in _told(told))
-            return TaskGaveUp(
-                task_id, attempts, None if kind is None else FailureKind(kind), result
-            )
+            failure = None if kind is None else FailureKind(kind)
+            return TaskGaveUp(task_id, attempts, failure, result, waited_for)
         case TaskState.UNPLACEABLE:
             reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in _told(told))
             return TaskUnplaceable(task_id, tuple(reasons))
@@ -291,8 +339,8 @@ _OF_TASK: Final = "FROM tasks WHERE job = ?1 AND task_id = ?2"
 # A result that is there already stays: a life that was cut short had stored it, and the next
 # one was told of it again.
 _END: Final = (
-    "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told)"
-    f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8 {_OF_TASK}"
+    "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told, waited_for)"
+    f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9 {_OF_TASK}"
 )
 
 
@@ -310,21 +358,21 @@ def _recalled(job: int, e: TaskRecalled) -> Row:
 
 
 def _succeeded(job: int, e: TaskSucceeded) -> Row:
-    return job, e.task_id, TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b""
+    return job, e.task_id, TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""
 
 
 def _gave_up(job: int, e: TaskGaveUp) -> Row:
     told = encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
-    return job, e.task_id, TaskState.FAILED, None, e.result, 0, e.kind, told
+    return job, e.task_id, TaskState.FAILED, None, e.result, 0, e.kind, told, e.waited_for
 
 
 def _unplaceable(job: int, e: TaskUnplaceable) -> Row:
     told = encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
-    return job, e.task_id, TaskState.UNPLACEABLE, None, b"", 0, None, told
+    return job, e.task_id, TaskState.UNPLACEABLE, None, b"", 0, None, told, ""
 
 
 def _cancelled(job: int, e: TaskCancelled) -> Row:
-    return job, e.task_id, TaskState.CANCELLED, None, b"", 0, None, b""
+    return job, e.task_id, TaskState.CANCELLED, None, b"", 0, None, b"", ""
 
 
 # Of events of jobs: what each adds. The others need no place on the disk.

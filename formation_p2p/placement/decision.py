@@ -17,11 +17,13 @@ from itertools import islice
 from formation_p2p.effects import Contact
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
+from formation_p2p.placement.as_text import as_text
 from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.guarded import refusal_of, scores_of
 from formation_p2p.placement.hinted import unwanted, welcome
 from formation_p2p.placement.policy import NO_SCORE, PlacementPolicy, Score, Term
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Gone, Infeasible, OutOfScope, Refusal, TooDear
+from formation_p2p.refusals import Denied, Gone, Infeasible, OutOfScope, Refusal, TooDear, Unwanted
 from formation_p2p.resources.fits import claims_on, fits
 
 
@@ -43,7 +45,8 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`ranked`: best first. `rejected`: every other candidate, with the first reason."""
+    """`ranked`: best first. `rejected`: every other candidate, with the first reason. `str()` is
+    a table of both."""
 
     target: Key
     policy: str
@@ -53,6 +56,9 @@ class Decision:
     def select(self, count: int) -> tuple[Ranked, ...]:
         """The best of those that have room, at most `count`."""
         return tuple(islice((each for each in self.ranked if each.lacking is None), count))
+
+    def __str__(self) -> str:
+        return as_text(self)
 
 
 def decide(
@@ -72,16 +78,23 @@ def decide(
             feasible.append(candidate)
         else:
             rejected.append((candidate.peer_id, refusal))
-    return Decision(task.key, str(policy), rank(task, feasible, policy), tuple(rejected))
+    ranked = rank(task, feasible, policy)
+    if isinstance(ranked, Unwanted):
+        rejected += [(candidate.peer_id, ranked) for candidate in feasible]
+        ranked = ()
+    return Decision(task.key, str(policy), ranked, tuple(rejected))
 
 
 def rank(
     task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy
-) -> tuple[Ranked, ...]:
+) -> tuple[Ranked, ...] | Unwanted:
     """Those that passed every gate, best first: who has room, whom hints prefer, who scores
-    highest, who is nearest."""
+    highest, who is nearest. Or what is wrong with the policy."""
     # In one order whoever asks: a policy that draws lots draws the same ones.
     everyone = sorted(candidates, key=lambda each: (each.distance(task), each.peer_id))
+    scores = scores_of(policy, task, everyone)
+    if isinstance(scores, Unwanted):
+        return scores
     ranked = [
         Ranked(
             candidate.profile,
@@ -90,7 +103,7 @@ def rank(
             welcome(task, candidate),
             _lacks_capacity(task, candidate),
         )
-        for candidate, score in zip(everyone, policy.scores(task, everyone), strict=True)
+        for candidate, score in zip(everyone, scores, strict=True)
     ]
     # Stable: equals stay in the order of their distance.
     ranked.sort(key=lambda each: (each.lacking is not None, -_sum(each.hints), -each.score.value))
@@ -101,7 +114,7 @@ def _refusal(
     task: Asked, candidate: Candidate, policy: PlacementPolicy, now_unix_s: float
 ) -> Refusal | None:
     return (
-        policy.admit(task, candidate)
+        refusal_of(policy, task, candidate)
         or _out_of_scope(task, candidate)
         or unwanted(task, candidate)
         or _incapable(task, candidate)

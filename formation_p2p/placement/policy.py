@@ -108,7 +108,8 @@ class Gated(Policy):
         return self.policy.home(key, workers)
 
     def __str__(self) -> str:
-        return f"{self.gate} & {self.policy}"
+        behind = f"({self.policy})" if isinstance(self.policy, Gated) else str(self.policy)
+        return f"{self.gate} & {behind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,15 @@ class Sum(Policy):
         ]
 
     def __str__(self) -> str:
+        alone = len(self.parts) == 1
         return " + ".join(
-            str(policy) if weight == 1 else f"{weight:g}*{policy}" for weight, policy in self.parts
+            f"{'' if weight == 1 and not alone else f'{weight!r}*'}{_in_brackets(policy)}"
+            for weight, policy in self.parts
         )
+
+
+def _in_brackets(policy: PlacementPolicy) -> str:
+    return f"({policy})" if isinstance(policy, Gated | Sum) else str(policy)
 
 
 def _parts(policy: PlacementPolicy) -> tuple[tuple[float, PlacementPolicy], ...]:

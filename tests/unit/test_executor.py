@@ -17,6 +17,7 @@ from formation_p2p.errors import NodeClosed
 from formation_p2p.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.identity import PeerId
 from formation_p2p.job import Told
+from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.task import Job
 
@@ -35,7 +36,7 @@ class Network:
         self._told: list[Told] = []
         self._lock = threading.Lock()
 
-    def begin_aside(self, job: Job, told: Told) -> None:
+    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
         if self.closed:
             raise NodeClosed("it is not running")
         with self._lock:
@@ -142,7 +143,7 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Network):
-        def begin_aside(self, job: Job, told: Told) -> None:
+        def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
             raise RuntimeError("a fault")
 
     executor = NodeExecutor(Broken(), TERMS)

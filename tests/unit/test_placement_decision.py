@@ -1,50 +1,118 @@
-"""Who could run a task, nearest first, and the first reason why each other one could not."""
+"""Who could run a task, best first, and the first reason why each other one could not."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.effects import Contact
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import distance, key_of
-from formation_p2p.placement.candidate import Candidate
+from formation_p2p.errors import InvalidInput
+from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.keyspace import Key, distance, key_of
+from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.decision import Decision, decide
+from formation_p2p.placement.guarded import home_of
+from formation_p2p.placement.nearest import Peers
+from formation_p2p.placement.policy import (
+    MAX_TERMS,
+    Gated,
+    PlacementPolicy,
+    Policy,
+    Score,
+    Sum,
+    Term,
+    scored,
+)
 from formation_p2p.placement.terms import NEAREST, AskedTerms
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied, Gone, Infeasible
-from formation_p2p.resources.capability import Capability, idle
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE, NEEDS, at
+from formation_p2p.refusals import (
+    Denied,
+    Distrusted,
+    Gone,
+    Infeasible,
+    OutOfScope,
+    Refusal,
+    TooDear,
+    Unwanted,
+)
+from formation_p2p.resources.capability import Capability, Capacity, idle
+from formation_p2p.workload.hints import Hints
+from formation_p2p.workload.scope import Scope
+from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
 
 TARGET = key_of(b"job/0")
 NOW = at(0)
 
 
-def profile(of: Contact, *, cpu_milli: int = 4000, lives_s: int = 60) -> Profile:
+def profile(
+    of: Contact,
+    *,
+    cpu_milli: int = 4000,
+    free_milli: int | None = None,
+    lives_s: int = 60,
+    price_micro: int = 0,
+) -> Profile:
     capability = Capability(cpu_milli, 2**34)
+    free = idle(capability)
     return Profile(
         peer_id=of.peer_id,
         sequence=1,
         issued_unix_s=int(NOW.unix_s) - 60,
         expires_unix_s=int(NOW.unix_s) + lives_s,
         capability=capability,
-        capacity=idle(capability),
+        capacity=free if free_milli is None else Capacity(free_milli, free.memory_bytes),
         drivers=("process",),
         addresses=of.addresses,
+        price_micro=price_micro,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Likes(Policy):
+    """Scores as told, and nothing for the rest; will not have one of them."""
+
+    scores_of: tuple[tuple[PeerId, float], ...] = ()
+    shunned: PeerId | None = None
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        return Distrusted(0, 300) if candidate.peer_id == self.shunned else None
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        liked = dict(self.scores_of)
+        return [scored([Term("liking", liked.get(each.peer_id, 0.0), 0.5)]) for each in candidates]
+
+    def __str__(self) -> str:
+        return "likes"
 
 
 def only_without_carol(candidate: Profile) -> Denied | None:
     return Denied("work", "she is not one of us") if candidate.peer_id == CAROL.peer_id else None
 
 
-def decided(*candidates: Profile) -> Decision:
+def decided(
+    *candidates: Profile | Candidate,
+    policy: PlacementPolicy = NEAREST,
+    terms: AskedTerms | None = None,
+) -> Decision:
     return decide(
-        AskedTerms(NEEDS).asked("job/0", TARGET),
-        [Candidate(profile=each) for each in candidates],
-        NEAREST,
+        (terms or AskedTerms(NEEDS)).asked("job/0", TARGET),
+        [Candidate(profile=each) if isinstance(each, Profile) else each for each in candidates],
+        policy,
         authorised=only_without_carol,
         now_unix_s=NOW.unix_s,
     )
+
+
+def names(decision: Decision) -> list[PeerId]:
+    return [each.contact.peer_id for each in decision.ranked]
+
+
+# -- the stages -----------------------------------------------------------------------------
 
 
 def test_each_is_ranked_or_rejected_with_its_first_reason() -> None:
@@ -62,6 +130,53 @@ def test_each_is_ranked_or_rejected_with_its_first_reason() -> None:
     }
 
 
+def test_every_stage_has_its_say_in_the_order_of_the_pipeline() -> None:
+    terms = AskedTerms(
+        NEEDS,
+        max_price_micro=10,
+        hints=Hints(region="eu", required=frozenset({"region"})),
+        scope=Scope.ORG,
+    )
+    shunning = Likes(shunned=ALICE.peer_id)
+    mended = Candidate(profile=profile(ALICE, cpu_milli=500, price_micro=11, lives_s=0))
+    told: list[type[Refusal]] = []
+    steps: list[tuple[PlacementPolicy, Callable[[Candidate], Candidate]]] = [
+        (shunning, lambda each: each),
+        (NEAREST, lambda each: replace(each, scope=Scope.CELL)),
+        (NEAREST, lambda each: replace(each, profile=in_europe(each.profile))),
+        (NEAREST, lambda each: replace(each, profile=bigger(each.profile))),
+        (NEAREST, lambda each: replace(each, profile=replace(each.profile, price_micro=10))),
+    ]
+    for policy, mend in steps:
+        ((_, why),) = decided(mended, policy=policy, terms=terms).rejected
+        told.append(type(why))
+        mended = mend(mended)
+    ((_, why),) = decided(mended, terms=terms).rejected
+    told.append(type(why))
+    assert told == [Distrusted, OutOfScope, Unwanted, Infeasible, TooDear, Gone]
+    fresh = replace(mended.profile, expires_unix_s=int(NOW.unix_s) + 60)
+    assert names(decided(replace(mended, profile=fresh), terms=terms)) == [ALICE.peer_id]
+
+
+def in_europe(of: Profile) -> Profile:
+    return replace(of, labels=(("region", "eu"),))
+
+
+def bigger(of: Profile) -> Profile:
+    return replace(of, capability=Capability(4000, 2**34), capacity=idle(Capability(4000, 2**34)))
+
+
+def test_whoever_is_farther_from_home_than_the_job_may_go_is_left_out() -> None:
+    far = Candidate(profile=profile(ALICE), scope=Scope.FEDERATION)
+    near = Candidate(profile=profile(BOB), scope=Scope.CELL)
+    decision = decided(far, near, terms=AskedTerms(NEEDS, scope=Scope.ORG))
+    assert names(decision) == [BOB.peer_id]
+    assert decision.rejected == ((ALICE.peer_id, OutOfScope("federation", "org")),)
+
+
+# -- the rank -------------------------------------------------------------------------------
+
+
 def test_the_same_candidates_rank_the_same_in_any_order_they_are_heard_of() -> None:
     candidates = [profile(each) for each in (ALICE, BOB, DAVE)]
     first = decided(*candidates)
@@ -73,5 +188,212 @@ def test_the_same_candidates_rank_the_same_in_any_order_they_are_heard_of() -> N
         assert decided(*candidates).ranked == first.ranked
 
 
-def test_the_target_goes_with_the_decision() -> None:
+def test_the_higher_score_comes_first_and_among_equals_the_nearer() -> None:
+    policy = Likes(((DAVE.peer_id, 1.0),))
+    first, *others = names(decided(*map(profile, (ALICE, BOB, DAVE)), policy=policy))
+    assert first == DAVE.peer_id
+    assert others == names(decided(*map(profile, (ALICE, BOB))))
+
+
+def test_soft_hints_come_before_the_score() -> None:
+    policy = Likes(((ALICE.peer_id, 1.0),))
+    terms = AskedTerms(NEEDS, hints=Hints(prefer=(BOB.peer_id,), avoid=(ALICE.peer_id,)))
+    decision = decided(*map(profile, (ALICE, BOB, DAVE)), policy=policy, terms=terms)
+    assert names(decision) == [BOB.peer_id, DAVE.peer_id, ALICE.peer_id]
+
+
+def test_who_has_no_room_comes_last_with_the_reason_and_is_not_selected() -> None:
+    policy = Likes(((ALICE.peer_id, 1.0),))
+    decision = decided(profile(ALICE, free_milli=500), profile(BOB), policy=policy)
+    assert names(decision) == [BOB.peer_id, ALICE.peer_id]
+    assert [each.lacking for each in decision.ranked] == [None, Infeasible("cpu", 1000, 500)]
+    assert [each.profile.peer_id for each in decision.select(5)] == [BOB.peer_id]
+
+
+def test_no_more_are_selected_than_wanted() -> None:
+    decision = decided(*map(profile, (ALICE, BOB, DAVE)))
+    assert decision.select(2) == decision.ranked[:2]
+
+
+def test_the_target_and_the_policy_go_with_the_decision() -> None:
     assert decided() == Decision(TARGET, "xor", (), ())
+
+
+def test_a_decision_prints_as_a_table_with_every_term_and_every_reason() -> None:
+    policy = Likes(((DAVE.peer_id, 1.0),))
+    decision = decided(
+        profile(BOB, free_milli=500), profile(DAVE), profile(MALLORY, cpu_milli=100), policy=policy
+    )
+    head, columns, first, second, other = str(decision).splitlines()
+    assert head == "policy likes"
+    assert columns.split() == ["rank", "worker", "distance", "score", "liking"]
+    assert first.split()[:2] == ["1", f"…{DAVE.peer_id[-8:]}"]
+    assert first.endswith("0.500  1.000 x 0.5")
+    assert second.endswith("no room: cpu: needs 1, has 0.5")
+    assert other == f"…{MALLORY.peer_id[-8:]}  cpu: needs 1, has 0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Picky(Policy):
+    """Has a reason for one of them alone."""
+
+    liked: PeerId
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        return [scored([Term("charm", 1.0)] * (c.peer_id == self.liked)) for c in candidates]
+
+
+def test_a_term_that_one_of_two_has_is_a_dash_for_the_other() -> None:
+    table = str(decided(profile(ALICE), profile(BOB), policy=Picky(ALICE.peer_id)))
+    _, _, first, second = table.splitlines()
+    assert first.endswith("1.000 x 1")
+    assert second.endswith("-")
+
+
+def test_a_decision_about_nobody_prints() -> None:
+    assert str(decided()) == "policy xor"
+
+
+# -- policies put together ------------------------------------------------------------------
+
+
+def test_a_gate_refuses_and_the_policy_behind_it_ranks() -> None:
+    policy = Likes(shunned=ALICE.peer_id) & Likes(((DAVE.peer_id, 1.0),), shunned=BOB.peer_id)
+    decision = decided(*map(profile, (ALICE, BOB, DAVE, MALLORY)), policy=policy)
+    assert names(decision) == [DAVE.peer_id, MALLORY.peer_id]
+    assert {worker for worker, _ in decision.rejected} == {ALICE.peer_id, BOB.peer_id}
+    assert str(policy) == "likes & likes"
+
+
+def test_a_task_waits_where_the_policy_behind_the_gate_says() -> None:
+    near = Peers([ALICE.peer_id, BOB.peer_id])
+    assert Gated(Likes(), NEAREST).home(TARGET, near) == NEAREST.home(TARGET, near)
+    assert Likes().home(TARGET, near) is None
+    assert (Likes() + Likes()).home(TARGET, near) is None
+
+
+def test_a_sum_is_the_mean_by_weight_and_keeps_every_term() -> None:
+    policy = 3.0 * Likes(((ALICE.peer_id, 1.0),)) + Likes(((BOB.peer_id, 1.0),))
+    decision = decided(*map(profile, (ALICE, BOB)), policy=policy)
+    assert [(each.contact.peer_id, each.score.value) for each in decision.ranked] == [
+        (ALICE.peer_id, 0.375),
+        (BOB.peer_id, 0.125),
+    ]
+    assert decision.ranked[0].score.terms == (
+        Term("liking", 1.0, 0.375),
+        Term("liking", 0.0, 0.125),
+    )
+    assert str(policy) == "3.0*likes + likes"
+
+
+def test_sums_are_added_up_flat() -> None:
+    a, b, c = (Likes(shunned=each.peer_id) for each in (ALICE, BOB, DAVE))
+    assert (a + b) + c == a + (b + c) == Sum(((1.0, a), (1.0, b), (1.0, c)))
+
+
+def test_all_parts_of_a_sum_have_to_admit_a_worker() -> None:
+    policy = Likes() + Likes(shunned=ALICE.peer_id)
+    assert names(decided(*map(profile, (ALICE, BOB)), policy=policy)) == [BOB.peer_id]
+
+
+@dataclass(frozen=True, slots=True)
+class Squared(Policy):
+    """Its terms do not add up to its score."""
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        return [Score(0.25, (Term("half", 0.5),))] * len(candidates)
+
+    def __str__(self) -> str:
+        return "squared"
+
+
+def test_in_a_sum_a_score_that_is_no_sum_of_terms_counts_as_a_whole() -> None:
+    (only,) = decided(profile(ALICE), policy=Squared() + Likes()).ranked
+    assert only.score.terms[0] == Term("squared", 0.25, 0.5)
+    assert only.score.value == 0.125
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_is_above_zero_and_finite(weight: float) -> None:
+    with pytest.raises(InvalidInput, match="above 0"):
+        weight * Likes()
+
+
+def test_a_sum_has_few_parts() -> None:
+    with pytest.raises(InvalidInput, match="parts"):
+        Sum(())
+    Sum(((1.0, NEAREST),) * MAX_TERMS)
+    with pytest.raises(InvalidInput, match="parts"):
+        Sum(((1.0, NEAREST),) * (MAX_TERMS + 1))
+
+
+def test_a_policy_without_a_say_ranks_by_distance() -> None:
+    everyone = [profile(each) for each in (ALICE, BOB, DAVE)]
+    assert names(decided(*everyone, policy=Policy())) == names(decided(*everyone))
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(0, 2)), max_size=6))
+def test_a_score_is_in_zero_to_one_whatever_its_terms(terms: list[tuple[float, float]]) -> None:
+    score = scored([Term(str(place), *each) for place, each in enumerate(terms)])
+    assert 0 <= score.value <= 1
+    assert len(score.terms) == len(terms)
+
+
+@given(st.permutations([ALICE, BOB, DAVE, MALLORY]), st.integers(0, 3))
+def test_whoever_decides_decides_the_same(order: list[Contact], liked: int) -> None:
+    policy = Likes((((ALICE, BOB, DAVE, MALLORY)[liked].peer_id, 0.5),))
+    everyone = [profile(each) for each in order]
+    assert (
+        decided(*everyone, policy=policy).ranked
+        == decided(*sorted(everyone, key=str), policy=policy).ranked
+    )
+
+
+# -- policies that fail ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Policy):
+    """As a person may write one."""
+
+    values: tuple[float, ...] | None = None
+    admits: bool = True
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        if not self.admits:
+            raise KeyError("region")
+        return None
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        if self.values is None:
+            raise ZeroDivisionError("oh")
+        return [Score(value) for value in self.values]
+
+    def home(self, key: Key, workers: Peers) -> PeerId | None:
+        raise ZeroDivisionError("oh")
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (Broken(), "it failed: ZeroDivisionError('oh')"),
+        (Broken(admits=False), "it failed: KeyError('region')"),
+        (Broken((0.5,)), "it gave 1 scores for 2 workers"),
+        (Broken((0.5, float("nan"))), "it gave a score of nan, which is not in 0 to 1"),
+        (Broken((0.5, -0.1)), "it gave a score of -0.1, which is not in 0 to 1"),
+        (Broken((0.5, float("inf"))), "it gave a score of inf, which is not in 0 to 1"),
+    ],
+)
+def test_a_policy_that_fails_costs_its_tasks_their_workers_and_says_why(
+    policy: Policy, why: str
+) -> None:
+    decision = decided(profile(ALICE), profile(BOB), policy=policy)
+    assert decision.ranked == ()
+    assert dict(decision.rejected) == {
+        ALICE.peer_id: Unwanted("policy", why),
+        BOB.peer_id: Unwanted("policy", why),
+    }
+
+
+def test_a_policy_that_cannot_say_where_a_task_waits_has_it_wait_for_nobody() -> None:
+    assert home_of(Broken(), TARGET, Peers([ALICE.peer_id])) is None

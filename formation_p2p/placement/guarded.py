@@ -1,0 +1,48 @@
+"""Policies may be anybody's code: here they are called, so that one that fails costs its own job's
+tasks their workers, with the reason, and the node nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from formation_p2p.identity import PeerId
+from formation_p2p.keyspace import Key
+from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.nearest import Peers
+from formation_p2p.placement.policy import PlacementPolicy, Score
+from formation_p2p.refusals import Refusal, Unwanted
+
+
+def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Refusal | None:
+    try:
+        return policy.admit(task, candidate)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        return _failed(error)
+
+
+def scores_of(
+    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+) -> Sequence[Score] | Unwanted:
+    """One score in [0, 1] for each candidate, or what was wrong with the policy."""
+    try:
+        scores = list(policy.scores(task, candidates))
+        bad = next((each.value for each in scores if not 0 <= each.value <= 1), None)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        return _failed(error)
+    if bad is not None:  # which NaN is as well
+        return Unwanted("policy", f"it gave a score of {bad}, which is not in 0 to 1")
+    if len(scores) != len(candidates):
+        return Unwanted("policy", f"it gave {len(scores)} scores for {len(candidates)} workers")
+    return scores
+
+
+def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
+    """None where it fails as well: it is asked for scores next, which tells why."""
+    try:
+        return policy.home(key, workers)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+
+
+def _failed(error: Exception) -> Unwanted:
+    return Unwanted("policy", f"it failed: {error!r}"[:256])
