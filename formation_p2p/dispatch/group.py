@@ -7,7 +7,7 @@ should this free worker take, whom to ask for another lease, and is anybody left
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from formation_p2p.discovery.finder import FindId
@@ -43,8 +43,9 @@ MAX_WORKERS: Final = 1024
 
 _T = TypeVar("_T")
 
-# What this node knows of a worker beside what it signed, for tasks of these terms.
+# What this node knows of a worker beside what it signed, for tasks of these terms; and of many.
 Facts = Callable[[Profile, AskedTerms, Moment], Candidate]
+Known = Callable[[Iterable[Profile], AskedTerms, Moment], Iterable[Candidate]]
 
 
 class Group:
@@ -121,7 +122,7 @@ class Group:
         if self._back_off.heard(worker):
             self.wake_s = min(self.wake_s, self._back_off.until_s(worker))
 
-    def ask_order(self, head: TaskRun, now: Moment, facts: Facts) -> list[Contact]:
+    def ask_order(self, head: TaskRun, now: Moment, known: Known) -> list[Contact]:
         """Whom to ask for a lease, best first: who is waited for by most of the tasks, or where
         they wait for nobody in particular, who ranks highest for `head`, the first of them. Who
         was silent or failed comes last."""
@@ -135,8 +136,7 @@ class Group:
             )
         else:
             task = self.terms.asked(head.task.task_id, head.key)
-            candidates = [facts(p, self.terms, now) for p in asked]
-            ranked = rank(task, candidates, self.terms.policy)
+            ranked = rank(task, known(asked, self.terms, now), self.terms.policy)
             if isinstance(ranked, Unwanted):  # the policy is to blame: nobody is asked for it
                 self.learn((), tuple((p.peer_id, ranked) for p in asked))
                 return []

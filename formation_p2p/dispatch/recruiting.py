@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.discovery.finder import Finder
-from formation_p2p.dispatch.group import Facts, Group
+from formation_p2p.dispatch.group import Group, Known
 from formation_p2p.dispatch.task_run import TaskRun
 from formation_p2p.effects import Moment
 from formation_p2p.negotiation.lessee import Lessee
@@ -26,17 +26,19 @@ MAX_ASK_AT_ONCE: Final = 16
 
 
 class Recruiter:
-    def __init__(self, finder: Finder, lessee: Lessee, facts: Facts) -> None:
+    def __init__(self, finder: Finder, lessee: Lessee, known: Known) -> None:
         self._finder = finder
-        self._facts = facts
+        self._known = known
         self._lessee = lessee
 
     def seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
         """Ask workers for leases, or look for more workers, around `head` first. Returns how many
         leases may yet come of what is under way."""
-        order = group.ask_order(head, now, self._facts)
+        order = group.ask_order(head, now, self._known)
         if order:
-            at_once = max(ASK_AT_ONCE, min(group.waiting, MAX_ASK_AT_ONCE))
+            # What data a worker has it says when it is asked.
+            least = MAX_ASK_AT_ONCE if group.terms.hints.near else ASK_AT_ONCE
+            at_once = max(least, min(group.waiting, MAX_ASK_AT_ONCE))
             group.round = self._lessee.ask(
                 order[:at_once],
                 group.terms,

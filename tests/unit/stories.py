@@ -40,9 +40,9 @@ NEEDS = Requirements(driver="process")
 END = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
 
 
-def facts(profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
-    """What a node knows that has seen nothing of its workers yet."""
-    return Candidate(profile=profile)
+def known(profiles: Iterable[Profile], terms: AskedTerms, now: Moment) -> list[Candidate]:
+    """What a node knows that has seen nothing of these workers yet."""
+    return [Candidate(profile=each) for each in profiles]
 
 
 def at(seconds: float) -> Moment:

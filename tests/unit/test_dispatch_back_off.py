@@ -13,7 +13,7 @@ from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Faulty, Leaving, Silent
 from formation_p2p.resources.capability import Capability, idle
-from tests.unit.stories import ALICE, CAROL, NEEDS, at, facts, job
+from tests.unit.stories import ALICE, CAROL, NEEDS, at, job, known
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")
@@ -110,7 +110,7 @@ def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
     group = group_of(ALICE, CAROL)
     work = job()
     head = TaskRun(work.tasks[0], JobRun(work), key_of_peer(ALICE.peer_id))
-    assert group.ask_order(head, at(0), facts)[0].peer_id == ALICE.peer_id
+    assert group.ask_order(head, at(0), known)[0].peer_id == ALICE.peer_id
     group.back_off(ALICE.peer_id, SILENT, at(0))
-    order = [each.peer_id for each in group.ask_order(head, at(1), facts)]
+    order = [each.peer_id for each in group.ask_order(head, at(1), known)]
     assert order == [CAROL.peer_id, ALICE.peer_id]

@@ -22,7 +22,7 @@ from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Busy, Denied, Refusal
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.units import MIB
-from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, facts, job
+from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, job, known
 
 FULL = Busy("the table of leases", 1)
 DENIED = Denied("submit", "no grant was shown")
@@ -83,7 +83,7 @@ def next_for(group: Group, worker: Contact, now_s: float = 0) -> TaskRun | None:
 def asked(group: Group, now_s: float = 0) -> list[PeerId]:
     head = group.first_waiting()
     assert head is not None
-    return [each.peer_id for each in group.ask_order(head, at(now_s), facts)]
+    return [each.peer_id for each in group.ask_order(head, at(now_s), known)]
 
 
 # -- who waits for whom ---------------------------------------------------------------------

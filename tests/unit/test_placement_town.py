@@ -1,0 +1,149 @@
+"""Placement between whole peers: what a job says of policy, hints and scope decides who runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.negotiation.messages import Commit
+from formation_p2p.peer.events import Explain, Explained, Submit
+from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.policy import Policy, Score
+from formation_p2p.placement.terms import AskedTerms
+from formation_p2p.refusals import Unwanted
+from formation_p2p.sim.world import World
+from formation_p2p.workload.hints import Hints
+from tests.unit.stories import NEEDS, job, name_of, only, passed, workers_of
+
+
+def shop(**prices: int) -> World:
+    """Workers of one core each, at these prices; bob has tasks."""
+    world = World(7)
+    world.add("gate")
+    for name, price in prices.items():
+        world.add(name, serve=replace(world.machine(cpu=1), price_micro=price))
+    world.add("bob")
+    world.elapse(3)
+    return world
+
+
+PRICES = {"alice": 300, "carol": 100, "dave": 200}
+
+
+def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
+    for number in range(5):
+        world = shop(**PRICES)
+        bob = world.nodes["bob"]
+        bob.submit(replace(job(1, job_id=f"job{number}"), policy="cheapest"))
+        world.elapse(5)
+        assert workers_of(bob) == ["carol"]
+
+
+def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,))
+    bob.submit(replace(job(1, job_id="one"), policy="cheapest", hints=hints))
+    world.elapse(5)
+    assert workers_of(bob) == ["alice"]
+    bob.submit(replace(job(3, job_id="three"), policy="cheapest", hints=hints))
+    world.elapse(5)
+    assert len(only(bob.told, TaskSucceeded)) == 4
+
+
+def test_a_required_hint_leaves_everybody_else_out() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,), required=frozenset({"prefer"}))
+    bob.submit(replace(job(4), hints=hints))
+    world.elapse(10)
+    assert workers_of(bob) == ["alice"] * 4
+    assert passed(world, "bob", "carol") == []
+
+
+def test_jobs_of_different_policies_share_no_lease() -> None:
+    world = shop(alice=100)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(2, job_id="near"), policy="xor"))
+    bob.submit(replace(job(2, job_id="cheap"), policy="cheapest"))
+    world.elapse(10)
+    assert len(only(bob.told, TaskSucceeded)) == 4
+    assert sum(isinstance(each, Commit) for each in passed(world, "bob", "alice")) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Dearest(Policy):
+    """Nobody would want it, and it has no name."""
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        most = max((each.profile.price_micro for each in candidates), default=1)
+        return [Score(each.profile.price_micro / most) for each in candidates]
+
+
+def test_a_policy_of_ones_own_ranks_as_well() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    world.tell(bob, Submit(job(1), Dearest()))
+    world.elapse(5)
+    assert workers_of(bob) == ["alice"]
+
+
+class Breaks(Dearest):
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        raise LookupError("no such column")
+
+
+def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    world.tell(bob, Submit(job(1, job_id="bad"), Breaks()))
+    bob.submit(job(1, job_id="good"))
+    world.elapse(30)
+    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    why = Unwanted("policy", "it failed: LookupError('no such column')")
+    assert {name_of(world, worker): reason for worker, reason in unplaceable.reasons} == {
+        "alice": why,
+        "carol": why,
+        "dave": why,
+    }
+    assert [each.task_id for each in only(bob.told, TaskSucceeded)] == ["good/0"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreaksLater(Dearest):
+    """Works until there is a queue at somebody's: when it is asked a second time."""
+
+    seen: list[int]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        self.seen.append(len(candidates))
+        if len(self.seen) > 1:
+            raise LookupError("gone")
+        return Dearest.scores(self, task, candidates)
+
+
+def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    world.tell(bob, Submit(job(1), BreaksLater([])))
+    world.elapse(60)
+    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    assert {why for _, why in unplaceable.reasons} == {
+        Unwanted("policy", "it failed: LookupError('gone')")
+    }
+
+
+def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    terms = AskedTerms(NEEDS, max_price_micro=250)
+    world.tell(bob, Explain(1, terms, "a task"))
+    world.elapse(5)
+    (explained,) = (each for each in bob.explained if isinstance(each, Explained))
+    assert [name_of(world, worker) for worker, _ in explained.decision.rejected] == ["alice"]
+    assert len(explained.decision.ranked) == 2
+    assert all(each.profile.price_micro <= 250 for each in explained.decision.ranked)
