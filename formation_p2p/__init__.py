@@ -44,20 +44,33 @@ from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import Mapped
 from formation_p2p.node import Discovery, Node
-from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.balanced import Balanced
+from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.cheapest import Cheapest
+from formation_p2p.placement.decision import Decision, Ranked
+from formation_p2p.placement.names import parse_policy
+from formation_p2p.placement.packed import Packed
+from formation_p2p.placement.policy import PlacementPolicy, Policy, Score, Term
+from formation_p2p.placement.scored import Scored
+from formation_p2p.placement.spread import Spread
+from formation_p2p.placement.trusted import Trusted
+from formation_p2p.placement.xor import Xor, cluster, rank_by_xor, responsible
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import (
     Busy,
     Denied,
+    Distrusted,
     Faulty,
     GivingWay,
     Gone,
     Infeasible,
     Leaving,
+    OutOfScope,
     Preempted,
     Refusal,
     Silent,
     TooDear,
+    Unwanted,
 )
 from formation_p2p.resources.capability import Capability, Capacity
 from formation_p2p.resources.gpu import Gpu
@@ -68,23 +81,30 @@ from formation_p2p.sync import SyncJob, SyncNode
 from formation_p2p.trust.grants import Right, Rights
 from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.container import ContainerSpec
+from formation_p2p.workload.hints import Hints
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.scope import Scope
 from formation_p2p.workload.wasm import WasmSpec
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Asked",
     "Attempt",
+    "Balanced",
     "Blob",
     "Busy",
+    "Candidate",
     "Capability",
     "Capacity",
+    "Cheapest",
     "ContainerSpec",
     "Decision",
     "Denied",
     "Discovery",
+    "Distrusted",
     "Driver",
     "Execution",
     "Failed",
@@ -95,6 +115,7 @@ __all__ = [
     "Gone",
     "Gpu",
     "Hardware",
+    "Hints",
     "Home",
     "Infeasible",
     "InvalidInput",
@@ -110,12 +131,17 @@ __all__ = [
     "Node",
     "NodeClosed",
     "NodeExecutor",
+    "OutOfScope",
     "Outcome",
+    "Packed",
+    "PlacementPolicy",
+    "Policy",
     "Preempted",
     "ProcessResult",
     "ProcessSpec",
     "Profile",
     "PythonCall",
+    "Ranked",
     "Refusal",
     "RemoteError",
     "Report",
@@ -123,7 +149,11 @@ __all__ = [
     "Retention",
     "Right",
     "Rights",
+    "Scope",
+    "Score",
+    "Scored",
     "Silent",
+    "Spread",
     "StateError",
     "Step",
     "Succeeded",
@@ -140,16 +170,24 @@ __all__ = [
     "TaskRetried",
     "TaskSucceeded",
     "TaskUnplaceable",
+    "Term",
     "TooDear",
     "Trace",
+    "Trusted",
     "Turns",
     "Unauthorized",
     "Unplaceable",
     "Unreachable",
+    "Unwanted",
     "WasmSpec",
     "WorkerLost",
+    "Xor",
     "__version__",
+    "cluster",
+    "parse_policy",
     "parse_requirements",
     "python_calls",
+    "rank_by_xor",
+    "responsible",
     "value_of",
 ]
