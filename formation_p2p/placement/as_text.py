@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from formation_p2p.placement.decision import Decision, Ranked
+    from formation_p2p.placement.policy import Term
 
 # What tells the workers of a network apart: the end of a peer id, since all begin alike.
 PEER_CHARS: Final = 8
@@ -40,16 +41,27 @@ def term_names(ranked: Iterable[Ranked]) -> tuple[str, ...]:
     """Of all terms, in the order in which they come up."""
     names: dict[str, None] = {}
     for each in ranked:
-        names |= dict.fromkeys(term.name for term in (*each.hints, *each.score.terms))
+        names |= dict.fromkeys(_terms(each))
     return tuple(names)
 
 
 def term_cells(each: Ranked, names: Iterable[str]) -> Iterator[str]:
     """Of each term what it is, and times which weight."""
-    terms = {term.name: term for term in (*each.hints, *each.score.terms)}
+    terms = _terms(each)
     for name in names:
         term = terms.get(name)
         yield "-" if term is None else f"{term.value:.3f} x {term.weight:.3g}"
+
+
+def _terms(each: Ranked) -> dict[str, Term]:
+    """By a name of its own: the parts of a sum may have terms of the same name, as may hints."""
+    terms = {f"hint {term.name}": term for term in each.hints}
+    for term in each.score.terms:
+        number = 1
+        while (name := term.name if number == 1 else f"{term.name} {number}") in terms:
+            number += 1
+        terms[name] = term
+    return terms
 
 
 def _short(peer_id: str) -> str:

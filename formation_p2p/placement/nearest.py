@@ -23,13 +23,28 @@ class Peers:
 
     def nearest(self, target: Key) -> PeerId | None:
         """The peer at the least XOR distance; None where there is none at all."""
+        low, high = self._around(target, 1)
+        return self._peers[self._keys[low]] if high else None
+
+    def nearest_few(self, target: Key, count: int) -> list[PeerId]:
+        """The `count` peers at the least XOR distances, nearest first; all, where there are not
+        so many."""
+        low, high = self._around(target, count)
+        near = sorted(self._keys[low:high], key=target.__xor__)
+        return [self._peers[Key(key)] for key in near[:count]]
+
+    def _around(self, target: Key, count: int) -> tuple[int, int]:
+        """From where to where the keys stand that share the most bits with `target` of all sets
+        of so many: no other is nearer than one of these."""
         low, high, prefix, bit = 0, len(self._keys), 0, 1 << (KEY_BITS - 1)
-        while high - low > 1:
+        while high - low > count:
             ones = bisect_left(self._keys, prefix | bit, low, high)
-            wants_one = target & bit and ones < high
-            if wants_one or ones == low:
+            near = high - ones if target & bit else ones - low
+            if 0 < near < count:
+                break
+            if bool(target & bit) == (near > 0):
                 low, prefix = ones, prefix | bit
             else:
                 high = ones
             bit >>= 1
-        return self._peers[self._keys[low]] if high else None
+        return low, high

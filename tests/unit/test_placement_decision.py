@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -248,6 +249,16 @@ def test_a_term_that_one_of_two_has_is_a_dash_for_the_other() -> None:
     _, _, first, second = table.splitlines()
     assert first.endswith("1.000 x 1")
     assert second.endswith("-")
+
+
+def test_terms_of_one_name_are_shown_each() -> None:
+    liked = Likes(((ALICE.peer_id, 1.0),))
+    terms = AskedTerms(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
+    table = str(decided(profile(ALICE), policy=3.0 * liked + liked, terms=terms))
+    _, columns, row = table.splitlines()
+    assert re.split(" {2,}", columns)[4:] == ["hint prefer", "liking", "liking 2"]
+    assert "1.000 x 0.375" in row
+    assert "1.000 x 0.125" in row
 
 
 def test_a_decision_about_nobody_prints() -> None:

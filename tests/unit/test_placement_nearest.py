@@ -25,5 +25,17 @@ def test_the_nearest_is_the_one_at_the_least_distance(peers: list[PeerId], targe
     assert Peers(peers).nearest(target) == measured
 
 
+@settings(max_examples=500)
+@given(
+    st.lists(st.sampled_from(PEERS), unique=True), keys | beside_a_peer, st.integers(1, len(PEERS))
+)
+def test_the_nearest_few_are_those_at_the_least_distances(
+    peers: list[PeerId], target: Key, count: int
+) -> None:
+    measured = sorted(peers, key=lambda peer: distance(key_of_peer(peer), target))
+    assert Peers(peers).nearest_few(target, count) == measured[:count]
+
+
 def test_of_nobody_nobody_is_nearest() -> None:
     assert Peers(()).nearest(Key(0)) is None
+    assert Peers(()).nearest_few(Key(0), 3) == []

@@ -1,0 +1,126 @@
+"""Policies as text: what is written is what is meant, and is read back as it was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.placement.balanced import Balanced
+from formation_p2p.placement.cheapest import Cheapest
+from formation_p2p.placement.hashing import HASHES
+from formation_p2p.placement.names import MAX_TEXT, parse_policy
+from formation_p2p.placement.packed import Packed
+from formation_p2p.placement.policy import Gated, PlacementPolicy, Sum
+from formation_p2p.placement.scored import PRESETS, Scored
+from formation_p2p.placement.spread import Spread
+from formation_p2p.placement.trusted import Trusted
+from formation_p2p.placement.xor import Xor
+
+own_weights = st.dictionaries(
+    st.sampled_from(["trust", "capacity", "queue", "rtt", "data", "scope", "hints", "jitter"]),
+    st.floats(0, 1, exclude_min=True),
+    min_size=1,
+)
+single: st.SearchStrategy[PlacementPolicy] = st.one_of(
+    st.sampled_from([Balanced(), Cheapest(), Packed(), Spread(), *PRESETS.values()]),
+    st.builds(Xor, st.sampled_from(["", *HASHES])),
+    st.builds(Trusted, st.integers(0, 1000)),
+    own_weights.map(lambda weights: Scored(**weights)),
+)
+policies = st.recursive(
+    single,
+    lambda inner: (
+        st.builds(Gated, inner, inner)
+        | st.builds(
+            Sum,
+            st.lists(
+                st.tuples(st.just(1.0) | st.floats(1e-12, 1e12), inner), min_size=1, max_size=4
+            ).map(tuple),
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(policies)
+def test_what_a_policy_says_of_itself_is_read_back_as_equal(policy: PlacementPolicy) -> None:
+    assert parse_policy(str(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("xor", Xor()),
+        (" xor ", Xor()),
+        ("xor(default-hasher)", Xor("default-hasher")),
+        ("balanced", Balanced()),
+        ("cheapest", Cheapest()),
+        ("packed", Packed()),
+        ("spread", Spread()),
+        ("scored", PRESETS["newest"]),
+        ("scored(16a)", PRESETS["16a"]),
+        ("scored( trust = 0.5,capacity=0.3 )", Scored(trust=0.5, capacity=0.3)),
+        ("trust >= 0.5", Trusted(500)),
+        ("2*spread", 2 * Spread()),
+        ("xor+spread", Xor() + Spread()),
+        (
+            "trust>=0.3 & 0.7*scored(16c) + 0.3*spread",
+            Trusted() & 0.7 * PRESETS["16c"] + 0.3 * Spread(),
+        ),
+        ("trust>=0.3 & trust>=0.4 & xor", Trusted(300) & Trusted(400) & Xor()),
+        ("0.5*(xor + spread) + balanced", 0.5 * (Xor() + Spread()) + Balanced()),
+        ("((xor))", Xor()),
+    ],
+)
+def test_it_reads_as_python_does(text: str, policy: PlacementPolicy) -> None:
+    """`*` before `+` before `&`, and `&` from the left."""
+    assert parse_policy(text) == policy
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("fastest", "'fastest' is no policy; write xor, balanced, "),
+        ("trust", "'trust' is no policy; write .* or trust>=0.3"),
+        ("", "a policy is missing at the end"),
+        ("xor &", "a policy is missing at the end"),
+        ("0.5*", "a policy is missing at the end"),
+        ("(xor", r"a bracket is open; write &, [+] or \) at the end"),
+        ("(xor spread)", r"a bracket is open; write &, [+] or \) before 'spread\)'"),
+        ("xor spread", "'spread' is too much; write & or [+] in between"),
+        ("spread)", r"'\)' is too much"),
+        ("0*xor", "a weight is a number above 0"),
+        ("1e999*xor", "a weight is a number above 0"),
+        ("-1*xor", "'-1[*]xor' is no policy"),
+        ("trust>=2", "trust is from 0 to 1"),
+        ("trust>=0.3.3", "'0.3.3' is no"),
+        ("xor(md5)", "'md5' is no hash of names"),
+        ("spread(1)", "spread takes nothing in brackets"),
+        ("scored()", "'' is no weight; write one of 16a, 16c, newest, or weights of trust, "),
+        ("scored(16a, 16c)", "'16a' is no weight"),
+        ("scored(speed=1)", "'speed=1' is no weight"),
+        ("scored(trust=much)", "'trust=much' is no weight"),
+        ("scored(trust=0.5, trust=0.5)", "trust is given twice"),
+        ("scored(trust=2)", "the weight of trust is 2.0; write 0 to 1"),
+        ("scored(trust=0)", "write one at least"),
+        ("x" * 100, "'x*'… is no policy"),
+        (" " * (MAX_TEXT + 1), "longer than 4096"),
+        (" + ".join(["xor"] * 33), "more than 32 terms"),
+        ("(" * 9 + "xor" + ")" * 9, "more than 8 brackets in each other"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_write(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem) as raised:
+        parse_policy(text)
+    assert raised.value.field == "policy"
+
+
+@given(st.text(alphabet="xor spead(),.&+*>=0123456789", max_size=40))
+def test_any_other_text_is_refused_and_nothing_worse(text: str) -> None:
+    try:
+        policy = parse_policy(text)
+    except InvalidInput:
+        return
+    assert parse_policy(str(policy)) == policy
