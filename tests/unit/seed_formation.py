@@ -1,0 +1,233 @@
+"""Formation: nodes matched and ranked for a build."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from formation_p2p.identity import PeerId
+from formation_p2p.keyspace import key_of
+from formation_p2p.placement.balanced import rendezvous
+from formation_p2p.placement.hashing import default_hasher, sha256_low64
+from formation_p2p.placement.nearest import Peers
+from formation_p2p.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.refusals import Gone, Infeasible
+from formation_p2p.resources.capability import Capability, Capacity, idle
+from formation_p2p.resources.fits import claims_on, fits, fits_now
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB, MIB
+from tests.unit.placement_world import placed, profile, task, worker
+from tests.unit.seed_cases import Vector, covers
+from tests.unit.stories import contact
+
+
+@dataclass(frozen=True)
+class Node:
+    peer_id: PeerId
+
+
+def nodes(names: list[str]) -> list[Node]:
+    return [Node(PeerId(name)) for name in names]
+
+
+def by_name(name: str) -> int:
+    """The key that the DHT has for any name."""
+    return key_of(name.encode())
+
+
+def check_ranking(vector: Vector, hashed: Callable[[str], int], scores: Mapping[str, int]) -> None:
+    """In whatever order the nodes are heard of."""
+    build, expect = vector.given["id"], vector.expect
+    heard_of = nodes(vector.given["nodes"])
+    for seed in range(5):
+        random.Random(seed).shuffle(heard_of)
+        ranked = rank_by_xor(build, heard_of, hashed)
+        assert [each.peer_id for each in ranked] == expect["ranking"]
+        assert {n.peer_id: hashed(n.peer_id) ^ hashed(build) for n in heard_of} == scores
+        assert responsible(build, heard_of, expect["responsible"], hashed)
+        three = cluster(build, heard_of, hashed=hashed)
+        assert [each.peer_id for each in three] == expect["cluster3"]
+
+
+@covers(
+    "formation/xor_rank_defaulthasher64:build-1",
+    "formation/xor_rank_defaulthasher64:build-2",
+)
+def as_rust_hashes(vector: Vector) -> None:
+    check_ranking(vector, default_hasher, vector.expect["scores"])
+
+
+@covers(
+    "formation/poc_rank_sha256_le64:build-1",
+    "formation/poc_rank_sha256_le64:build-2",
+    "formation/poc_rank_sha256_le64:task-42",
+)
+def by_the_first_bytes_of_sha_256(vector: Vector) -> None:
+    check_ranking(vector, sha256_low64, vector.expect["scores"])
+
+
+@covers(
+    "formation/xor_rank_sha256_be256:build-1",
+    "formation/xor_rank_sha256_be256:build-2",
+    "formation/xor_rank_sha256_be256:task-42",
+)
+def as_kademlia_has_it(vector: Vector) -> None:
+    scores = {node: int(digits, 16) for node, digits in vector.expect["score_hex_prefix"].items()}
+    check_ranking(vector, by_name, scores)
+
+
+@covers(
+    "formation/cluster_size_lt3_all_nodes",
+    "formation/cluster_size_ge3_lowest3",
+    "formation/cluster_size_configurable",
+    "formation/cluster_size_zero_capable",
+)
+def the_lowest_or_all(vector: Vector) -> None:
+    capable = [worker(f"node-{n}") for n in range(vector.given["capable"])]
+    size = vector.given["cluster_size"]
+    chosen = cluster("build", capable) if size == "default" else cluster("build", capable, size)
+    assert len(chosen) == vector.expect["cluster_len"]
+    ranked = rank_by_xor("build", capable)
+    assert chosen == ranked[: len(chosen)]
+    who = [each.peer_id for each in capable if responsible("build", capable, each.peer_id)]
+    assert who == [each.peer_id for each in ranked[:1]]
+    assert who or vector.expect["responsible"] is None
+
+
+@covers("formation/every_node_same_decision")
+def whoever_asks(vector: Vector) -> None:
+    candidates = [worker(f"node-{n}") for n in range(9)]
+    decision = placed(task("any"), candidates, Xor())
+    for seed in range(5):
+        random.Random(seed).shuffle(candidates)
+        assert placed(task("any"), candidates, Xor()) == decision
+
+
+@covers("formation/BUG:xor_collision_drops_node")
+def at_the_same_distance(vector: Vector) -> None:
+    ranked = rank_by_xor("build", nodes(["node-b", "node-a"]), hashed=lambda name: 64)
+    assert [each.peer_id for each in ranked] == ["node-a", "node-b"]
+
+
+@covers("formation/BUG:xor_ranking_is_not_even")
+def shares(vector: Vector) -> None:
+    """Their nodes are not given, nor can ours be the same: what they measured is measured again."""
+    given, expect = vector.given, vector.expect
+    by_xor, by_lot = [], []
+    for trial in range(3):
+        workers = [contact(f"{trial}/{n}").peer_id for n in range(given["nodes"])]
+        near = Peers(workers)
+        keys = [key_of(b"%d/%d" % (trial, n)) for n in range(given["tasks"])]
+        by_xor.append(busiest([near.nearest(key) for key in keys], given["nodes"]))
+        by_lot.append(busiest([rendezvous(key, workers) for key in keys], given["nodes"]))
+    assert abs(max(by_lot) - expect["rendezvous_sha256_max_over_mean_worst"]) < 0.2
+    assert max(by_lot) <= 1.5
+    assert mean(by_xor) > 2 * mean(by_lot)
+    # What they say of five nodes, in percent.
+    told = expect["note"].partition("gives ")[2].removesuffix(" %").split("/")
+    five = nodes([f"node-{letter}" for letter in "abcde"])
+    firsts = Counter(rank_by_xor(f"{n}", five, by_name)[0].peer_id for n in range(4000))
+    parts = sorted((100 * count / 4000 for count in firsts.values()), reverse=True)
+    assert parts == pytest.approx(list(map(int, told)), abs=2)
+
+
+def busiest(chosen: list[PeerId | None], workers: int) -> float:
+    """Against the mean."""
+    return max(Counter(chosen).values()) / (len(chosen) / workers)
+
+
+# -- matching ---------------------------------------------------------------------------------
+
+
+def machine(node: Mapping[str, Any], override: Mapping[str, int]) -> tuple[Capability, Capacity]:
+    """What is not said of the whole machine is as much as is free of it."""
+    free = node["capacity"] | override
+    capacity = Capacity(
+        free["cpu_available_cores_milli"],
+        free["memory_available_bytes"],
+        free["storage_available_bytes"],
+    )
+    capability = Capability(
+        node["capabilities"]["cpu_cores"] * 1000, capacity.memory_bytes, capacity.storage_bytes
+    )
+    return capability, capacity
+
+
+def workload(wanted: Mapping[str, int]) -> Requirements:
+    return Requirements(
+        cpu_milli=wanted["vcpu"] * 1000,
+        memory_bytes=wanted["memory_mb"] * MIB,
+        storage_bytes=wanted.get("disk_gb", 0) * GIB,
+    )
+
+
+LACKING = {
+    "formation/match:fits": None,
+    "formation/match:memory_one_mb_over": Infeasible("memory", 8193 * MIB, 8192 * MIB),
+    "formation/match:cpu_capability": Infeasible("cpu", 9000, 8000),
+    "formation/match:cpu_capacity_floor_3999": Infeasible("cpu", 4000, 3999),
+    "formation/match:storage_unset_skips_check": None,
+    "formation/match:storage_short": Infeasible("storage", 101 * GIB, 100 * GIB),
+}
+
+
+@covers(*LACKING)
+def matches_a_machine(vector: Vector) -> None:
+    given = vector.given
+    capability, capacity = machine(given["node"], given["override"])
+    lacking = fits_now(workload(given["workload"]), capability, {}, (), capacity)
+    assert lacking == LACKING[vector.name]
+    assert (lacking is None) == vector.expect["capable"]
+
+
+def with_gpus(entries: list[dict[str, Any]]) -> Capability:
+    models = [entry["model"] for entry in entries for _ in range(entry["count"])]
+    gpus = tuple(Gpu(f"G{n}", "nvidia", model, 80 * GIB, 90) for n, model in enumerate(models))
+    return Capability(8000, 8 * GIB, gpus=gpus)
+
+
+def wanting(gpu: str) -> Requirements:
+    model, count = gpu.split(":")
+    return Requirements(gpu_count=int(count), gpu_models=(model,))
+
+
+@covers(
+    "formation/match:gpu_counts_sum_over_entries",
+    "formation/match:gpu_count_short",
+    "formation/match:gpu_model_missing",
+)
+def matches_gpus(vector: Vector) -> None:
+    capability = with_gpus(vector.given["node_gpus"])
+    [gpu] = vector.given["workload_gpu"]
+    lacking = fits(wanting(gpu), capability, {}, ())
+    assert (lacking is None) == vector.expect["capable"]
+    if lacking is not None:
+        assert "h100" in str(lacking) or lacking == Infeasible("gpu", 2, 1)
+
+
+@covers("formation/BUG:gpu_count_u8_wrap")
+def three_hundred_gpus(vector: Vector) -> None:
+    capability = with_gpus(vector.given["node_gpus"])
+    [gpu] = vector.given["workload_gpu"]
+    assert fits(wanting(gpu), capability, {}, ()) is None
+    correct = vector.expect["available_correct"]
+    claims = claims_on(wanting(f"H100:{correct}"), capability, idle(capability))
+    assert not isinstance(claims, Infeasible)
+    assert len(claims) == correct
+    more = fits(wanting(f"H100:{correct + 1}"), capability, {}, ())
+    assert more == Infeasible("gpu", correct + 1, correct)
+
+
+@covers("formation/stale_metrics_excluded")
+def too_old(vector: Vector) -> None:
+    decision = placed(task(), [worker(profile("alice", lives_s=0))], Xor())
+    assert bool(decision.ranked) == vector.expect["eligible"]
+    [(_, refusal)] = decision.rejected
+    assert isinstance(refusal, Gone)
