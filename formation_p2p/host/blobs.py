@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,9 @@ MAX_PUT: Final = 16_384
 MAX_CACHED: Final = 16_384
 _MAX_PUT_FILE_BYTES: Final = 16 * 1024
 
+# What is here by now, and what is gone.
+Told = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -72,6 +75,7 @@ class BlobStore:
         self._lock = threading.RLock()
         self._cached: dict[Cid, _Entry] = {}  # the latest used at the end
         self._put: dict[Cid, Put] = {}  # likewise
+        self._told: Told = lambda here, gone: None
         # Whole since an earlier life of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
 
@@ -105,6 +109,13 @@ class BlobStore:
             self._put[cid] = Put(**json.loads(path.read_text()))
         elif kind != "manifest":
             raise ValueError("it has no kind that is known")
+
+    def watch(self, told: Told) -> None:
+        """Have it told which blobs of the cache are whole: all of them now, and then what changes,
+        in order, on whichever thread changes it. Must return at once, and not raise."""
+        with self._lock:
+            self._told = told
+            told(tuple(cid for cid, entry in self._cached.items() if entry.whole), ())
 
     @property
     def limit_bytes(self) -> int:
@@ -167,6 +178,7 @@ class BlobStore:
                 self._cached[blob.cid] = entry
                 self._used(blob.cid)
                 entry.kept_until_s = max(entry.kept_until_s, time.monotonic() + keep_s)
+                self._told((blob.cid,), ())
         except OSError as error:
             raise _local(path, error) from error
         return blob
@@ -200,6 +212,7 @@ class BlobStore:
         with self._lock:
             self._path(cid, "part").rename(self._path(cid))
             self._cached[cid].whole = True
+            self._told((cid,), ())
 
     # -- what comes out ------------------------------------------------------------------------
 
@@ -346,6 +359,7 @@ class BlobStore:
             else:
                 self._cached.pop(cid, None)
             self._unverified.discard(cid)
+            self._told((), (cid,))
             for kind in ("", "part", "manifest"):
                 self._path(cid, kind).unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +34,7 @@ from formation_p2p.errors import (
     Unreachable,
 )
 from formation_p2p.host.blob_files import Part, part_beside
-from formation_p2p.host.blobs import BlobStore
+from formation_p2p.host.blobs import BlobStore, Told
 from formation_p2p.host.net_data import PROTOCOL, DataServer, DataStream
 from formation_p2p.identity import PeerId
 from formation_p2p.records.codec import Malformed
@@ -99,6 +99,16 @@ class Exchange:
         self._holders[cid] = deque([contact, *others], maxlen=MAX_SOURCES)
         if len(self._holders) > MAX_HELD:
             del self._holders[next(iter(self._holders))]
+
+    def watch(self, told: Told) -> None:
+        """Have it told, on this thread, what content is here: all of it soon, then what changes."""
+        token = trio.lowlevel.current_trio_token()
+
+        def hand_over(here: tuple[Cid, ...], gone: tuple[Cid, ...]) -> None:
+            with suppress(trio.RunFinishedError):  # nobody wants to know any more
+                token.run_sync_soon(told, here, gone)
+
+        self._store.watch(hand_over)
 
     @property
     def contact(self) -> Contact:

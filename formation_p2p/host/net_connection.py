@@ -137,6 +137,10 @@ class Connection(INetConn):
             channel.abort("no protocol agreed")
             raise
 
+    def tell_measured(self, tell: Callable[[int], None]) -> None:
+        """Have each round trip that is measured told, in microseconds. `tell` must not raise."""
+        self._muxer.measured = tell
+
     def abort(self, reason: str) -> None:
         """Close at once, for a peer that misbehaves or is gone."""
         self._muxer.abort(reason)

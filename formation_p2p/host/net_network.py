@@ -68,7 +68,7 @@ class Network:
             peer_id,
             peerstore,
             noise,
-            on_dialling=self._introduce,
+            on_dialling=self._dialling,
             on_dialled=self._dialled,
             on_disconnected=self._disconnected,
         )
@@ -152,7 +152,16 @@ class Network:
     def _told(self, connection: Connection) -> None:
         self._handlers.told(connection.as_server(self._kad_protocol))
 
+    def _dialling(self, connection: Connection) -> None:
+        connection.tell_measured(partial(self._measured, connection.peer))
+        self._introduce(connection)
+
+    def _measured(self, peer: PeerId, rtt_us: int) -> None:
+        with _guarded("measured round trips"):
+            self._handlers.measured(peer, rtt_us)
+
     def _dialled(self, connection: Connection) -> None:
+        connection.tell_measured(partial(self._measured, connection.peer))
         host = connection.remote_host
         if host is None:
             return  # gone already

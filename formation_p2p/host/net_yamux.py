@@ -15,7 +15,9 @@ Source: hashicorp/yamux specification; libp2p yamux specification.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import secrets
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -77,6 +79,9 @@ WRITE_STALL_S: Final = 20.0
 # Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
 TICK_S: Final = 8.0
 SILENT_TICKS: Final = 3
+# How far the peer is gets measured by those pings, and on a connection that is never silent by one
+# every 64 s: routes change, and 12 bytes tell.
+MEASURE_TICKS: Final = 8
 # To confirm that it is yamux that is spoken: a round trip, and a busy peer.
 CONFIRM_S: Final = 8.0
 # To say goodbye when closing.
@@ -99,6 +104,8 @@ class Muxer(IMuxedConn):
         self.event_started = trio.Event()
         self.broken: str | None = None
         self.active_at = trio.current_time()  # when a stream last carried data
+        self.measured: Callable[[int], None] = lambda rtt_us: None
+        """Is told of each round trip that was measured, in microseconds. Must not raise."""
         self._initiator = secured_conn.is_initiator
         self._next_id = 1 if self._initiator else 2
         self._last_remote_id = 0
@@ -118,6 +125,8 @@ class Muxer(IMuxedConn):
         self._max_unread = MAX_UNREAD_BYTES
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
+        # The latest ping: its number, which nobody can answer before it is asked, and when.
+        self._pinged: tuple[int, float] | None = None
         # What may still come on streams that are gone: their peers may not know it yet.
         self._stray_bytes = 0
         # writing
@@ -352,6 +361,7 @@ class Muxer(IMuxedConn):
 
     async def _read_all(self) -> None:
         await self.confirm()
+        self._ping()
         while self.broken is None:
             data = await self.secured_conn.read(None)
             self._silent_ticks = 0
@@ -417,18 +427,27 @@ class Muxer(IMuxedConn):
             await self._straight.flush()
 
     async def _watch(self) -> None:
-        nonce = 0
-        while True:
+        for tick in itertools.count(1):
             await trio.sleep(TICK_S)
             if self._silent_ticks >= SILENT_TICKS:
                 self.abort(f"nothing heard for {SILENT_TICKS * TICK_S:.0f} s")
                 return
-            if self._silent_ticks:
-                nonce = (nonce + 1) % 2**32
-                self._control(_PING, _SYN, 0, nonce)
+            if self._silent_ticks or tick % MEASURE_TICKS == 0:
+                self._ping()
             self._silent_ticks += 1
             for channel in self.channels:
                 channel.tick()
+
+    def _ping(self) -> None:
+        number = secrets.randbits(32)
+        self._pinged = (number, trio.current_time())
+        self._control(_PING, _SYN, 0, number)
+
+    def _ponged(self, number: int) -> None:
+        if self._pinged is not None and self._pinged[0] == number:
+            took_s = trio.current_time() - self._pinged[1]
+            self._pinged = None
+            self.measured(max(round(took_s * 1_000_000), 1))
 
     # -- what comes in --------------------------------------------------------------------
 
@@ -461,6 +480,8 @@ class Muxer(IMuxedConn):
         if kind == _PING:
             if flags & _SYN:
                 self._control(_PING, _ACK, 0, value)
+            else:
+                self._ponged(value)
         elif kind == _GO_AWAY:
             self.abort(f"closed by the peer (code {value})", drop=False)
         elif kind in (_DATA, _WINDOW_UPDATE):

@@ -67,6 +67,9 @@ class Handlers(Protocol):
         """A peer opened a connection to us, from this IP address; 127.0.0.1 stands for all that
         are this machine's."""
 
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        """A round trip on a connection with a peer took so long."""
+
     def told(self, peer: Contact) -> None:
         """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
         there are none, nobody to send others to."""

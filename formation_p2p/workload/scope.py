@@ -129,9 +129,10 @@ class Shares:
         return max(cpu_milli * self.milli[scope] // WHOLE_MILLI - used_milli, 0)
 
     def has_room(self, scope: Scope, cpu_milli: int, used_milli: int, needed_milli: int) -> bool:
-        """Whether one more lease fits. The first of a scope that is open always does: a small
-        share is a limit, and no way to say that nothing ever fits."""
-        if used_milli == 0:
+        """Whether one more lease fits. The whole is no limit: what is free, and who gives way to
+        whom, is for others to say. The first lease of a scope that is open always fits: a small
+        share is no way to say that nothing ever does."""
+        if used_milli == 0 or self.milli[scope] == WHOLE_MILLI:
             return self.allows(scope)
         return needed_milli <= self.left_milli(scope, cpu_milli, used_milli)
 

@@ -1,0 +1,100 @@
+"""Where tasks run, over real connections: near data, near home, and no farther than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from formation_p2p import Denied, Limits, Node, ProcessSpec
+from formation_p2p.job import TaskResult
+from formation_p2p.refusals import OutOfScope, Unwanted
+from formation_p2p.units import MIB
+from formation_p2p.workload.hints import Hints
+from formation_p2p.workload.scope import Place, Scope, Shares
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+
+LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
+NEEDS = "cpu=1,memory=64MiB"
+TRUE = ProcessSpec(("true",))
+KITCHEN = Place(cell="kitchen", org="acme")
+
+
+async def one(node: Node, work: ProcessSpec, hints: Hints, scope: Scope) -> TaskResult:
+    (result,) = await (await node.submit(work, needs=NEEDS, hints=hints, scope=scope))
+    return result
+
+
+async def knows(node: Node, workers: int) -> None:
+    async def all_of_them() -> bool:
+        return len(await node.workers()) == workers
+
+    await until(all_of_them)
+
+
+async def test_tasks_go_where_their_data_is_already(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invite,
+        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(), home=tmp_path / "carol", listen=LOOPBACK) as carol,
+        Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
+    ):
+        await alice.worker(limits=LIMITS)
+        await carol.worker(limits=LIMITS)
+        await knows(bob, 2)
+        for worker in (alice, carol):
+            file = tmp_path / f"of {worker.peer_id}"
+            file.write_bytes(os.urandom(2 * MIB))
+            blob = await bob.put(file)
+            work = ProcessSpec(("true",), inputs={"data": blob})
+            only = Hints(prefer=(worker.peer_id,), required=frozenset({"prefer"}))
+            first = await one(bob, work, only, Scope.COMMONS)
+            assert first.worker == worker.peer_id
+            near = Hints(near=(blob,), required=frozenset({"near"}))
+            again = [await one(bob, work, near, Scope.COMMONS) for _ in range(3)]
+            assert {each.worker for each in again} == {worker.peer_id}
+
+
+async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invite,
+        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
+    ):
+        await alice.worker(limits=LIMITS)
+        await knows(bob, 1)
+        far = Hints(max_rtt_ms=5000, required=frozenset({"rtt"}))
+        done = await one(bob, TRUE, far, Scope.COMMONS)
+        assert done.worker == alice.peer_id
+
+        async def measured() -> bool:
+            decision = await bob.explain(NEEDS, hints=far)
+            return [term.value for each in decision.ranked for term in each.hints] == [1.0]
+
+        await until(measured)
+
+
+async def test_a_machine_works_for_the_circles_that_it_is_open_to(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invite,
+        Node.join(invite(place=KITCHEN), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(place=KITCHEN), home=tmp_path / "cook", listen=()) as cook,
+        Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
+    ):
+        await alice.worker(limits=LIMITS, shares=Shares.parse(["commons=0"]))
+        await knows(bob, 1)
+        await knows(cook, 1)
+        anywhere = await one(bob, TRUE, Hints(), Scope.COMMONS)
+        why = "this machine takes no tasks of scope commons"
+        assert anywhere.refusals == ((alice.peer_id, Denied("submit", why)),)
+        at_home = await one(bob, TRUE, Hints(), Scope.CELL)
+        assert at_home.refusals == ((alice.peer_id, OutOfScope("commons", "cell")),)
+        in_the_cell = await one(cook, TRUE, Hints(), Scope.CELL)
+        assert in_the_cell.worker == alice.peer_id
+        elsewhere = Hints(avoid=(alice.peer_id,), required=frozenset({"avoid"}))
+        nowhere = await one(cook, TRUE, elsewhere, Scope.COMMONS)
+        unwanted = Unwanted("avoid", "it is one of those named")
+        assert nowhere.refusals == ((alice.peer_id, unwanted),)

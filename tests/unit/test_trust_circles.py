@@ -1,0 +1,47 @@
+"""How near others belong: alice's grant says that she cooks in acme's kitchen."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.trust.circles import Circles
+from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.network import Network
+from formation_p2p.workload.scope import NOWHERE, Place, Scope
+from tests.unit.stories import ALICE, BOB, identity
+
+ROOT, ANOTHER = identity("root"), identity("another root")
+KITCHEN = Place(cell="kitchen", org="acme", federation="coops")
+
+
+def grant(of: PeerId, place: Place, root: Identity = ROOT) -> bytes:
+    return issue(root, Rights(int(EPOCH_UNIX_S) + 3600, place=place), of)
+
+
+def circles(place: Place = KITCHEN) -> Circles:
+    network = Network(ROOT.public_key, (), grant(ALICE.peer_id, place))
+    return Circles.of(ALICE.peer_id, network)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "scope"),
+    [
+        (KITCHEN, Scope.CELL),
+        (Place(cell="garage", org="acme", federation="coops"), Scope.ORG),
+        (Place(org="emca", federation="coops"), Scope.FEDERATION),
+        (NOWHERE, Scope.COMMONS),
+    ],
+)
+def test_the_grant_that_a_peer_shows_says_how_near_it_is(theirs: Place, scope: Scope) -> None:
+    assert circles().scope_of(grant(BOB.peer_id, theirs), BOB.peer_id) is scope
+
+
+def test_a_node_is_local_to_itself_whatever_its_grant_says() -> None:
+    assert circles(NOWHERE).scope_of(b"", ALICE.peer_id) is Scope.LOCAL
+
+
+def test_whoever_shows_no_grant_of_this_network_is_of_the_commons() -> None:
+    for shown in (b"", b"rubbish", grant(BOB.peer_id, KITCHEN, ANOTHER)):
+        assert circles().scope_of(shown, BOB.peer_id) is Scope.COMMONS
