@@ -1,0 +1,241 @@
+"""`formation trust`: what the nodes of a home have learnt of others, and what people say."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
+from formation_p2p.cli.words import date, say, short
+from formation_p2p.errors import InvalidInput
+from formation_p2p.host.home import Home
+from formation_p2p.identity import PeerId, parse_peer_id
+from formation_p2p.units import format_milli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from formation_p2p.trust.reputation import Reputation, Standing
+
+TRUST_EPILOG: Final = """
+\b
+Examples:
+  formation trust
+  formation trust …Zk3nVq7w
+  formation trust --wrong …Zk3nVq7w
+  formation run --policy "trust>=0.3 & xor" -- ./measure
+"""
+# Rows of a table: the least and the most trusted are what matters of more.
+MAX_ROWS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What one node has learnt; its file, which others may write notes into."""
+
+    node: PeerId
+    path: Path
+    reputation: Reputation
+
+
+def trust(
+    peer: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PEER",
+            help="Show all that makes up the score of this one: a peer id, or the end of one.",
+            show_default=False,
+        ),
+    ] = None,
+    wrong: Annotated[
+        bool,
+        typer.Option("--wrong", help="Say that PEER brought a false result, or worse."),
+    ] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Let PEER begin anew, as a stranger.")
+    ] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Show how far this machine trusts others to bring good results, and why.
+
+    The score is the share of good results to be expected, from 0 to 1; strangers have 0.5. It comes
+    from what the nodes of this home have had done, and a little from what they were told by those
+    who worked well for them. Older experience counts less: half after a week. Needs no network; a
+    node that runs stores what it learns every second.
+    """
+    if (wrong or forget) and peer is None:
+        raise InvalidInput("peer", "name the one that is meant: formation trust PEER --wrong")
+    if wrong and forget:
+        raise InvalidInput("forget", "say one thing of a peer: --wrong, or --forget")
+    place = Home(home)
+    known = _known(place)
+    if peer is not None:
+        meant = _meant(peer, known)
+        if wrong or forget:
+            _say(meant, known, forget=forget)
+            known = _known(place)
+        known = _knowing(meant, known)
+    else:
+        meant = None
+    if as_json:
+        _put(known, meant)
+    elif not known:
+        say("formation: no node has run from here yet, so that nothing is known of anyone")
+    elif meant is None:
+        _show_all(known)
+    else:
+        for each in known:
+            _show(each, meant)
+
+
+def _known(home: Home) -> list[_Known]:
+    from formation_p2p.host.trust_file import peek
+
+    found: list[_Known] = []
+    for path in sorted(home.path.glob("trust-*.db")):
+        index = path.stem.removeprefix("trust-")
+        if index.isdecimal():
+            own = home.identity(int(index)).peer_id
+            found.append(_Known(own, path, peek(path, own)))
+    return found
+
+
+def _knowing(meant: PeerId, known: list[_Known]) -> list[_Known]:
+    """Those that know the peer; the first where none does."""
+    return [each for each in known if _rows(each, meant)] or known[:1]
+
+
+def _meant(text: str, known: list[_Known]) -> PeerId:
+    """Raises InvalidInput for what is neither a peer id nor the end of one that is known."""
+    try:
+        return parse_peer_id(text)
+    except ValueError:
+        pass
+    end = text.removeprefix("…")
+    everyone = {row.peer_id for each in known for row in _rows(each) if end}
+    ending = sorted(peer_id for peer_id in everyone if peer_id.endswith(end))
+    if len(ending) == 1:
+        return ending[0]
+    if ending:
+        raise InvalidInput("peer", f"{len(ending)} peers have an id that ends so; write more of it")
+    raise InvalidInput("peer", f"{text!r} is no peer that is known here; see `formation trust`")
+
+
+def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> None:
+    from formation_p2p.host.trust_file import Said
+    from formation_p2p.host.trust_file import say as tell
+
+    what = Said.FORGET if forget else Said.WRONG
+    for each in _knowing(meant, known):
+        tell(each.path, meant, what)
+
+
+def _rows(known: _Known, meant: PeerId | None = None) -> list[Standing]:
+    from formation_p2p.host.clock import moment
+
+    rows = known.reputation.standings(moment())
+    return [row for row in rows if meant in (None, row.peer_id)]
+
+
+def _put(known: list[_Known], meant: PeerId | None) -> None:
+    from formation_p2p.cli.as_json import put
+
+    peers: list[dict[str, Any]] = [
+        {"node": each.node, **asdict(row)} for each in known for row in _shown(each, meant)
+    ]
+    put({"peers": peers})
+
+
+def _shown(known: _Known, meant: PeerId | None) -> list[Standing]:
+    """As `_rows`; a stranger too, where it is asked for."""
+    from formation_p2p.host.clock import moment
+
+    if meant is None:
+        return _rows(known)
+    return [known.reputation.explain(meant, moment())]
+
+
+def _show_all(known: list[_Known]) -> None:
+    from formation_p2p.cli.tables import console, plain_table
+
+    several = len(known) > 1
+    rows = [(each.node, row) for each in known for row in _rows(each)]
+    if not rows:
+        say("formation: nothing is known of anyone yet; scores come with the work that is done")
+        return
+    shown = rows
+    if len(rows) > MAX_ROWS:
+        shown = rows[: MAX_ROWS // 2] + rows[-MAX_ROWS // 2 :]
+    table = plain_table(
+        *(("node",) if several else ()),
+        *("peer", "score", "good", "errors", "lost", "wrong", "told of by", "last seen"),
+    )
+    for node, row in shown:
+        table.add_row(
+            *((short(node),) if several else ()),
+            short(row.peer_id),
+            format_milli(row.score_milli),
+            str(row.successes),
+            str(row.errors),
+            str(row.lost),
+            str(row.wrong),
+            str(len(row.heard)) if row.heard else "-",
+            _ago(row.seen_unix_s),
+        )
+    console().print(table)
+    if len(rows) > len(shown):
+        say(f"formation: {len(rows) - len(shown)} more are between them; --json has all")
+
+
+def _show(known: _Known, meant: PeerId) -> None:
+    from formation_p2p.cli.tables import console, plain_table
+    from formation_p2p.trust.reputation import PRIOR
+
+    (row,) = _shown(known, meant)
+    print(f"peer   {row.peer_id}")
+    print(f"node   {known.node}")
+    print(f"score  {format_milli(row.score_milli)}, which is the good of all this:\n")
+    table = plain_table("good", "bad", "of what")
+    told = f"what others tell, {len(row.heard)} of them"
+    for good_milli, bad_milli, what in (
+        (PRIOR * 1000, PRIOR * 1000, "what any stranger is taken for"),
+        (row.good_milli, row.bad_milli, f"experience: {_in_words(row)}"),
+        (row.heard_good_milli, row.heard_bad_milli, told),
+    ):
+        table.add_row(f"{good_milli / 1000:.1f}", f"{bad_milli / 1000:.1f}", what)
+    console().print(table)
+    print()
+    for each in row.heard:
+        said, voice = format_milli(each.rate_milli), format_milli(each.voice_milli)
+        print(f"{short(each.author)} says {said} of it, and is believed {voice}")
+    print(f"what it says of others is believed {format_milli(row.voice_milli)}")
+
+
+def _in_words(row: Standing) -> str:
+    if row.seen_unix_s is None:
+        return "none"
+    counts = {
+        "good": row.successes,
+        "errors": row.errors,
+        "lost": row.lost,
+        "wrong": row.wrong,
+    }
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return f"{said} in all, the last {_ago(row.seen_unix_s)}"
+
+
+def _ago(unix_s: int | None) -> str:
+    if unix_s is None:
+        return "-"
+    past_s = int(time.time()) - unix_s
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if past_s >= 100 * 86_400:
+            return date(unix_s)
+        if past_s >= 2 * length_s:
+            return f"{past_s // length_s} {unit} ago"
+    return "just now"

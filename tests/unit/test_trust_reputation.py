@@ -1,0 +1,402 @@
+"""Whom bob trusts: by what they did for him, and a little by what others tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.effects import Moment
+from formation_p2p.identity import Identity, PeerId
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.trust import reputation as module
+from formation_p2p.trust.attestation import (
+    LIFE_S,
+    MAX_SUBJECTS,
+    Opinion,
+    open_attestation,
+    seal_attestation,
+)
+from formation_p2p.trust.experience import HALF_LIFE_S, MEMORY, Experience
+from formation_p2p.trust.reputation import (
+    ATTEST_EVERY_S,
+    EXECUTE_MILLI,
+    HEARSAY,
+    MAX_VOICES,
+    PRIOR,
+    SUBMIT_MILLI,
+    Reputation,
+    attenuated_milli,
+)
+from tests.unit.stories import at, identity
+
+ALICE, BOB, CAROL, DAVE, ERIN = map(identity, ("alice", "bob", "carol", "dave", "erin"))
+NOW = at(0)
+BEST, WORST = Opinion(1000, MEMORY * 1000), Opinion(0, MEMORY * 1000)
+
+SUCCESS, ERROR, LOST, WRONG = Experience
+histories = st.lists(st.sampled_from(Experience), max_size=40)
+sybils = st.sampled_from([identity(f"sybil {n}") for n in range(12)])
+opinions = st.builds(Opinion, st.integers(0, 1000), st.integers(0, MEMORY * 1000))
+
+
+def bobs(**histories: Sequence[Experience]) -> Reputation:
+    """What bob thinks, who has had these experiences with people."""
+    reputation = Reputation(BOB.peer_id)
+    for name, history in histories.items():
+        live(reputation, identity(name), history)
+    return reputation
+
+
+def live(reputation: Reputation, peer: Identity, history: Sequence[Experience]) -> None:
+    for experience in history:
+        reputation.note(peer.peer_id, experience, NOW)
+
+
+def word(author: Identity, said: Mapping[PeerId, Opinion], now: Moment = NOW) -> bytes:
+    return seal_attestation(author, said, int(now.unix_s * 1000))
+
+
+# -- one's own experience ---------------------------------------------------------------------
+
+
+def test_a_stranger_stands_in_the_middle_above_both_gates() -> None:
+    assert bobs().score_milli(ALICE.peer_id, NOW) == 500
+    assert SUBMIT_MILLI < EXECUTE_MILLI < 500
+
+
+def test_good_work_is_rewarded_and_bad_work_is_not() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY, carol=[ERROR] * 5, dave=[WRONG])
+    alice, carol, dave = (
+        reputation.score_milli(each.peer_id, NOW) for each in (ALICE, CAROL, DAVE)
+    )
+    assert alice == 1000 * (MEMORY + PRIOR) // (MEMORY + 2 * PRIOR)
+    assert SUBMIT_MILLI < carol < EXECUTE_MILLI
+    assert dave < SUBMIT_MILLI
+
+
+def test_whoever_has_done_well_for_long_falls_by_a_few_false_results() -> None:
+    reputation = bobs(alice=[SUCCESS] * 1_000_000)
+    scores = []
+    for _ in range(4):
+        reputation.note(ALICE.peer_id, WRONG, NOW)
+        scores.append(reputation.score_milli(ALICE.peer_id, NOW))
+    assert scores[0] < 700
+    assert scores[-1] < EXECUTE_MILLI
+
+
+@given(histories)
+def test_with_time_everybody_becomes_a_stranger_again(history: list[Experience]) -> None:
+    reputation = bobs(alice=history)
+    scores = [
+        reputation.score_milli(ALICE.peer_id, at(weeks * HALF_LIFE_S / 4)) for weeks in range(80)
+    ]
+    # A rounding apart.
+    assert all(abs(later - 500) <= abs(sooner - 500) + 1 for sooner, later in pairwise(scores))
+    assert 499 <= scores[-1] <= 500
+
+
+@given(histories, st.sampled_from(Experience))
+def test_a_success_never_lowers_a_score_and_nothing_else_raises_it(
+    history: list[Experience], experience: Experience
+) -> None:
+    reputation = bobs(alice=history)
+    before = reputation.score_milli(ALICE.peer_id, NOW)
+    reputation.note(ALICE.peer_id, experience, NOW)
+    after = reputation.score_milli(ALICE.peer_id, NOW)
+    assert after >= before if experience is SUCCESS else after <= before
+
+
+def test_of_more_peers_than_can_be_remembered_those_least_known_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 10)
+    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 2)
+    reputation = bobs(alice=[SUCCESS] * 50, carol=[WRONG])
+    for n in range(1_000):
+        reputation.note(identity(f"passer-by {n % 30}").peer_id, SUCCESS, NOW)
+    known = {each.peer_id for each in reputation.standings(NOW)}
+    assert len(known) <= 10
+    assert {ALICE.peer_id, CAROL.peer_id} <= known
+
+
+def test_whoever_is_forgotten_begins_anew_and_is_heard_no_more() -> None:
+    reputation = bobs(alice=[SUCCESS] * 50)
+    reputation.heard([word(ALICE, {CAROL.peer_id: WORST})], NOW)
+    assert reputation.score_milli(CAROL.peer_id, NOW) < 500
+    reputation.forget(ALICE.peer_id)
+    assert reputation.score_milli(ALICE.peer_id, NOW) == 500
+    assert reputation.score_milli(CAROL.peer_id, NOW) == 500
+    assert reputation.standings(NOW) == ()
+    reputation.forget(ALICE.peer_id)  # again, which changes nothing
+
+
+# -- what others say --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("local", "said", "expected"),
+    [(900, 800, 360), (300, 800, 120), (1500, 1200, 500), (-500, -300, 0)],
+)
+def test_a_word_is_attenuated_as_in_icn(local: int, said: int, expected: int) -> None:
+    """seed_vectors.json, trust_attenuation: with a factor of a half."""
+    assert attenuated_milli(local, said) == expected
+
+
+def test_the_gates_are_those_of_icn() -> None:
+    """seed_vectors.json, trust_gates."""
+    assert [trust >= SUBMIT_MILLI for trust in (50, 100)] == [False, True]
+    assert [trust >= EXECUTE_MILLI for trust in (290, 300)] == [False, True]
+
+
+def test_a_trusted_voice_moves_strangers_up_and_down_by_as_much() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY)
+    reputation.heard([word(ALICE, {CAROL.peer_id: BEST, DAVE.peer_id: WORST})], NOW)
+    assert reputation.score_milli(CAROL.peer_id, NOW) == 700
+    assert reputation.score_milli(DAVE.peer_id, NOW) == 300
+
+
+def test_own_experience_outweighs_what_all_others_say() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY, carol=[SUCCESS] * 20, dave=[ERROR] * 20)
+    reputation.heard([word(ALICE, {CAROL.peer_id: WORST, DAVE.peer_id: BEST})], NOW)
+    assert reputation.score_milli(CAROL.peer_id, NOW) > 750
+    assert reputation.score_milli(DAVE.peer_id, NOW) < EXECUTE_MILLI
+
+
+def test_whoever_is_known_better_is_heard_more_and_whoever_failed_is_not_heard() -> None:
+    reputation = bobs(
+        alice=[SUCCESS] * 40, carol=[SUCCESS] * 10, dave=[SUCCESS] * 10 + [ERROR] * 10
+    )
+    voices = [reputation.voice_milli(each.peer_id, NOW) for each in (ALICE, CAROL, DAVE, ERIN)]
+    assert voices == [1000 * 40 // MEMORY, 1000 * 10 // MEMORY, 0, 0]
+    reputation.heard([word(ALICE, {ERIN.peer_id: WORST}), word(CAROL, {ERIN.peer_id: BEST})], NOW)
+    assert reputation.score_milli(ERIN.peer_id, NOW) < 500
+
+
+def test_nobody_is_heard_on_himself() -> None:
+    reputation = bobs(alice=[SUCCESS] * 20, bob=[SUCCESS] * 20)
+    before = reputation.score_milli(ALICE.peer_id, NOW)
+    reputation.heard([word(ALICE, {ALICE.peer_id: BEST})], NOW)
+    reputation.heard([word(BOB, {ALICE.peer_id: WORST})], NOW)  # bob's own words, come back
+    assert reputation.score_milli(ALICE.peer_id, NOW) == before
+
+
+def test_of_two_words_of_one_author_the_later_counts_however_they_come() -> None:
+    old = word(ALICE, {CAROL.peer_id: WORST}, at(0))
+    new = word(ALICE, {CAROL.peer_id: BEST}, at(5))
+    for order in ([old, new], [new, old], [new, old, new]):
+        reputation = bobs(alice=[SUCCESS] * MEMORY)
+        for raw in order:
+            reputation.heard([raw], at(10))
+        assert reputation.score_milli(CAROL.peer_id, at(10)) == 700
+
+
+def test_a_word_expires_and_a_broken_one_is_passed_over() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY)
+    good = word(ALICE, {CAROL.peer_id: BEST})
+    reputation.heard([b"", good[:-1], good], NOW)
+    assert reputation.score_milli(CAROL.peer_id, NOW) == 700
+    assert reputation.score_milli(CAROL.peer_id, at(LIFE_S)) == 500
+    assert reputation.explain(CAROL.peer_id, at(LIFE_S)).heard == ()
+
+
+def test_of_more_voices_than_can_be_kept_the_strongest_are() -> None:
+    crowd = [identity(f"voice {n}") for n in range(MAX_VOICES + 2)]
+    reputation = bobs()
+    for n, each in enumerate(crowd):
+        live(reputation, each, [SUCCESS] * (3 if n else 2))
+    *first, weak, strong = crowd
+    live(reputation, strong, [SUCCESS] * 5)
+    live(reputation, weak, [ERROR] * 2)
+    said = {CAROL.peer_id: BEST}
+    reputation.heard([word(each, said) for each in first], NOW)
+    reputation.heard([word(weak, said)], NOW)
+    assert {h.author for h in reputation.explain(CAROL.peer_id, NOW).heard} == {
+        each.peer_id for each in first
+    }
+    reputation.heard([word(strong, said)], NOW)
+    heard = {h.author for h in reputation.explain(CAROL.peer_id, NOW).heard}
+    assert heard == {each.peer_id for each in (*first[1:], strong)}
+    # A voice that is kept can speak again.
+    reputation.heard([word(strong, {DAVE.peer_id: BEST}, at(1))], at(1))
+    assert reputation.score_milli(DAVE.peer_id, at(1)) > 500
+
+
+# -- laws of what others can do -------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    histories,
+    st.lists(
+        st.tuples(
+            sybils, st.dictionaries(sybils.map(lambda x: x.peer_id), opinions), st.booleans()
+        ),
+        max_size=20,
+    ),
+)
+def test_any_number_of_identities_that_did_nothing_change_no_score(
+    history: list[Experience], graph: list[tuple[Identity, dict[PeerId, Opinion], bool]]
+) -> None:
+    """However they vouch for each other, for a peer that is known, and against one: not by one
+    thousandth, nor is anything of theirs kept."""
+    alone, beset = (bobs(alice=history, carol=[SUCCESS] * 20) for _ in range(2))
+    for author, said, for_alice in graph:
+        extreme = (BEST, WORST) if for_alice else (WORST, BEST)
+        all_said = {**said, ALICE.peer_id: extreme[0], CAROL.peer_id: extreme[1]}
+        beset.heard([word(author, all_said)], NOW)
+    subjects = {ALICE.peer_id, CAROL.peer_id, *(peer for _, said, _ in graph for peer in said)}
+    for subject in subjects:
+        assert beset.score_milli(subject, NOW) == alone.score_milli(subject, NOW)
+    assert beset.take() == alone.take()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    histories,
+    st.dictionaries(st.integers(0, 11), st.tuples(histories, opinions), max_size=12),
+)
+def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
+    history: list[Experience], voices: dict[int, tuple[list[Experience], Opinion]]
+) -> None:
+    """Which is as much as HEARSAY experiences of one's own; and of a stranger no more than that he
+    is still given a try."""
+    crowd, one = (bobs(alice=history) for _ in range(2))
+    live(one, CAROL, [SUCCESS] * MEMORY)
+    for n, (past, opinion) in voices.items():
+        live(crowd, identity(f"voice {n}"), past)
+        crowd.heard([word(identity(f"voice {n}"), {ALICE.peer_id: opinion})], NOW)
+    extremes: list[int] = []
+    for extreme in (WORST, BEST):
+        one.heard([word(CAROL, {ALICE.peer_id: extreme}, at(len(extremes)))], at(1))
+        extremes.append(one.score_milli(ALICE.peer_id, NOW))
+    worst, best = extremes
+    assert worst <= crowd.score_milli(ALICE.peer_id, NOW) <= best
+    told = crowd.explain(ALICE.peer_id, NOW)
+    assert 0 <= told.heard_good_milli + told.heard_bad_milli <= HEARSAY * 1000
+    if not history:
+        assert worst == EXECUTE_MILLI
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 10), min_size=2, max_size=6), opinions)
+def test_work_shared_out_among_identities_gives_them_no_more_voice_than_one(
+    shares: list[int], opinion: Opinion
+) -> None:
+    crowd, one = bobs(), bobs(alice=[SUCCESS] * sum(shares))
+    one.heard([word(ALICE, {ERIN.peer_id: opinion})], NOW)
+    for n, share in enumerate(shares):
+        live(crowd, identity(f"part {n}"), [SUCCESS] * share)
+        crowd.heard([word(identity(f"part {n}"), {ERIN.peer_id: opinion})], NOW)
+    shared_out, whole = (
+        sum(each.counts_milli for each in reputation.explain(ERIN.peer_id, NOW).heard)
+        for reputation in (crowd, one)
+    )
+    assert shared_out <= whole
+
+
+# -- what this node says --------------------------------------------------------------------------
+
+
+def test_what_is_told_is_ones_own_experience_and_nothing_that_was_heard() -> None:
+    reputation = bobs(alice=[SUCCESS] * 9 + [ERROR], bob=[SUCCESS], carol=[WRONG])
+    reputation.heard([word(ALICE, {DAVE.peer_id: BEST})], NOW)
+    raw = reputation.attest(BOB, NOW)
+    assert raw is not None
+    told = open_attestation(raw, NOW.unix_s)
+    assert told.author == BOB.peer_id
+    assert told.opinions == {
+        ALICE.peer_id: Opinion(900, 10_000),
+        CAROL.peer_id: Opinion(0, 32_000),
+    }
+    (passed_on,) = reputation.passed_on(7)
+    assert open_attestation(passed_on, NOW.unix_s).author == ALICE.peer_id
+    assert reputation.passed_on(0) == ()
+
+
+def test_it_is_signed_again_only_after_a_while_and_not_where_there_is_nothing_to_say() -> None:
+    reputation = bobs()
+    assert reputation.attest(BOB, NOW) is None
+    live(reputation, ALICE, [SUCCESS])
+    assert reputation.attest(BOB, at(ATTEST_EVERY_S - 1)) is None
+    first = reputation.attest(BOB, at(ATTEST_EVERY_S))
+    assert first is not None
+    live(reputation, CAROL, [SUCCESS])
+    assert reputation.attest(BOB, at(2 * ATTEST_EVERY_S - 1)) == first
+    assert reputation.attest(BOB, at(2 * ATTEST_EVERY_S)) not in (None, first)
+    # In a hundred weeks alice is a stranger, of whom there is nothing to say.
+    assert reputation.attest(BOB, at(100 * HALF_LIFE_S)) is None
+
+
+def test_of_many_the_worst_are_told_of_and_those_known_best() -> None:
+    reputation = bobs(carol=[WRONG], dave=[SUCCESS] * 60)
+    for n in range(3 * MAX_SUBJECTS):
+        live(reputation, identity(f"passer-by {n}"), [SUCCESS] * 2)
+    raw = reputation.attest(BOB, NOW)
+    assert raw is not None
+    told = open_attestation(raw, NOW.unix_s).opinions
+    assert len(told) == MAX_SUBJECTS
+    assert {CAROL.peer_id, DAVE.peer_id} <= told.keys()
+
+
+# -- why ------------------------------------------------------------------------------------------
+
+
+def test_a_score_is_explained_by_what_went_into_it() -> None:
+    reputation = bobs(alice=[SUCCESS] * 32, carol=[SUCCESS] * 3 + [ERROR, LOST])
+    reputation.heard([word(ALICE, {CAROL.peer_id: Opinion(250, 4_000)})], NOW)
+    told = reputation.explain(CAROL.peer_id, NOW)
+    assert (told.successes, told.errors, told.lost, told.wrong) == (3, 1, 1, 0)
+    assert (told.good_milli, told.bad_milli) == (3000, 2000)
+    # Half a voice, attenuated by half, of four experiences: one, three quarters of it bad.
+    assert (told.heard_good_milli, told.heard_bad_milli) == (250, 750)
+    (heard,) = told.heard
+    assert (heard.author, heard.voice_milli, heard.counts_milli) == (ALICE.peer_id, 500, 1000)
+    assert told.score_milli == 1000 * (3000 + 3000 + 250) // (6000 + 5000 + 1000)
+    assert told.seen_unix_s == int(EPOCH_UNIX_S)
+    assert reputation.explain(DAVE.peer_id, NOW).seen_unix_s is None
+
+
+def test_everyone_known_or_heard_of_is_listed_the_most_trusted_first() -> None:
+    reputation = bobs(alice=[SUCCESS] * 50, bob=[SUCCESS], carol=[ERROR] * 9)
+    reputation.heard([word(ALICE, {DAVE.peer_id: BEST, BOB.peer_id: BEST})], NOW)
+    listed = [each.peer_id for each in reputation.standings(NOW)]
+    assert listed == [ALICE.peer_id, DAVE.peer_id, CAROL.peer_id]
+
+
+# -- keeping it -----------------------------------------------------------------------------------
+
+
+def test_what_has_changed_is_taken_once_and_makes_the_next_life_the_same() -> None:
+    reputation = bobs(alice=[SUCCESS] * 50, carol=[ERROR])
+    reputation.heard([word(ALICE, {DAVE.peer_id: BEST})], NOW)
+    reputation.note(ERIN.peer_id, LOST, NOW)
+    reputation.forget(ERIN.peer_id)
+    changes = reputation.take()
+    assert dict(changes.accounts).keys() == {ALICE.peer_id, CAROL.peer_id, ERIN.peer_id}
+    assert dict(changes.accounts)[ERIN.peer_id] is None
+    again = Reputation(
+        BOB.peer_id,
+        [(peer_id, account) for peer_id, account in changes.accounts if account is not None],
+        [open_attestation(raw, NOW.unix_s) for _, raw in changes.attestations if raw is not None],
+    )
+    assert again.standings(at(500)) == reputation.standings(at(500))
+    nothing = reputation.take()
+    assert (nothing.accounts, nothing.attestations) == ((), ())
+    reputation.forget(ALICE.peer_id)
+    gone = reputation.take()
+    assert (gone.accounts, gone.attestations) == (
+        ((ALICE.peer_id, None),),
+        ((ALICE.peer_id, None),),
+    )
+
+
+def test_what_was_taken_stays_as_it_was_then() -> None:
+    reputation = bobs(alice=[SUCCESS])
+    ((_, taken),) = reputation.take().accounts
+    reputation.note(ALICE.peer_id, SUCCESS, NOW)
+    assert taken is not None
+    assert taken.successes == 1
