@@ -1,4 +1,5 @@
-"""A hostile grant, evaluated by Biscuit's own engine under its time limit, and read by us.
+"""A hostile grant, evaluated by Biscuit's own engine under its time limit, and read by us; and what
+a worker's check of a grant with every limit costs, the first time and from then on.
 
     python -m benchmarks.grants [--json]
 
@@ -11,14 +12,22 @@ import argparse
 import json
 import multiprocessing
 import time
+import timeit
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 from biscuit_auth import AuthorizationError, AuthorizerBuilder, Biscuit, BlockBuilder, PublicKey
 
+from formation_p2p.effects import Moment
 from formation_p2p.identity import Identity
-from formation_p2p.trust.grants import Right, Rights, check, issue
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.grants import Right, Rights, attenuate, bind, check, issue
+from formation_p2p.trust.hours import parse_hours
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.quota import Quota
+from formation_p2p.trust.warden import Warden
+from formation_p2p.workload.scope import Place
 
 ROOT: Final = Identity.from_seed(bytes(32))
 ALICE: Final = Identity.from_seed(bytes(31) + b"\x01").peer_id
@@ -49,6 +58,44 @@ def evaluate(grant: bytes) -> None:
         builder.build(Biscuit.from_bytes(grant, KEY)).authorize()
 
 
+def limited_grant() -> bytes:
+    """With every limit that there is, narrowed once."""
+    rights = Rights(
+        NOW + 60,
+        frozenset({Right.SUBMIT}),
+        frozenset({"process", "python"}),
+        5,
+        Quota(10**9, 10**9, 1000),
+        parse_hours("mon-sun 00:00-24:00"),
+        frozenset({("site", "lab")}),
+        Place(cell="kitchen", org="acme", federation="north"),
+    )
+    grant = issue(ROOT, rights)
+    return bind(attenuate(grant, ROOT.public_key, quota=Quota(10**8)), ROOT.public_key, ALICE)
+
+
+def warden() -> tuple[float, float, float]:
+    """Microseconds of a worker's first check of a grant, of another, and of charging a lease."""
+    judge, grant = Warden(Membership(ROOT.public_key), {"site": "lab"}), limited_grant()
+    needs, now = Requirements(driver="process"), Moment(0.0, NOW)
+
+    def check_once() -> None:
+        denied = judge.denied(grant, ALICE, needs, 5, now, another=True)
+        assert denied is None, denied
+
+    began = time.perf_counter()
+    check_once()
+    first_s = time.perf_counter() - began
+    check_s = min(timeit.repeat(check_once, number=1000, repeat=5)) / 1000
+    judge.opened("lease", grant, 1000, 0)
+    judge.began("lease", now)
+    began = time.perf_counter()
+    for second in range(10_000):
+        judge.charge("lease", second + 1.0, now)
+    charge_s = (time.perf_counter() - began) / 10_000
+    return round(first_s * 1e6, 1), round(check_s * 1e6, 2), round(charge_s * 1e6, 2)
+
+
 def main(as_json: bool) -> None:
     grant = hostile_grant()
     engine = multiprocessing.get_context("spawn").Process(target=evaluate, args=(grant,))
@@ -62,12 +109,17 @@ def main(as_json: bool) -> None:
     began = time.perf_counter()
     check(grant, ROOT.public_key, ALICE, Right.SUBMIT, NOW)
     read_s = time.perf_counter() - began
+    first_us, denied_us, charge_us = warden()
     figures = {
         "grant_bytes": len(grant),
         "engine_limit_s": LIMIT.total_seconds(),
         "engine_s": round(engine_s, 2),
         "engine_ended_by_itself": ended,
         "read_s": round(read_s, 6),
+        "limited_grant_bytes": len(limited_grant()),
+        "first_check_us": first_us,
+        "check_us": denied_us,
+        "charge_us": charge_us,
     }
     if as_json:
         print(json.dumps(figures))

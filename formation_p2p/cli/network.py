@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
@@ -12,14 +13,26 @@ from formation_p2p.cli.options import (
     HomeOption,
     JsonOption,
     VerboseOption,
+    pairs_of,
     read_join_string,
 )
 from formation_p2p.cli.words import date, say
 from formation_p2p.errors import InvalidInput, LocalError
 from formation_p2p.host.home import Home
 from formation_p2p.identity import parse_peer_id
-from formation_p2p.trust.grants import MAX_EXPIRY_UNIX_S, MAX_PRIORITY, Right, Rights, rights_of
+from formation_p2p.trust.grants import (
+    EVEN_WEIGHT_MILLI,
+    MAX_EXPIRY_UNIX_S,
+    MAX_PRIORITY,
+    Right,
+    Rights,
+    rights_of,
+)
+from formation_p2p.trust.hours import parse_hours
 from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.trust.quota import Quota, format_hours
+from formation_p2p.units import format_milli, parse_milli
+from formation_p2p.workload.scope import Place
 
 app = typer.Typer(
     help="Create a network, invite others to it, join one.",
@@ -39,6 +52,10 @@ Examples:
   formation network invite > join.txt
   formation network invite --may work --expires 365d
   formation network invite --may submit --driver process --priority 10 --expires 12h
+  formation network invite --cpu-hours 100 --concurrent 4 --hours "mon-fri 18:00-08:00"
+  formation network invite --org acme --cell kitchen --label site=lab
+
+Quotas count at each worker by itself, and are shared by all who use the join string.
 """
 JOIN_EPILOG: Final = """
 \b
@@ -49,9 +66,31 @@ Examples:
 """
 
 
+CellOption = Annotated[
+    str,
+    typer.Option(
+        "--cell", metavar="NAME", help="The cell, inside the organisation, that it is of."
+    ),
+]
+OrgOption = Annotated[
+    str, typer.Option("--org", metavar="NAME", help="The organisation that it is of.")
+]
+FederationOption = Annotated[
+    str,
+    typer.Option(
+        "--federation", metavar="NAME", help="The federation of organisations that it is of."
+    ),
+]
+
+
 @app.command(epilog=CREATE_EPILOG)
 def create(
-    home: HomeOption = None, as_json: JsonOption = False, verbose: VerboseOption = 0
+    cell: CellOption = "",
+    org: OrgOption = "",
+    federation: FederationOption = "",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
@@ -59,7 +98,7 @@ def create(
     nobody can be invited any more.
     """
     place = Home(home)
-    network = place.create_network()
+    network = place.create_network(Place(cell=cell, org=org, federation=federation))
     if as_json:
         _put({"network_id": network.network_id.hex(), "home": str(place.path)})
         return
@@ -95,6 +134,62 @@ def invite(
         int,
         typer.Option("--priority", metavar="N", help="The highest priority of what is submitted."),
     ] = MAX_PRIORITY,
+    weight: Annotated[
+        str,
+        typer.Option(
+            "--priority-weight",
+            metavar="N",
+            help="Workers multiply the priority of what is submitted by this.",
+        ),
+    ] = "1",
+    cpu_hours: Annotated[
+        str | None,
+        typer.Option(
+            "--cpu-hours",
+            metavar="N",
+            help="Reserve at most so many core-hours a month on each worker.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu_hours: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-hours",
+            metavar="N",
+            help="Reserve at most so many GPU-hours a month on each worker.",
+            show_default=False,
+        ),
+    ] = None,
+    concurrent: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrent",
+            metavar="N",
+            help="Run at most so many tasks at once on each worker.",
+            show_default=False,
+        ),
+    ] = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            "--hours",
+            metavar="HOURS",
+            help='Submit at these hours of the week only, in UTC: "mon-fri 18:00-08:00".',
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="Submit to workers that have this label only. Can be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    cell: CellOption = "",
+    org: OrgOption = "",
+    federation: FederationOption = "",
     peer: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +214,11 @@ def invite(
         frozenset(may or Right),
         frozenset(drivers) if drivers else None,
         priority,
+        Quota(_milli("cpu-hours", cpu_hours), _milli("gpu-hours", gpu_hours), concurrent),
+        None if hours is None else parse_hours(hours),
+        frozenset(pairs_of("label", labels or ()).items()),
+        Place(cell=cell, org=org, federation=federation),
+        _milli("priority-weight", weight) or 0,
     )
     try:
         peer_id = None if peer is None else parse_peer_id(peer)
@@ -237,12 +337,39 @@ def _short(network: Network) -> str:
     return network.network_id.hex()[:12]
 
 
+def _milli(field: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_milli(text)
+    except ValueError as problem:
+        raise InvalidInput(field, str(problem)) from None
+
+
 def _in_words(rights: Rights) -> str:
-    what = " and ".join(sorted(rights.may)) or "do nothing"
-    drivers = "" if rights.drivers is None else f" for {', '.join(sorted(rights.drivers))}"
-    priority = (
-        "" if rights.max_priority == MAX_PRIORITY else f" up to priority {rights.max_priority}"
-    )
+    quota = rights.quota
+    parts = [" and ".join(sorted(rights.may)) or "do nothing"]
+    if rights.drivers is not None:
+        parts.append(f"for {', '.join(sorted(rights.drivers))}")
+    if rights.max_priority != MAX_PRIORITY:
+        parts.append(f"up to priority {rights.max_priority}")
+    if rights.weight_milli != EVEN_WEIGHT_MILLI:
+        parts.append(f"with priorities weighed by {format_milli(rights.weight_milli)}")
+    limits = []
+    if quota.cpu_milli_hours is not None:
+        limits.append(f"{format_hours(quota.cpu_milli_hours)} CPU-hours a month")
+    if quota.gpu_milli_hours is not None:
+        limits.append(f"{format_hours(quota.gpu_milli_hours)} GPU-hours a month")
+    if quota.leases is not None:
+        limits.append(f"{quota.leases} tasks at once")
+    if limits:
+        parts.append(f"with {', '.join(limits)}")
+    if rights.labels:
+        labels = (f"{key}={value}" for key, value in sorted(rights.labels))
+        parts.append(f"on workers with {', '.join(labels)}")
+    if rights.hours is not None:
+        parts.append(f"at {rights.hours} UTC")
+    of = [f"{circle} {name}" for circle, name in asdict(rights.place).items() if name]
+    if of:
+        parts.append(f"as of {', '.join(of)}")
     end = rights.expires_unix_s
-    until = "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}"
-    return f"{what}{drivers}{priority} {until}"
+    parts.append("for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}")
+    return " ".join(parts)

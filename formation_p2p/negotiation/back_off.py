@@ -85,6 +85,8 @@ class BackOff:
             # It expects to have room then: that is no reason to wait longer the next time.
             wait_s = rule.first_s
             until_s = now.mono_s + min(refusal.retry_ms / 1000, rule.last_s)
+        elif isinstance(refusal, Denied) and refusal.retry_ms is not None:
+            until_s = max(until_s, now.mono_s + refusal.retry_ms / 1000)
         if len(self._records) >= MAX_WORKERS:
             del self._records[next(iter(self._records))]  # the one noted longest ago
         self._records[worker] = _Record(fault, refusal, wait_s, until_s, sequence)
@@ -148,7 +150,7 @@ class BackOff:
 
 def _fault(refusal: Refusal, before: Fault | None) -> Fault:
     match refusal:
-        case Denied():
+        case Denied(retry_ms=None):
             return Fault.DENIED
         case Leaving():
             return Fault.LEAVING

@@ -1,9 +1,9 @@
 """The worker's side of a lease: offer, commit, renew, release, expire.
 
-The worker is the only judge of its capacity. An offer holds capacity softly for a moment, a
-commit makes the hold hard, and the capacity returns once the shell has said that nothing runs
-under the lease any more. Work of higher priority takes the place of lower at a commit or a
-renewal, never in between.
+The worker is the only judge of its capacity, and of what grants allow on it. An offer holds
+capacity softly for a moment, a commit makes the hold hard, and the capacity returns once the shell
+has said that nothing runs under the lease any more. Work of higher priority takes the place of
+lower at a commit or a renewal, never in between.
 
 Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
 2006, section 2.4 (sequencers).
@@ -12,15 +12,16 @@ Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burr
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.budget import Budget
 from formation_p2p.negotiation.fencing import Fence
 from formation_p2p.negotiation.held import held_by
+from formation_p2p.negotiation.lease import Lease, LeaseState
 from formation_p2p.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -48,8 +49,11 @@ from formation_p2p.refusals import (
 )
 from formation_p2p.resources.capability import Capability
 from formation_p2p.resources.fits import fits
-from formation_p2p.resources.ledger import Ledger, Reservation
+from formation_p2p.resources.ledger import Ledger
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.warden import Warden
+from formation_p2p.workload.blob import Cid
+from formation_p2p.workload.scope import EVERYTHING, Scope
 from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
 # A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
@@ -72,73 +76,32 @@ MAX_LEASES: Final = 1024
 MAX_OFFERS_PER_OWNER: Final = 16
 
 
-class LeaseState(StrEnum):
-    OFFERED = "offered"
-    LEASED = "leased"
-    ENDING = "ending"  # the shell is ending what ran under it; capacity is still held
-    ENDED = "ended"
-
-
-TRANSITIONS: Final = {
-    LeaseState.OFFERED: {
-        "commit": LeaseState.LEASED,
-        "release": LeaseState.ENDED,
-        "preempt": LeaseState.ENDED,
-        "expire": LeaseState.ENDED,
-        "leave": LeaseState.ENDED,
-    },
-    LeaseState.LEASED: {
-        "commit": LeaseState.LEASED,  # the answer to the first was lost
-        "renew": LeaseState.LEASED,
-        "release": LeaseState.ENDING,
-        "preempt": LeaseState.ENDING,
-        "expire": LeaseState.ENDING,
-        "leave": LeaseState.ENDING,
-    },
-    LeaseState.ENDING: {"fenced": LeaseState.ENDED},
-}
-
-
-@dataclass(slots=True)
-class Lease:
-    """One reservation. `expires_s` is on this machine's monotonic clock."""
-
-    lease_id: str
-    owner: Contact
-    request: PlacementRequest
-    reservation: Reservation
-    state: LeaseState
-    expires_s: float
-    fence: int = 0
-
-    @property
-    def needs(self) -> Requirements:
-        return self.request.needs
-
-    @property
-    def device_ids(self) -> tuple[str, ...]:
-        return tuple(claim.device_id for claim in self.reservation.gpus)
-
-
 class Lessor:
-    """`admits` judges a grant: (grant, who shows it, needs, priority, now) to why not, or None."""
+    """`warden` judges grants, and `budget` how near their holders are; both are told what leases
+    use. `places` says which content of a list is here."""
 
     def __init__(
         self,
         capability: Capability,
         labels: Mapping[str, str],
         drivers: Collection[str],
-        admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
+        warden: Warden,
         rng: random.Random,
         price_micro: int = 0,
+        budget: Budget | None = None,
+        places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
     ) -> None:
         self.ledger = Ledger(capability)
         self._capability = capability
         self._labels = labels
         self._drivers = drivers
-        self._admits = admits
+        self._warden = warden
         self._rng = rng
         self._price_micro = price_micro
+        self._budget = budget or Budget(
+            EVERYTHING, capability.cpu_milli, lambda *who: Scope.COMMONS
+        )
+        self._places = places
         self._leases: dict[str, Lease] = {}
         self._wants = Wants()
         self._fence = 0
@@ -152,7 +115,8 @@ class Lessor:
         lease = self._offer(sender, request, now)
         if isinstance(lease, Lease):
             holds, hold_ms = held_by(lease.reservation), round(HOLD_S * 1000)
-            answer = Offer(request.request_id, lease.lease_id, holds, self._price_micro, hold_ms)
+            price_micro, there = self._price_micro, self._places(request.near)
+            answer = Offer(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there)
         else:
             answer = Refused(request.request_id, lease)
         return [Send(sender, answer, cause=cause)]
@@ -161,18 +125,20 @@ class Lessor:
         cause = f"{sender.peer_id} commits {message.lease_id}"
         lease = self._owned(sender, message.lease_id)
         answer: WorkMessage
-        priority = self._wants.displacing(message.lease_id, now)
-        if isinstance(lease, Lease) and lease.state is LeaseState.OFFERED and priority is not None:
-            self._end(lease, "preempt", cause)
-            answer = CommitRefused(message.lease_id, Preempted(priority))
-        elif isinstance(lease, Gone) or not self._move(lease, "commit"):
-            gone = lease if isinstance(lease, Gone) else _ended(message.lease_id)
-            answer = CommitRefused(message.lease_id, gone)
+        if isinstance(lease, Gone):
+            answer = CommitRefused(message.lease_id, lease)
+        elif lease.state is LeaseState.OFFERED and (taken := self._taken_back(lease, now)):
+            event, why = taken
+            self._end(lease, event, cause, now)
+            answer = CommitRefused(message.lease_id, why)
+        elif not lease.moved("commit"):
+            answer = CommitRefused(message.lease_id, _ended(message.lease_id))
         else:
             if lease.fence == 0:
                 self._fence += 1
                 lease.fence = self._fence
                 lease.expires_s = now.mono_s + LEASE_S
+                self._warden.began(lease.lease_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
             answer = Leased(lease.lease_id, lease.fence, left_ms, WINDOW)
         return [Send(sender, answer, cause=cause)]
@@ -182,29 +148,26 @@ class Lessor:
         lease = self.lease(sender, message.lease_id, message.fence)
         if isinstance(lease, Gone):
             return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
-        denied = self._denied(sender, lease.request, now)
-        if denied is not None:  # the grant has expired since
-            ended = LeaseEnded(lease.lease_id, denied)
-            return [Send(sender, ended, cause=cause), *self._end(lease, "expire", cause)]
-        priority = self._wants.displacing(lease.lease_id, now)
-        if priority is not None:
-            ended = LeaseEnded(lease.lease_id, Preempted(priority))
-            return [Send(sender, ended, cause=cause), *self._end(lease, "preempt", cause)]
-        self._move(lease, "renew")
+        self._warden.charge(lease.lease_id, now.mono_s, now)
+        if taken := self._taken_back(lease, now):
+            event, why = taken
+            ended = LeaseEnded(lease.lease_id, why)
+            return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
+        lease.moved("renew")
         lease.owner = sender  # who may be at other addresses, in a later life
         lease.expires_s = now.mono_s + LEASE_S
         return [Send(sender, Renewed(lease.lease_id, _LEASE_MS, WINDOW), cause=cause)]
 
-    def released(self, sender: Contact, message: Release) -> list[Effect]:
+    def released(self, sender: Contact, message: Release, now: Moment) -> list[Effect]:
         lease = self._owned(sender, message.lease_id)
         if isinstance(lease, Gone):
             return []  # it has ended already, which is what the owner wants
-        return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}")
+        return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}", now)
 
     def fenced(self, lease_id: str) -> None:
         """The shell says that nothing runs under the lease: its capacity is free again."""
         lease = self._leases.get(lease_id)
-        if lease is not None and self._move(lease, "fenced"):
+        if lease is not None and lease.moved("fenced"):
             self._forget(lease)
 
     # -- what time and the person bring ---------------------------------------------------------
@@ -213,7 +176,7 @@ class Lessor:
         effects: list[Effect] = []
         for lease in list(self._leases.values()):
             if lease.expires_s <= now.mono_s:
-                effects += self._end(lease, "expire", f"lease {lease.lease_id} expired")
+                effects += self._end(lease, "expire", f"lease {lease.lease_id} expired", now)
         return effects
 
     def next_timeout(self) -> float:
@@ -222,7 +185,7 @@ class Lessor:
         live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 
-    def leave(self) -> list[Effect]:
+    def leave(self, now: Moment) -> list[Effect]:
         """End every lease and tell the owners; refuse all that is asked from now on."""
         self._leaving = True
         effects: list[Effect] = []
@@ -230,7 +193,7 @@ class Lessor:
             if lease.state is LeaseState.LEASED:
                 ended = LeaseEnded(lease.lease_id, Leaving())
                 effects.append(Send(lease.owner, ended, cause="leave"))
-            effects += self._end(lease, "leave", "leave")
+            effects += self._end(lease, "leave", "leave", now)
         return effects
 
     def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | Gone:
@@ -256,14 +219,17 @@ class Lessor:
         """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
         nothing else."""
         needs = request.needs
-        denied = self._denied(sender, request, now)
+        denied = self._denied(sender, request, now, another=True)
         if denied is not None:
             return denied
+        request = replace(request, priority=self._warden.weighed(request.grant, request.priority))
         if self._leaving:
             return Leaving()
-        infeasible = fits(needs, self._capability, self._labels, self._drivers)
-        if infeasible is not None:
-            return infeasible
+        refusal = self._budget.refusal(request.grant, sender.peer_id, needs.cpu_milli) or fits(
+            needs, self._capability, self._labels, self._drivers
+        )
+        if refusal is not None:
+            return refusal
         if len(self._leases) >= MAX_LEASES:
             return Busy("the table of leases", MAX_LEASES)
         if self._open_offers(sender.peer_id) >= MAX_OFFERS_PER_OWNER:
@@ -285,6 +251,8 @@ class Lessor:
         expires_s = now.mono_s + HOLD_S
         lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
         self._leases[lease_id] = lease
+        self._warden.opened(lease_id, request.grant, needs.cpu_milli, lease.gpu_milli)
+        self._budget.opened(lease_id, request.grant, sender.peer_id, needs.cpu_milli)
         return lease
 
     def _later(
@@ -325,8 +293,21 @@ class Lessor:
     def _ending(self) -> list[str]:
         return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
 
-    def _denied(self, sender: Contact, request: PlacementRequest, now: Moment) -> Denied | None:
-        return self._admits(request.grant, sender.peer_id, request.needs, request.priority, now)
+    def _denied(
+        self, sender: Contact, request: PlacementRequest, now: Moment, *, another: bool
+    ) -> Denied | None:
+        needs, priority = request.needs, request.priority
+        return self._warden.denied(
+            request.grant, sender.peer_id, needs, priority, now, another=another
+        )
+
+    def _taken_back(self, lease: Lease, now: Moment) -> tuple[str, Denied | Preempted] | None:
+        """Why the lease may not begin, or go on, and the event that this is."""
+        denied = self._denied(lease.owner, lease.request, now, another=False)
+        if denied is not None:  # the grant has expired since, or a quota is used up
+            return "expire", denied
+        priority = self._wants.displacing(lease.lease_id, now)
+        return None if priority is None else ("preempt", Preempted(priority))
 
     def _open_offers(self, owner: PeerId) -> int:
         return sum(
@@ -341,17 +322,11 @@ class Lessor:
             return _ended(lease_id)
         return lease
 
-    def _move(self, lease: Lease, event: str) -> bool:
-        """Follow the table. False where the state has no such way out."""
-        state = TRANSITIONS.get(lease.state, {}).get(event)
-        if state is None:
-            return False
-        lease.state = state
-        return True
-
-    def _end(self, lease: Lease, event: str, cause: str) -> list[Effect]:
-        if not self._move(lease, event):
+    def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[Effect]:
+        if not lease.moved(event):
             return []
+        # Past its end nobody had the use of it, however late that is noticed.
+        self._warden.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
         if lease.state is LeaseState.ENDED:
             self._forget(lease)
             return []
@@ -359,6 +334,8 @@ class Lessor:
 
     def _forget(self, lease: Lease) -> None:
         self.ledger.release(lease.lease_id)
+        self._warden.closed(lease.lease_id)
+        self._budget.closed(lease.lease_id)
         del self._leases[lease.lease_id]
 
 

@@ -28,8 +28,10 @@ def pack_refusal(refusal: PeerRefusal) -> list[object]:
     match refusal:
         case Infeasible(resource, needed, free):
             return ["infeasible", resource, needed, free]
-        case Denied(right, why):
+        case Denied(right, why, None):
             return ["denied", right, why]
+        case Denied(right, why, retry_ms):
+            return ["denied", right, why, retry_ms]
         case Gone(what, why):
             return ["gone", what, why]
         case Busy(what, limit):
@@ -51,6 +53,9 @@ def read_refusal(value: object) -> PeerRefusal:
             return Infeasible(_reason(resource), _amount(needed), _amount(free))
         case ["denied", right, why]:
             return Denied(_reason(right), _reason(why))
+        case ["denied", right, why, retry_ms]:
+            wait_ms = take_int(retry_ms, "retry", 0, MAX_RETRY_MS)
+            return Denied(_reason(right), _reason(why), wait_ms)
         case ["gone", what, why]:
             return Gone(_reason(what), _reason(why))
         case ["busy", what, limit]:

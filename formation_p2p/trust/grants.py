@@ -5,9 +5,12 @@ by appending a block; nobody can widen it. A grant that names no peer is a beare
 belongs in a join string. What a node shows to others is bound to its own peer id first, so
 that a copy is worth nothing to anyone else, and an unbound one is refused.
 
+Where a holder belongs (its cell, organisation and federation) the root alone says; a holder can
+leave out of that, and add nothing.
+
 A token is read, never run. Biscuit's Datalog lets every holder append rules of his own, and the
 engine's limits do not hold inside one rule: a token of 785 bytes kept biscuit-python 0.4.0 busy
-for 26 s under a limit of 20 ms. So a grant may hold only the statements that this module writes,
+for 26 s under a limit of 20 ms. So a grant may hold only the statements of `statements.py`,
 each of which has one printed form, and any other token is refused. For these, Biscuit's own
 evaluation gives the same answer (the tests compare them).
 
@@ -16,11 +19,11 @@ Source: Biscuit specification, "Semantics"; Birgisson et al., "Macaroons", 2014,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 from typing import Final
 
 from biscuit_auth import (
@@ -37,12 +40,33 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import Identity, PeerId, parse_peer_id
 from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
-from formation_p2p.resources.bounds import MAX_DRIVERS, check_amount, check_name
+from formation_p2p.resources.bounds import (
+    MAX_DRIVERS,
+    MAX_LABELS,
+    check_amount,
+    check_name,
+    sorted_labels,
+)
+from formation_p2p.trust.hours import Hours
+from formation_p2p.trust.quota import GRANT_DIGITS, UNLIMITED, Account, Quota
+from formation_p2p.trust.statements import (
+    CIRCLES,
+    Block,
+    kept,
+    read,
+    read_facts,
+    write,
+    write_facts,
+)
+from formation_p2p.workload.scope import NOWHERE, Place
 
 # Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
 MAX_BLOCKS: Final = 8
 # Priorities go from 0, which every grant to submit allows, to this.
 MAX_PRIORITY: Final = 100
+# What priorities are weighed with, in thousandths: as they are, and at the most.
+EVEN_WEIGHT_MILLI: Final = 1000
+MAX_WEIGHT_MILLI: Final = 10_000
 # The year 5138: eleven digits, and past anyone's plans.
 MAX_EXPIRY_UNIX_S: Final = 99_999_999_999
 
@@ -54,23 +78,36 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a grant allows, until when. `drivers` is None for any. Raises InvalidInput.
+    """What a grant allows, until when. `drivers` is None for any, `hours` for all of the week.
+    `labels` are those that a worker has to have. Raises InvalidInput.
 
-    Drivers and priority limit what may be submitted.
+    All but `may` and `expires_unix_s` limit what may be submitted. `place` is where the holder
+    belongs. A worker weighs the holder's priorities with `weight_milli` thousandths.
     """
 
     expires_unix_s: int
     may: frozenset[Right] = frozenset(Right)
     drivers: frozenset[str] | None = None
     max_priority: int = MAX_PRIORITY
+    quota: Quota = UNLIMITED
+    hours: Hours | None = None
+    labels: frozenset[tuple[str, str]] = frozenset()
+    place: Place = NOWHERE
+    weight_milli: int = EVEN_WEIGHT_MILLI
 
     def __post_init__(self) -> None:
         check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
         check_amount("priority", self.max_priority, 0, MAX_PRIORITY)
+        check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
         _check_drivers(self.drivers or frozenset())
+        _check_labels(self.labels)
 
     def allow_driver(self, driver: str) -> bool:
         return self.drivers is None or driver in self.drivers
+
+    def weighed(self, priority: int) -> int:
+        """What a priority comes to at a worker: rounded, and never past the highest allowed."""
+        return min((priority * self.weight_milli + 500) // 1000, self.max_priority)
 
 
 def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> bytes:
@@ -81,11 +118,18 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     if not rights.may:
         raise InvalidInput("rights", "the grant would allow nothing; name submit, work or both")
     builder = BiscuitBuilder()
-    for right in sorted(rights.may):
-        builder.add_code("right({right})", {"right": right.value})
-    builder.merge(
-        _restrictions(peer_id, None, rights.drivers, rights.max_priority, rights.expires_unix_s)
+    builder.merge(write_facts(rights.may, rights.place))
+    limits = Block(
+        peers=_only(peer_id),
+        expires_unix_s=rights.expires_unix_s,
+        max_priority=rights.max_priority,
+        weight_milli=None if rights.weight_milli == EVEN_WEIGHT_MILLI else rights.weight_milli,
+        drivers=rights.drivers,
+        quota=rights.quota,
+        hours=rights.hours,
+        labels=rights.labels,
     )
+    builder.merge(_checked(limits))
     private_key = PrivateKey(f"ed25519-private/{root.seed.hex()}")
     return bytes(builder.build(private_key).to_bytes())
 
@@ -99,15 +143,36 @@ def attenuate(
     drivers: frozenset[str] | None = None,
     max_priority: int | None = None,
     expires_unix_s: int | None = None,
+    quota: Quota = UNLIMITED,
+    hours: Hours | None = None,
+    labels: frozenset[tuple[str, str]] = frozenset(),
+    place: Place | None = None,
+    weight_milli: int | None = None,
 ) -> bytes:
     """A narrower grant, made without the root's private key. What is None stays as it is.
 
     The result allows what both the old grant and the new limits allow, however they were
     written. Raises InvalidInput.
     """
-    _read(grant, root_public_key)  # what nobody would accept is not worth narrowing
-    block = _restrictions(peer_id, may, drivers, max_priority, expires_unix_s)
-    narrower = bytes(_open(grant, root_public_key).append(block).to_bytes())
+    # What nobody would accept is not worth narrowing.
+    known = _read(grant, root_public_key).rights.place
+    circles = None
+    if place is not None:
+        circles = frozenset(c for c in CIRCLES if getattr(place, c) == getattr(known, c))
+    limits = Block(
+        peers=_only(peer_id),
+        may=None if may is None else frozenset({may.value}),
+        expires_unix_s=expires_unix_s,
+        max_priority=max_priority,
+        weight_milli=weight_milli,
+        drivers=drivers,
+        quota=quota,
+        hours=hours,
+        labels=labels,
+        circles=circles,
+    )
+    token = _open(grant, root_public_key)
+    narrower = bytes(token.append(_checked(limits)).to_bytes())
     _read(narrower, root_public_key)  # it may have grown past a bound
     return narrower
 
@@ -129,6 +194,11 @@ def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:
 def rights_of(grant: bytes, root_public_key: bytes) -> Rights:
     """What a grant allows whoever may use it. Raises InvalidInput where it is none here."""
     return _read(grant, root_public_key).rights
+
+
+def accounts_of(grant: bytes, root_public_key: bytes) -> tuple[Account, ...]:
+    """Whom a lease on this grant is charged to (see quota.py). Raises InvalidInput."""
+    return _read(grant, root_public_key).accounts
 
 
 def check(
@@ -186,97 +256,88 @@ def _check_drivers(drivers: frozenset[str]) -> None:
         check_name("drivers", driver)
 
 
-# -- the statements of a grant, as they are written and as Biscuit prints them --------------
+def _check_labels(labels: frozenset[tuple[str, str]]) -> None:
+    if len(labels) > MAX_LABELS:
+        raise InvalidInput("label", f"there are more than {MAX_LABELS}; leave some out")
+    for label in labels:
+        sorted_labels((label,))
+
+
+def _only(peer_id: PeerId | None) -> frozenset[str]:
+    """Raises InvalidInput for what is no peer id."""
+    if peer_id is None:
+        return frozenset()
+    try:
+        return frozenset({parse_peer_id(peer_id)})
+    except ValueError as error:
+        raise InvalidInput("peer", str(error)) from error
+
+
+def _checked(limits: Block) -> BlockBuilder:
+    """Raises InvalidInput for what is no limit."""
+    if limits.expires_unix_s is not None:
+        check_amount("expires", limits.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
+    if limits.max_priority is not None:
+        check_amount("priority", limits.max_priority, 0, MAX_PRIORITY)
+    if limits.weight_milli is not None:
+        check_amount("priority-weight", limits.weight_milli, 0, MAX_WEIGHT_MILLI)
+    if limits.drivers is not None:
+        _check_drivers(limits.drivers)
+        if not limits.drivers:
+            raise InvalidInput("drivers", "name at least one, or leave them open")
+    if limits.hours is not None and not limits.hours.spans:
+        raise InvalidInput("hours", "name some, or leave them open")
+    _check_labels(limits.labels)
+    return write(limits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
     rights: Rights
     bound_to: frozenset[str]
-
-
-_RIGHT: Final = re.compile(r'right\("(submit|work)"\)')
-_PEER: Final = re.compile(r'check if peer\("([1-9A-HJ-NP-Za-km-z]{1,64})"\)')
-_MAY: Final = re.compile(r'check if operation\("(submit|work)"\)')
-_EXPIRY: Final = re.compile(r"check if time\(\$time\), \$time < ([0-9]{1,11})")
-_PRIORITY: Final = re.compile(
-    r'check if operation\("work"\) or priority\(\$priority\), \$priority <= ([0-9]{1,3})'
-)
-_DRIVERS: Final = re.compile(
-    r'check if operation\("work"\) or driver\(\$driver\), '
-    r'\{("[a-z0-9_-]{1,32}"(?:, "[a-z0-9_-]{1,32}")*)\}\.contains\(\$driver\)'
-)
-
-
-def _restrictions(
-    peer_id: PeerId | None,
-    may: Right | None,
-    drivers: frozenset[str] | None,
-    max_priority: int | None,
-    expires_unix_s: int | None,
-) -> BlockBuilder:
-    """Values go in as parameters, after they were checked; the Datalog itself is constant."""
-    block = BlockBuilder("")
-    if peer_id is not None:
-        try:
-            parse_peer_id(peer_id)
-        except ValueError as error:
-            raise InvalidInput("peer", str(error)) from error
-        block.add_code("check if peer({peer})", {"peer": peer_id})
-    if may is not None:
-        block.add_code("check if operation({may})", {"may": may.value})
-    if expires_unix_s is not None:
-        check_amount("expires", expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
-        block.add_code("check if time($time), $time < {expires}", {"expires": expires_unix_s})
-    if max_priority is not None:
-        check_amount("priority", max_priority, 0, MAX_PRIORITY)
-        block.add_code(
-            'check if operation("work") or priority($priority), $priority <= {most}',
-            {"most": max_priority},
-        )
-    if drivers is not None:
-        _check_drivers(drivers)
-        if not drivers:
-            raise InvalidInput("drivers", "name at least one, or leave them open")
-        block.add_code(
-            'check if operation("work") or driver($driver), {drivers}.contains($driver)',
-            {"drivers": set(drivers)},
-        )
-    return block
+    accounts: tuple[Account, ...]
 
 
 @lru_cache(maxsize=16_384)  # two signatures cost 150 us, and the same peers show the same grants
 def _read(grant: bytes, root_public_key: bytes) -> _Terms:
     """Raises InvalidInput for all but a grant that this root issued and this module can read."""
-    granted: set[str] = set()
-    kept = {right.value for right in Right}
-    bound_to: set[str] = set()
-    expiries: list[int] = []
-    priorities: list[int] = []
-    drivers: list[frozenset[str]] = []
-    for block, statement in _statements(_open(grant, root_public_key)):
-        # A right counts in the root's own block alone: later ones are by whoever held the grant.
-        if block == 0 and (match := _RIGHT.fullmatch(statement)):
-            granted.add(match[1])
-        elif match := _PEER.fullmatch(statement):
-            bound_to.add(match[1])
-        elif match := _MAY.fullmatch(statement):
-            kept &= {match[1]}
-        elif match := _EXPIRY.fullmatch(statement):
-            expiries.append(int(match[1]))
-        elif match := _PRIORITY.fullmatch(statement):
-            priorities.append(int(match[1]))
-        elif match := _DRIVERS.fullmatch(statement):
-            drivers.append(frozenset(re.findall(r"[a-z0-9_-]+", match[1])))
-        else:
-            raise InvalidInput("grant", "it holds a statement that this version does not know")
+    token = _open(grant, root_public_key)
+    # Rights and places count in the root's own block alone: later ones are by whoever held it.
+    granted, place, statements = read_facts(_statements(token, 0))
+    blocks = [read(statements)]
+    blocks += (read(_statements(token, number)) for number in range(1, token.block_count()))
+    whole = reduce(and_, blocks)
+    may = granted if whole.may is None else granted & whole.may
     rights = Rights(
-        min(expiries, default=0),
-        frozenset(Right(right) for right in granted & kept),
-        frozenset.intersection(*drivers) if drivers else None,
-        min(priorities, default=0),
+        whole.expires_unix_s or 0,
+        frozenset(map(Right, may)),
+        whole.drivers,
+        whole.max_priority or 0,
+        whole.quota,
+        whole.hours,
+        whole.labels,
+        kept(place, whole.circles),
+        _weight_milli(blocks),
     )
-    return _Terms(rights, frozenset(bound_to))
+    accounts = [Account(peer_id, whole.quota) for peer_id in sorted(whole.peers)]
+    accounts += (
+        Account(_account_name(revocation_id), block.quota)
+        for revocation_id, block in zip(token.revocation_ids, blocks, strict=True)
+        if block.quota != UNLIMITED
+    )
+    return _Terms(rights, whole.peers, tuple(accounts))
+
+
+def _weight_milli(blocks: list[Block]) -> int:
+    """More than even is the root's alone to give."""
+    given = blocks[0].weight_milli
+    first = EVEN_WEIGHT_MILLI if given is None else given
+    return min([first, *(x.weight_milli for x in blocks[1:] if x.weight_milli is not None)])
+
+
+def _account_name(revocation_id: str) -> str:
+    """A block's signature, which nobody but its author can make, in fewer characters."""
+    return hashlib.sha256(bytes.fromhex(revocation_id)).hexdigest()[:GRANT_DIGITS]
 
 
 def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
@@ -295,16 +356,15 @@ def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
     return token
 
 
-def _statements(token: Biscuit) -> Iterator[tuple[int, str]]:
-    """Each statement of a token as Biscuit prints it, with the number of its block."""
-    for block in range(token.block_count()):
-        try:
-            source = token.block_source(block)
-        except BiscuitBlockError as error:
-            raise InvalidInput("grant", "one of its blocks cannot be read") from error
-        except BaseException as error:
-            raise _unless_panic(error) from error
-        yield from ((block, statement) for statement in source.split(";\n") if statement)
+def _statements(token: Biscuit, block: int) -> list[str]:
+    """Those of one block, as Biscuit prints them."""
+    try:
+        source = token.block_source(block)
+    except BiscuitBlockError as error:
+        raise InvalidInput("grant", "one of its blocks cannot be read") from error
+    except BaseException as error:
+        raise _unless_panic(error) from error
+    return [statement for statement in source.split(";\n") if statement]
 
 
 def _unless_panic(error: BaseException) -> BaseException:

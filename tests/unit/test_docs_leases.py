@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from formation_p2p.host.drivers import heartbeat
-from formation_p2p.negotiation import back_off, lessee, lessor, preemption, round
+from formation_p2p.negotiation import back_off, lease, lessee, lessor, preemption, round
 
 DOC = Path(__file__).parents[2] / "docs" / "leases.md"
 
@@ -50,7 +50,7 @@ def numbers() -> str:
 
 @pytest.mark.parametrize(
     "part",
-    [drawn(lessor.TRANSITIONS), drawn(lessee.TRANSITIONS), waits(), numbers()],
+    [drawn(lease.TRANSITIONS), drawn(lessee.TRANSITIONS), waits(), numbers()],
     ids=["worker", "scheduler", "back-off", "numbers"],
 )
 def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:

@@ -172,6 +172,18 @@ def test_a_denial_stands(back_off: BackOff) -> None:
     assert back_off.until_s(ALICE_ID) == NEVER
 
 
+def test_a_denial_that_says_when_it_ends_is_a_refusal_until_then(back_off: BackOff) -> None:
+    full = Denied("submit", "Concurrent task limit reached: 2/2", 1000)
+    closed = Denied("submit", "the grant is good at night", 90_000)
+    assert back_off.note(ALICE_ID, full, 7, at(0)) is Fault.REFUSED
+    assert not back_off.excludes(ALICE_ID)
+    assert back_off.until_s(ALICE_ID) == 1.0
+    back_off.note(ALICE_ID, full, 7, at(1))
+    assert back_off.until_s(ALICE_ID) == 3.0
+    back_off.note(ALICE_ID, closed, 7, at(3))
+    assert back_off.until_s(ALICE_ID) == 93.0
+
+
 def test_the_table_forgets_whoever_was_noted_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_WORKERS == 1024
     monkeypatch.setattr("formation_p2p.negotiation.back_off.MAX_WORKERS", 2)

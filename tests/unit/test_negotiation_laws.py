@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from formation_p2p.effects import Contact, Effect
 from formation_p2p.negotiation.fencing import Fence
 from formation_p2p.negotiation.held import Held, shortfall
+from formation_p2p.negotiation.lease import LeaseState
 from formation_p2p.negotiation.lessee import Lessee
-from formation_p2p.negotiation.lessor import LEASE_S, LeaseState, Lessor
+from formation_p2p.negotiation.lessor import LEASE_S, Lessor
 from formation_p2p.negotiation.messages import (
     MAX_INT,
     MAX_MS,
@@ -38,7 +39,7 @@ from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB
 from tests.unit import resources_world
 from tests.unit.resources_world import a100, h100, machine
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE, at, sent
+from tests.unit.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent
 
 MACHINE = machine(a100("G0"), h100("G1"), cpu_milli=4000)
 owners = st.sampled_from([BOB, CAROL, DAVE])
@@ -61,7 +62,7 @@ class Worker(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         self.lessor = Lessor(
-            MACHINE, {}, ("process",), lambda *_: None, random.Random(seed), price_micro=5
+            MACHINE, {}, ("process",), Lenient(), random.Random(seed), price_micro=5
         )
         self.now_s = 0.0
         self.offered: list[tuple[Contact, str, int]] = []
@@ -125,7 +126,7 @@ class Worker(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         owner, lease_id, _ = data.draw(st.sampled_from(self.offered))
-        self.perform(self.lessor.released(owner, Release(lease_id)))
+        self.perform(self.lessor.released(owner, Release(lease_id), at(self.now_s)))
 
     @precondition(lambda self: self.ending)
     @rule(data=st.data())

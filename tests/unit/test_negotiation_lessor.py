@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.fencing import Fence
 from formation_p2p.negotiation.held import Held
+from formation_p2p.negotiation.lease import TRANSITIONS, Lease, LeaseState
 from formation_p2p.negotiation.lessor import (
     HOLD_S,
     LEASE_S,
     MAX_OFFERS_PER_OWNER,
-    TRANSITIONS,
     WINDOW,
-    Lease,
-    LeaseState,
     Lessor,
 )
 from formation_p2p.negotiation.messages import (
@@ -48,9 +48,13 @@ from formation_p2p.refusals import (
 from formation_p2p.resources.capability import Capability, idle
 from formation_p2p.resources.gpu import Gpu
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.quota import UNLIMITED, Quota, Used
+from formation_p2p.trust.warden import Warden
 from formation_p2p.units import GIB, MIB
 from formation_p2p.workload.task import MIN_MEMORY_BYTES
-from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, at, sent
+from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
 
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
 LEASE_MS = round(LEASE_S * 1000)
@@ -58,28 +62,41 @@ HOLD_MS = round(HOLD_S * 1000)
 HELD = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
 
 
-class Alice:
-    """Her lessor. It admits who shows `a grant`, until that expires at `expires_s`."""
+class Porter(Lenient):
+    """Lets in who shows `a grant`, until that expires at `expires_s`."""
 
-    def __init__(self, capability: Capability = MACHINE) -> None:
-        self.expires_s = float("inf")
-        self.lessor = Lessor(
-            capability,
-            {"region": "eu"},
-            ("process", "python"),
-            self._admits,
-            random.Random(1),
-            price_micro=250,
-        )
+    expires_s = float("inf")
 
-    def _admits(
-        self, grant: bytes, shown_by: PeerId, needs: Requirements, priority: int, now: Moment
+    def denied(
+        self,
+        grant: bytes,
+        peer_id: PeerId,
+        needs: Requirements,
+        priority: int,
+        now: Moment,
+        *,
+        another: bool,
     ) -> Denied | None:
         if grant != b"a grant":
             return Denied("submit", "no grant was shown")
         if now.mono_s >= self.expires_s:
             return Denied("submit", "the grant expired")
         return None
+
+
+class Alice:
+    """Her lessor, and who is at its door."""
+
+    def __init__(self, capability: Capability = MACHINE) -> None:
+        self.porter = Porter()
+        self.lessor = Lessor(
+            capability,
+            {"region": "eu"},
+            ("process", "python"),
+            self.porter,
+            random.Random(1),
+            price_micro=250,
+        )
 
     def offer(
         self,
@@ -124,7 +141,7 @@ class Alice:
         request = asked(replace(NEEDS, cpu_milli=2000), priority=9)
         ((_, answer),) = sent(self.lessor.requested(CAROL, request, at(0)))
         if isinstance(answer, Offer):  # nothing stood in her way
-            self.lessor.released(CAROL, Release(answer.lease_id))
+            self.lessor.released(CAROL, Release(answer.lease_id), at(0))
         self.lessor.committed(BOB, Commit(lease_id), at(0))
         self.lessor.renewed(BOB, Renew(lease_id, 1), at(0))
 
@@ -155,10 +172,10 @@ def alice() -> Alice:
 HAPPEN: dict[str, Callable[[Alice, str], object]] = {
     "commit": lambda alice, x: alice.lessor.committed(BOB, Commit(x), at(1)),
     "renew": lambda alice, x: alice.lessor.renewed(BOB, Renew(x, 1), at(1)),
-    "release": lambda alice, x: alice.lessor.released(BOB, Release(x)),
+    "release": lambda alice, x: alice.lessor.released(BOB, Release(x), at(0)),
     "expire": lambda alice, x: alice.lessor.tick(at(1000)),
     "preempt": lambda alice, x: alice.is_preempted(x),
-    "leave": lambda alice, x: alice.lessor.leave(),
+    "leave": lambda alice, x: alice.lessor.leave(at(0)),
     "fenced": lambda alice, x: alice.lessor.fenced(x),
 }
 
@@ -168,7 +185,7 @@ def in_state(alice: Alice, state: LeaseState) -> str:
         return alice.offer()
     lease_id = alice.lease()
     if state is not LeaseState.LEASED:
-        alice.lessor.released(BOB, Release(lease_id))
+        alice.lessor.released(BOB, Release(lease_id), at(0))
     if state is LeaseState.ENDED:
         alice.lessor.fenced(lease_id)
     return lease_id
@@ -221,7 +238,7 @@ def test_the_grant_is_judged_before_anything_else_is_told(alice: Alice) -> None:
     denied = Denied("submit", "no grant was shown")
     impossible = replace(NEEDS, gpu_count=1)
     assert alice.refusal(impossible, grant=b"") == denied
-    alice.lessor.leave()
+    alice.lessor.leave(at(0))
     assert alice.refusal(impossible, grant=b"") == denied
     assert alice.refusal(impossible) == Leaving()
 
@@ -263,7 +280,7 @@ def test_an_offer_names_the_devices_and_a_released_one_gives_them_back() -> None
     assert offer.holds.gpu_share_milli == 1000
     assert offer.holds.gpu_memory_bytes == 40 * GIB
     assert alice.refusal(wants_one) == Infeasible("gpu", 1, 0)
-    assert alice.lessor.released(BOB, Release(offer.lease_id)) == []
+    assert alice.lessor.released(BOB, Release(offer.lease_id), at(0)) == []
     assert alice.lessor.ledger.free == idle(alice.lessor._capability)
 
 
@@ -356,7 +373,7 @@ def test_a_stranger_cannot_tell_another_ones_lease_from_none(alice: Alice) -> No
         str(message).replace(lease_id, "0123456789abcdef") for ((_, message),) in map(sent, answers)
     ]
     assert told[0] == told[1]
-    assert alice.lessor.released(MALLORY, Release(lease_id)) == []
+    assert alice.lessor.released(MALLORY, Release(lease_id), at(0)) == []
     assert alice.state(lease_id) is LeaseState.LEASED
 
 
@@ -376,16 +393,32 @@ def test_an_expired_lease_frees_its_capacity_only_once_nothing_runs(alice: Alice
 def test_a_lease_whose_grant_expired_is_not_renewed(alice: Alice) -> None:
     """Expiry is how a right is taken back: no lease may outlive it by renewals."""
     lease_id = alice.lease()
-    alice.expires_s = 5.0
+    alice.porter.expires_s = 5.0
     denied = Denied("submit", "the grant expired")
     told, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6))
     assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, denied))]
     assert fence == Fence(lease_id, cause="")
 
 
+def test_an_offer_whose_grant_expired_is_not_committed(alice: Alice) -> None:
+    lease_id = alice.offer()
+    alice.porter.expires_s = 0.5
+    ((_, answer),) = sent(alice.lessor.committed(BOB, Commit(lease_id), at(1)))
+    assert answer == CommitRefused(lease_id, Denied("submit", "the grant expired"))
+    assert (alice.free_milli, len(alice.lessor)) == (2000, 0)
+
+
+def test_a_lease_that_is_committed_again_is_not_judged_again(alice: Alice) -> None:
+    """The answer to the first was lost; it ends where it would be renewed."""
+    lease_id = alice.lease()
+    alice.porter.expires_s = 0.5
+    ((_, answer),) = sent(alice.lessor.committed(BOB, Commit(lease_id), at(1)))
+    assert isinstance(answer, Leased)
+
+
 def test_who_leaves_tells_the_owners_of_leases_and_takes_no_more(alice: Alice) -> None:
     offered, leased = alice.offer(), alice.lease(to=CAROL)
-    told, fence = alice.lessor.leave()
+    told, fence = alice.lessor.leave(at(0))
     assert isinstance(told, Send)
     assert sent([told]) == [(CAROL.peer_id, LeaseEnded(leased, Leaving()))]
     assert fence == Fence(leased, cause="")
@@ -542,3 +575,87 @@ def test_the_table_of_wants_keeps_the_most_urgent(
     assert alice.refusal(to=MALLORY, priority=6) == later
     told = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(1))[0]
     assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(6)))]
+
+
+# -- what leases cost --------------------------------------------------------------------------
+
+ROOT = identity("root")
+GPUS = Capability(2000, 8 * GIB, gpus=(Gpu("G0", "nvidia", "a100", 40 * GIB, 80),))
+
+
+class Counting(Alice):
+    """She counts what leases use. bob's grant sets a quota."""
+
+    def __init__(self, quota: Quota = UNLIMITED) -> None:
+        super().__init__(GPUS)
+        self.warden = self.lessor._warden = Warden(Membership(ROOT.public_key), {})
+        self.grant = issue(ROOT, Rights(10**10, quota=quota), BOB.peer_id)
+
+    def take(self, needs: Requirements = NEEDS, now_s: float = 0.0) -> str:
+        request = PlacementRequest(1, needs, self.grant)
+        ((_, answer),) = sent(self.lessor.requested(BOB, request, at(now_s)))
+        assert isinstance(answer, Offer)
+        self.lessor.committed(BOB, Commit(answer.lease_id), at(now_s))
+        return answer.lease_id
+
+    def used(self, now_s: float) -> Used:
+        return self.warden.used(BOB.peer_id, at(now_s))
+
+
+def test_a_lease_is_charged_when_it_is_renewed_and_when_it_is_released() -> None:
+    alice = Counting()
+    needs = replace(NEEDS, cpu_milli=1500, gpu_count=1, gpu_share_milli=250)
+    lease_id = alice.take(needs)
+    alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6))
+    assert alice.used(6) == Used(9000, 1500)
+    alice.lessor.released(BOB, Release(lease_id), at(8))
+    assert alice.used(8) == Used(12_000, 2000)
+    alice.lessor.fenced(lease_id)  # that took a while, and costs nothing
+    assert alice.used(60) == Used(12_000, 2000)
+
+
+def test_a_lease_that_ran_out_while_the_machine_slept_costs_until_it_ran_out() -> None:
+    alice = Counting()
+    alice.take()
+    alice.lessor.tick(at(3600))
+    assert alice.used(3600) == Used(1000 * round(LEASE_S), 0)
+
+
+def test_a_worker_that_leaves_charges_for_what_it_ends() -> None:
+    alice = Counting()
+    alice.take()
+    alice.lessor.leave(at(4))
+    assert alice.used(4) == Used(4000, 0)
+
+
+def test_a_lease_counts_until_nothing_runs_under_it() -> None:
+    alice = Counting(Quota(leases=1))
+    lease_id = alice.take()
+    alice.lessor.released(BOB, Release(lease_id), at(1))
+    full = Denied("submit", "Concurrent task limit reached: 1/1", 1000)
+    assert alice.refusal(grant=alice.grant, now_s=1) == full
+    alice.lessor.fenced(lease_id)
+    alice.take(now_s=2)
+
+
+@given(
+    st.integers(0, 10),
+    st.lists(st.floats(0.1, LEASE_S - 0.01), min_size=1, max_size=30),
+    st.integers(1, 2),
+)
+def test_a_quota_is_overrun_by_what_is_reserved_until_the_next_renewal_at_most(
+    milli_hours: int, waits_s: list[float], count: int
+) -> None:
+    alice = Counting(Quota(cpu_milli_hours=milli_hours + 1))
+    leases = {alice.take(): n for n in range(1, count + 1)}
+    now_s = 0.0
+    for wait_s in waits_s:
+        now_s += wait_s
+        for lease_id, fence in list(leases.items()):
+            answer, *_ = alice.lessor.renewed(BOB, Renew(lease_id, fence), at(now_s))
+            assert isinstance(answer, Send)
+            if isinstance(answer.message, LeaseEnded):
+                del leases[lease_id]
+    limit, over = (milli_hours + 1) * 3600, round(1000 * LEASE_S) * count
+    assert alice.used(now_s).cpu_milli_s <= limit + over
+    assert not leases or alice.used(now_s).cpu_milli_s < limit + over

@@ -1,7 +1,7 @@
 """Who may do what: grants, and everything that a holder might try to make more of one."""
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,26 +15,35 @@ from biscuit_auth import (
     PrivateKey,
     PublicKey,
 )
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.effects import Moment
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust import grants
 from formation_p2p.trust.grants import (
     MAX_BLOCKS,
     MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
+    MAX_WEIGHT_MILLI,
     Right,
     Rights,
+    accounts_of,
     attenuate,
     bind,
     check,
     issue,
     rights_of,
 )
+from formation_p2p.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.quota import MAX_LEASES, MAX_MILLI_HOURS, UNLIMITED, Quota, Used, month_of
+from formation_p2p.trust.warden import Warden
+from formation_p2p.workload.scope import NOWHERE, Place
 
 ROOT = Identity.from_seed(b"r" * 32)
 OTHER_ROOT = Identity.from_seed(b"o" * 32)
@@ -84,6 +93,91 @@ def test_drivers_and_priority_limit_submitting_not_working() -> None:
 
 def test_a_bound_grant_fits_a_profile_many_times() -> None:
     assert len(bind(issue(ROOT, ALL), KEY, ALICE)) < 700
+
+
+FULL = Rights(
+    NOW + DAY,
+    frozenset({SUBMIT}),
+    frozenset({"process", "python"}),
+    5,
+    Quota(100_000, 10_500, 4),
+    parse_hours("mon-fri 18:00-08:00, sat-sun 00:00-24:00"),
+    frozenset({("site", "lab"), ("region", "eu-west")}),
+    Place(cell="kitchen", org="acme", federation="north"),
+    1500,
+)
+
+
+def test_every_limit_survives_in_a_grant_and_fits_a_profile() -> None:
+    grant = bind(issue(ROOT, FULL), KEY, ALICE)
+    assert rights_of(grant, KEY) == FULL
+    assert check(grant, KEY, ALICE, SUBMIT, NOW, driver="python", priority=5) == FULL
+    assert len(grant) < 1400
+
+
+def test_the_widest_of_each_limit_can_be_said() -> None:
+    spans = tuple((start, start + 1) for start in range(0, 2 * MAX_SPANS, 2))
+    widest = Rights(
+        MAX_EXPIRY_UNIX_S,
+        quota=Quota(MAX_MILLI_HOURS, MAX_MILLI_HOURS, MAX_LEASES),
+        hours=Hours((*spans[1:], (WEEK_MINUTES - 1, WEEK_MINUTES))),
+        labels=frozenset({("k" * 63, "v" * 63)}),
+        place=Place(org="o" * 63),
+    )
+    assert rights_of(issue(ROOT, widest), KEY) == widest
+
+
+def test_a_priority_is_weighed_and_never_past_the_highest_allowed() -> None:
+    weighed = Rights(NOW, max_priority=10, weight_milli=1500)
+    assert [weighed.weighed(priority) for priority in (0, 1, 2, 5, 7, 10)] == [0, 2, 3, 8, 10, 10]
+    assert Rights(NOW).weighed(7) == 7
+
+
+def test_a_holder_gives_himself_no_more_weight() -> None:
+    for weight, expected in ((1000, 1000), (2000, 1500), (500, 500)):
+        grant = issue(ROOT, Rights(NOW, weight_milli=weight))
+        assert rights_of(attenuate(grant, KEY, weight_milli=1500), KEY).weight_milli == expected
+
+
+# -- whom a lease is charged to ----------------------------------------------------------------
+
+
+def test_a_lease_is_charged_to_its_peer_and_to_every_block_that_sets_a_quota() -> None:
+    bearer = issue(ROOT, Rights(NOW + DAY, quota=Quota(100_000)))
+    for_acme = attenuate(bearer, KEY, quota=Quota(None, None, 4))
+    alices = bind(attenuate(for_acme, KEY, max_priority=3), KEY, ALICE)
+    bobs = bind(for_acme, KEY, BOB)
+    (alice, network, acme), (bob, *shared) = (accounts_of(each, KEY) for each in (alices, bobs))
+    assert (alice.name, alice.quota) == (ALICE, Quota(100_000, None, 4))
+    assert (alice.is_peer, network.is_peer) == (True, False)
+    assert (network.quota, acme.quota) == (Quota(100_000), Quota(None, None, 4))
+    assert bob.name == BOB
+    assert shared == [network, acme]
+
+
+def test_no_other_form_of_a_signature_makes_another_account() -> None:
+    """Of an Ed25519 signature (R, S) others would take S plus the group's order as well."""
+    grant = issue(ROOT, Rights(NOW + DAY, quota=Quota(5)), ALICE)
+    token = Biscuit.from_bytes(grant, PublicKey(f"ed25519/{KEY.hex()}"))
+    signature = bytes.fromhex(token.revocation_ids[0])
+    order = 2**252 + 27742317777372353535851937790883648493
+    s = int.from_bytes(signature[32:], "little")
+    for times in range(1, (2**256 - 1 - s) // order + 1):
+        other = signature[:32] + (s + times * order).to_bytes(32, "little")
+        assert "was altered" in why(grant.replace(signature, other))
+
+
+def test_the_same_quota_given_twice_is_two_quotas() -> None:
+    ((one, *_), (other, *_)) = (
+        accounts_of(issue(ROOT, Rights(NOW + n, quota=Quota(5))), KEY) for n in range(2)
+    )
+    assert one.quota == other.quota
+    assert one.name != other.name
+
+
+def test_who_has_no_quota_is_charged_under_its_own_name() -> None:
+    ((name, quota),) = ((x.name, x.quota) for x in accounts_of(issue(ROOT, ALL, ALICE), KEY))
+    assert (name, quota) == (ALICE, UNLIMITED)
 
 
 # -- every way to be denied, each in its own words -------------------------------------------------
@@ -161,6 +255,39 @@ def test_each_limit_narrows_and_all_of_them_hold() -> None:
     assert check(bind(grant, KEY, ALICE), KEY, ALICE, SUBMIT, NOW) == narrow
 
 
+def test_quotas_hours_labels_and_places_narrow_too() -> None:
+    grant = attenuate(
+        issue(ROOT, FULL),
+        KEY,
+        quota=Quota(200_000, 500, 3),
+        hours=parse_hours("mon 20:00-22:00"),
+        labels=frozenset({("gpu", "yes"), ("site", "lab")}),
+        place=Place(cell="cellar", org="acme"),
+        weight_milli=1100,
+    )
+    narrow = rights_of(grant, KEY)
+    assert narrow.quota == Quota(100_000, 500, 3)
+    assert str(narrow.hours) == "mon 20:00-22:00"
+    assert narrow.labels == FULL.labels | {("gpu", "yes")}
+    assert narrow.place == Place(org="acme")
+    assert narrow.weight_milli == 1100
+    nobodys = attenuate(grant, KEY, place=NOWHERE, hours=parse_hours("tue 20:00-22:00"))
+    assert rights_of(nobodys, KEY).place == NOWHERE
+    assert rights_of(nobodys, KEY).hours == Hours(())
+
+
+def test_a_grant_that_would_grow_too_large_is_not_narrowed() -> None:
+    hours = Hours(tuple((start, start + 60) for start in range(0, 14 * 120, 120)))
+    with pytest.raises(InvalidInput, match="bytes; at most 2048"):
+        attenuate(issue(ROOT, FULL), KEY, hours=hours, labels=frozenset({("k" * 63, "v" * 63)}))
+
+
+def test_a_grant_that_demands_too_many_labels_is_not_narrowed() -> None:
+    eight = frozenset((f"k{n}", "v") for n in range(8))
+    with pytest.raises(InvalidInput, match="more than 8; leave some out"):
+        attenuate(issue(ROOT, Rights(NOW, labels=eight)), KEY, labels=frozenset({("k8", "v")}))
+
+
 def test_a_grant_bound_to_two_peers_serves_neither() -> None:
     grant = attenuate(issue(ROOT, ALL, ALICE), KEY, peer_id=BOB)
     assert why(grant) == "the grant is bound to another peer"
@@ -193,6 +320,12 @@ def test_only_a_grant_of_this_network_is_narrowed() -> None:
         {"max_priority": -1},
         {"max_priority": MAX_PRIORITY + 1},
         {"expires_unix_s": MAX_EXPIRY_UNIX_S + 1},
+        {"hours": Hours(())},
+        {"weight_milli": -1},
+        {"weight_milli": MAX_WEIGHT_MILLI + 1},
+        {"labels": frozenset({('a"', "b")})},
+        {"labels": frozenset({("a", "")})},
+        {"labels": frozenset((f"k{n}", "v") for n in range(9))},
     ],
 )
 def test_what_is_no_limit_never_gets_into_the_datalog(limit: dict[str, Any]) -> None:
@@ -205,6 +338,12 @@ def test_rights_check_themselves() -> None:
         lambda: Rights(-1),
         lambda: Rights(NOW, max_priority=101),
         lambda: Rights(NOW, drivers=frozenset({"Python"})),
+        lambda: Rights(NOW, labels=frozenset({("", "x")})),
+        lambda: issue(ROOT, Rights(NOW, hours=Hours(()))),
+        lambda: Rights(NOW, weight_milli=MAX_WEIGHT_MILLI + 1),
+        lambda: Quota(cpu_milli_hours=-1),
+        lambda: Quota(gpu_milli_hours=MAX_MILLI_HOURS + 1),
+        lambda: Quota(leases=MAX_LEASES + 1),
         lambda: issue(ROOT, Rights(NOW, may=frozenset())),
         lambda: issue(ROOT, Rights(NOW, drivers=frozenset())),
         lambda: issue(ROOT, ALL, PeerId("bob")),
@@ -241,6 +380,15 @@ ATTEMPTS = (
     "check if time($time), $time < 99999999999 trusting previous;",
     'reject if operation("submit");',
     'check all operation($operation), $operation == "submit";',
+    'place("org", "acme");',
+    'check if operation("work") or cpu_milli_hours($used), $used < 5 or true;',
+    'check if operation("work") or gpu_milli_hours($used), $used < 5;',
+    'check if operation("work") or leases($open), $open <= 5;',
+    "cpu_milli_hours(0);",
+    'check if operation("work") or minute($minute), $minute >= 5, $minute < 6 or true;',
+    'check if operation("work") or minute($minute), $minute >= 5;',
+    'check if operation("work") or label("site", "lab") or true;',
+    'check if circle($circle), {"org"}.contains($circle) or true;',
 )
 
 
@@ -339,6 +487,21 @@ def test_no_block_breaks_the_check(content: bytes) -> None:
 # -- Biscuit's own evaluation is the judge of ours -------------------------------------------------
 
 drivers = st.frozensets(st.sampled_from(["process", "python", "wasm"]), min_size=1)
+few = st.integers(0, 4) | st.none()
+quotas = st.builds(Quota, few, few, few)
+# Around what it is at NOW, a Tuesday at 22:13.
+around = st.sampled_from([Hours(((0, 2773),)), Hours(((2773, 2774),)), Hours(((2774, 9000),)),
+                          Hours(((5, 6), (2770, 2780)))])  # fmt: skip
+labels = st.frozensets(
+    st.tuples(st.sampled_from(["site", "region"]), st.sampled_from(["lab", "eu"])), max_size=2
+)
+places = st.builds(
+    Place,
+    cell=st.sampled_from(["", "kitchen"]),
+    org=st.sampled_from(["", "acme"]),
+    federation=st.sampled_from(["", "north", "south"]),
+)
+weights = st.sampled_from([0, 500, 1500, 3000])
 limits = st.fixed_dictionaries(
     {},
     optional={
@@ -347,50 +510,141 @@ limits = st.fixed_dictionaries(
         "drivers": drivers,
         "max_priority": st.integers(0, 4),
         "expires_unix_s": st.integers(NOW - 1, NOW + 2),
+        "quota": quotas,
+        "hours": around,
+        "labels": labels,
+        "place": places,
+        "weight_milli": weights,
     },
+)
+rights = st.builds(
+    Rights,
+    st.just(NOW + 1),
+    st.frozensets(st.sampled_from(Right), min_size=1),
+    drivers | st.none(),
+    st.integers(0, 4),
+    quotas,
+    around | st.none(),
+    labels,
+    places,
+    weights | st.just(1000),
 )
 
 
+@given(rights, limits)
+def test_narrowing_never_widens(granted: Rights, narrowing: dict[str, Any]) -> None:
+    old = issue(ROOT, granted)
+    new = attenuate(old, KEY, **narrowing)
+    was, now = rights_of(old, KEY), rights_of(new, KEY)
+    assert was == granted
+    assert now.may <= was.may
+    assert now.expires_unix_s <= was.expires_unix_s
+    assert now.max_priority <= was.max_priority
+    assert all(was.allow_driver(driver) for driver in now.drivers or ())
+    assert (now.drivers is None) <= (was.drivers is None)
+    assert now.quota == now.quota & was.quota
+    assert was.hours is None or (now.hours is not None and now.hours == now.hours & was.hours)
+    assert now.labels >= was.labels
+    assert now.weight_milli <= was.weight_milli
+    for circle in ("cell", "org", "federation"):
+        assert getattr(now.place, circle) in ("", getattr(was.place, circle))
+    assert [each.name for each in accounts_of(old, KEY)] == [
+        each.name for each in accounts_of(new, KEY) if each in accounts_of(old, KEY)
+    ]
+
+
 @given(
-    may=st.frozensets(st.sampled_from(Right), min_size=1),
-    granted=drivers | st.none(),
-    narrowings=st.lists(limits, max_size=3),
+    granted=rights,
+    narrowings=st.lists(limits, max_size=2),
     right=st.sampled_from(Right),
     driver=st.sampled_from(["process", "python", "wasm"]),
     priority=st.integers(0, 4),
     peer_id=st.sampled_from([ALICE, BOB]),
-    most=st.integers(0, 4),
+    used=st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)),
+    gpus=st.integers(0, 2),
+    has=st.dictionaries(st.sampled_from(["site", "region"]), st.sampled_from(["lab", "eu"])),
 )
 def test_biscuits_own_engine_agrees_with_us(
-    may: frozenset[Right],
-    granted: frozenset[str] | None,
+    granted: Rights,
     narrowings: list[dict[str, Any]],
     right: Right,
     driver: str,
     priority: int,
     peer_id: PeerId,
-    most: int,
+    used: tuple[int, int, int],
+    gpus: int,
+    has: dict[str, str],
 ) -> None:
-    grant = issue(ROOT, Rights(NOW + 1, may, granted, most))
-    for narrowing in narrowings:
-        grant = attenuate(grant, KEY, **narrowing)
-    grant = attenuate(grant, KEY, peer_id=ALICE)
-    ours = check(grant, KEY, peer_id, right, NOW, driver=driver, priority=priority)
-    assert isinstance(ours, Rights) == by_biscuit(grant, peer_id, right, driver, priority)
+    grant = issue(ROOT, granted)
+    try:
+        for narrowing in narrowings:
+            grant = attenuate(grant, KEY, **narrowing)
+        grant = attenuate(grant, KEY, peer_id=ALICE)
+    except InvalidInput as error:
+        assume("bytes; at most" not in error.problem)  # all but those that have grown too large
+        raise
+    facts = f'''
+        driver("{driver}"); priority({priority}); gpus({gpus}); circle("commons");
+        weight({rights_of(grant, KEY).weight_milli});
+        cpu_milli_hours({used[0]}); gpu_milli_hours({used[1]}); leases({used[2]});
+    ''' + "".join(f'label("{key}", "{value}");' for key, value in has.items())
+    if right is WORK:
+        ours = isinstance(check(grant, KEY, peer_id, WORK, NOW), Rights)
+    else:
+        needs = Requirements(driver=driver, gpu_count=gpus)
+        ours = by_warden(grant, peer_id, needs, priority, used, has)
+    assert ours == by_biscuit(grant, peer_id, right, facts)
 
 
-def by_biscuit(grant: bytes, peer_id: PeerId, right: Right, driver: str, priority: int) -> bool:
-    builder = AuthorizerBuilder(
-        "peer({peer}); operation({right}); driver({driver}); priority({priority}); time({now});"
-        "allow if right({right});",
-        {
-            "peer": peer_id,
-            "right": right.value,
-            "driver": driver,
-            "priority": priority,
-            "now": NOW,
-        },
-    )
+def by_warden(
+    grant: bytes,
+    peer_id: PeerId,
+    needs: Requirements,
+    priority: int,
+    used: tuple[int, int, int],
+    has: dict[str, str],
+) -> bool:
+    """At a worker where every account has used as much, and has as many leases."""
+    spent = Used(used[0] * 3600 + 3599, used[1] * 3600)
+    before = [(month_of(NOW), each.name, spent) for each in accounts_of(grant, KEY)]
+    warden = Warden(Membership(KEY), has, before)
+    for n in range(used[2]):
+        warden.opened(str(n), grant, 1, 0)
+    return warden.denied(grant, peer_id, needs, priority, Moment(0, NOW), another=True) is None
+
+
+@given(granted=rights, narrowings=st.lists(places, max_size=3), asked=places)
+def test_biscuits_own_engine_agrees_on_where_the_holder_belongs(
+    granted: Rights, narrowings: list[Place], asked: Place
+) -> None:
+    grant = issue(ROOT, granted, ALICE)
+    for place in narrowings:
+        grant = attenuate(grant, KEY, place=place)
+    ours = rights_of(grant, KEY).place
+    for circle in ("cell", "org", "federation"):
+        name = getattr(asked, circle)
+        facts = f'circle("{circle}");'
+        policy = f'allow if place("{circle}", "{name}")'
+        if name:
+            assert (getattr(ours, circle) == name) == by_biscuit(grant, ALICE, WORK, facts, policy)
+
+
+def by_biscuit(
+    grant: bytes,
+    peer_id: PeerId,
+    right: Right,
+    facts: str,
+    policy: str = "allow if right({right})",
+) -> bool:
+    now = datetime.fromtimestamp(NOW, UTC)
+    code = "peer({peer}); operation({right}); time({now}); minute({minute});" + facts + policy
+    values = {
+        "peer": peer_id,
+        "right": right.value,
+        "now": NOW,
+        "minute": (now.weekday() * 24 + now.hour) * 60 + now.minute,
+    }
+    builder = AuthorizerBuilder(code, values)
     patient: Any = builder  # the stubs of biscuit-python 0.4.0 do not have the limits
     run_limits = patient.limits()
     run_limits.max_time = timedelta(seconds=10)  # 1 ms by default, too little on a busy machine

@@ -1,0 +1,181 @@
+"""What grants have used of a machine, kept over the lives of its worker."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.errors import StateError
+from formation_p2p.host import usage_file
+from formation_p2p.host.usage_file import KEPT_MONTHS, Usage, UsageFile, peek
+from formation_p2p.trust.quota import UNLIMITED, Account, Quota, Used
+from formation_p2p.trust.warden import Charged
+
+BOB = Account("12D3KooWBob", Quota(1000, None, 4))
+BLOCK = Account("01ae2cb0534f654e9b2e4f34ebb9a59c", Quota(1000))
+CAROL = Account("12D3KooWCarol", UNLIMITED)
+
+
+def charged(
+    cpu_milli_s: int, *accounts: Account, month: str = "2026-11", gpu_milli_s: int = 0
+) -> Charged:
+    used = Used(cpu_milli_s, gpu_milli_s)
+    return Charged(month, accounts or (BOB, BLOCK), used, cause="a lease is renewed")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "usage.sqlite"
+
+
+def test_what_was_charged_is_there_in_the_next_life(path: Path) -> None:
+    first = UsageFile(path)
+    assert first.load() == ()
+    for cpu_milli_s in (100, 200):
+        first.add(charged(cpu_milli_s, gpu_milli_s=5))
+    first.close()
+    second = UsageFile(path)
+    expected = {("2026-11", each.name, Used(300, 10)) for each in (BOB, BLOCK)}
+    assert set(second.load()) == expected
+    second.add(charged(50))
+    assert set(second.load()) == {(month, name, Used(350, 10)) for month, name, _ in expected}
+    second.close()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_charged_is_stored_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_file, "STORED_EVERY_S", 0.01)
+
+    async def main() -> None:
+        usage = UsageFile(path)
+        usage.add(charged(100))
+        with trio.move_on_after(0.5):
+            await usage.keep()
+        assert len(peek(path, "2026-11")) == 2
+        usage.close()
+
+    trio.run(main)
+
+
+def test_people_see_who_used_what_of_which_quota_while_a_node_works(path: Path) -> None:
+    usage = UsageFile(path)
+    usage.add(charged(100, BOB, BLOCK))
+    usage.add(charged(7, CAROL, gpu_milli_s=3))
+    usage.add(charged(1, Account(BOB.name, Quota(2000)), month="2026-12"))
+    usage.load()
+    assert peek(path, "2026-11") == (
+        Usage(BLOCK, Used(100, 0)),
+        Usage(BOB, Used(100, 0)),
+        Usage(CAROL, Used(7, 3)),
+    )
+    assert peek(path, "2026-12") == (Usage(Account(BOB.name, Quota(2000)), Used(1, 0)),)
+    assert peek(path, "2026-10") == ()
+    usage.close()
+
+
+def test_two_workers_of_one_home_add_to_one_count(path: Path) -> None:
+    one, other = UsageFile(path), UsageFile(path)
+    for usage in (one, other):
+        usage.add(charged(100, BOB))
+    one.close()
+    assert other.load() == (("2026-11", BOB.name, Used(200, 0)),)
+    other.close()
+
+
+def test_a_worker_begins_with_two_months_and_people_look_back_a_year(path: Path) -> None:
+    usage = UsageFile(path)
+    months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(KEPT_MONTHS + 3)]
+    for month in months:
+        usage.add(charged(1, BOB, month=month))
+    assert [month for month, _, _ in usage.load()] == months[-2:]
+    usage.close()
+    UsageFile(path).close()
+    kept = [month for month in months if peek(path, month)]
+    assert kept == months[-KEPT_MONTHS:]
+
+
+def test_of_too_many_rows_those_go_that_say_least(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_file, "MAX_ROWS", 3)
+    usage = UsageFile(path)
+    for n in range(1, 4):
+        usage.add(charged(n, Account(str(n), UNLIMITED)))
+    usage.load()
+    usage.add(charged(9, Account("9", UNLIMITED)))
+    assert {name for _, name, _ in usage.load()} == {"2", "3", "9"}
+    for n in range(10, 20):  # and no more than that wait for a disk
+        usage.add(charged(n, Account(str(n), UNLIMITED)))
+    assert {name for _, name, _ in usage.load()} == {"10", "11", "12"}
+    usage.close()
+
+
+def fails(db: sqlite3.Connection) -> Callable[[], None]:
+    """Have writing fail; what is returned mends it."""
+    db.execute("PRAGMA query_only = ON")
+
+    def mend() -> None:
+        db.execute("PRAGMA query_only = OFF")
+
+    return mend
+
+
+def test_nothing_is_lost_while_the_disk_fails(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    usage = UsageFile(path)
+    mend = fails(usage._db)
+    usage.add(charged(100, BOB))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert usage.load() == ()
+    assert len(caplog.records) == 1  # once, until it has worked again
+    usage.add(charged(11, BOB))
+    mend()
+    assert usage.load() == (("2026-11", BOB.name, Used(111, 0)),)
+    usage.close()
+
+
+def test_a_disk_that_fails_costs_the_node_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_file, "STORED_EVERY_S", 0.01)
+
+    async def main() -> None:
+        usage = UsageFile(path)
+        mend = fails(usage._db)
+        usage.add(charged(100, BOB))
+        with trio.move_on_after(0.1):
+            await usage.keep()
+        monkeypatch.setattr(usage, "_store", lambda waiting: 1 / 0)
+        with trio.move_on_after(0.1):
+            await usage.keep()
+        monkeypatch.undo()
+        mend()
+        assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
+        usage.close()
+
+    trio.run(main)
+
+
+def test_what_can_no_longer_be_read_is_counted_from_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = UsageFile(path)
+    usage._db.execute("DROP TABLE usage")
+    assert usage.load() == ()
+    assert "quotas are counted from nothing until it can be read" in caplog.text
+    usage.close()
+
+
+def test_a_file_of_something_else_is_no_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_file, "_TRY_S", 0.001)
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE x (y)")
+    path.chmod(0o600)
+    for look in (lambda: UsageFile(path), lambda: peek(path, "2026-11")):
+        with pytest.raises(StateError, match="is no state of formation's"):
+            look()

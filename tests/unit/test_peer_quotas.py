@@ -1,0 +1,175 @@
+"""Quotas, hours and permissiveness between whole peers: alice works, bob's grant has limits.
+
+A world begins on a Thursday, at midnight UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from formation_p2p.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
+from formation_p2p.negotiation.lessor import LEASE_S
+from formation_p2p.negotiation.messages import LeaseEnded, Renewed
+from formation_p2p.refusals import Denied, Preempted
+from formation_p2p.sim.executor import Run, Running
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.trust.grants import Rights
+from formation_p2p.trust.hours import parse_hours
+from formation_p2p.trust.quota import NOTHING, Quota, Used
+from formation_p2p.workload.outcome import Outcome, Succeeded
+from tests.unit.stories import ends, is_idle, job, named, only, passed
+
+# Half a minute of one core.
+HALF_A_MINUTE = Quota(cpu_milli_hours=8)
+MONTH = "2026-01"
+
+
+def for_s(seconds: float) -> Run:
+    def run(running: Running) -> tuple[float, Outcome]:
+        return seconds, Succeeded(b"")
+
+    return run
+
+
+def village(task_s: float, cores: int = 1, *, permissive: bool = False, **limits: Any) -> World:
+    """A gate, alice with so many cores, and bob, whose grant has these limits."""
+    world = World(7, for_s(task_s))
+    world.add("gate")
+    serve = replace(world.machine(cpu=cores), permissive=permissive)
+    world.add("alice", serve=serve)
+    world.add("bob", rights=Rights(int(EPOCH_UNIX_S) + 10**7, **limits))
+    world.elapse(3)
+    return world
+
+
+def charged(alice: SimNode, to: SimNode) -> Used:
+    return alice.used.get((MONTH, to.identity.peer_id), NOTHING)
+
+
+def why_unplaceable(world: World, of: SimNode, task: str = "job/0") -> Denied:
+    end = ends(of)[task]
+    assert isinstance(end, TaskUnplaceable)
+    why = named(world, end.reasons)["alice"]
+    assert isinstance(why, Denied)
+    return why
+
+
+def test_work_over_its_quota_ends_when_it_would_be_renewed_and_says_why() -> None:
+    world = village(3600, quota=HALF_A_MINUTE)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(28)
+    assert len(alice.running) == 1
+    renewals = len(only(passed(world, "alice", "bob"), Renewed))
+    assert charged(alice, bob).cpu_milli_s > 0  # while it runs
+    world.elapse(20)
+    assert renewals == len(only(passed(world, "alice", "bob"), Renewed)) == 4
+    why = why_unplaceable(world, bob)
+    assert why.why == "Monthly CPU quota exceeded: 0.009/0.008 hours"
+    assert is_idle(alice)
+    assert 28_800 <= charged(alice, bob).cpu_milli_s <= 28_800 + 1000 * LEASE_S
+
+
+def test_starting_a_worker_again_resets_nothing() -> None:
+    world = village(3600, quota=HALF_A_MINUTE)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(60)
+    used = charged(alice, bob)
+    world.kill(alice)
+    world.elapse(1)
+    world.restart(alice, replace(world.machine(cpu=1), used=alice.usage))
+    world.elapse(5)
+    bob.submit(job(job_id="again"))
+    world.elapse(10)
+    assert why_unplaceable(world, bob, "again/0").why.startswith("Monthly CPU quota exceeded")
+    assert charged(alice, bob) == used
+
+
+def test_a_worker_that_dies_has_charged_for_all_but_the_last_renewal() -> None:
+    world = village(3600)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(100)
+    world.kill(alice)
+    used_s = charged(alice, bob).cpu_milli_s / 1000
+    assert 100 - LEASE_S <= used_s <= 100
+
+
+def test_who_has_as_many_tasks_as_he_may_waits_for_one_to_end() -> None:
+    world = village(5, cores=4, quota=Quota(leases=1))
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    for name, priority in (("first", 0), ("second", 1)):  # each is leased by itself
+        bob.submit(job(job_id=name, priority=priority))
+    most = 0
+    for _ in range(300):
+        world.elapse(0.1)
+        most = max(most, len(alice.running))
+    assert most == 1
+    assert only(bob.told, JobEnded) == [JobEnded(1, 0, 0, 0)] * 2
+    assert is_idle(alice)
+
+
+def test_work_ends_with_the_hours_of_its_grant() -> None:
+    world = village(3600, hours=parse_hours("wed 23:00-24:00, thu 00:00-00:01"))
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(50)
+    assert len(alice.running) == 1
+    world.elapse(40)
+    why = why_unplaceable(world, bob)
+    assert why.why == "the grant is good wed 23:00-00:01 UTC; that begins next Wed 23:00 UTC"
+    assert is_idle(alice)
+
+
+def test_work_waits_for_hours_that_are_near() -> None:
+    world = village(1, hours=parse_hours("thu 00:10-01:00"))
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(590)
+    assert ends(bob) == {}
+    world.elapse(60)
+    assert only(ends(bob).values(), TaskSucceeded)
+
+
+def test_a_permissive_worker_runs_it_and_tells() -> None:
+    world = village(40, quota=HALF_A_MINUTE, permissive=True)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(60)
+    assert only(ends(bob).values(), TaskSucceeded)
+    (tolerated,) = alice.tolerated
+    assert tolerated.peer_id == bob.identity.peer_id
+    assert tolerated.why.startswith("Monthly CPU quota exceeded: 0.009/0.008")
+    mallory = world.add("mallory", stranger=True)
+    world.elapse(2)
+    mallory.submit(job())
+    world.elapse(5)
+    assert "refused" in why_unplaceable(world, mallory).why
+
+
+def test_whose_priorities_weigh_more_goes_first() -> None:
+    world = village(8, weight_milli=2000)
+    carol = world.add("carol", rights=Rights(int(EPOCH_UNIX_S) + 10**7))
+    world.elapse(2)
+    bob = world.nodes["bob"]
+    carol.submit(job(3, job_id="carols", priority=3))
+    world.elapse(1)
+    bob.submit(job(job_id="bobs", priority=2))
+    world.elapse(60)
+    (placed,) = only(bob.told, TaskSucceeded)
+    lost = [ended.refusal for ended in only(passed(world, "alice", "carol"), LeaseEnded)]
+    assert lost == [Preempted(4)]
+    assert placed.task_id == "bobs/0"
+
+
+def test_a_priority_is_bounded_by_the_grant_all_the_way() -> None:
+    world = village(1, max_priority=5)
+    bob = world.nodes["bob"]
+    for priority in (5, 6):
+        bob.submit(job(job_id=f"p{priority}", priority=priority))
+    world.elapse(10)
+    assert isinstance(ends(bob)["p5/0"], TaskSucceeded)
+    assert why_unplaceable(world, bob, "p6/0").why == ("the grant allows priorities up to 5, not 6")

@@ -1,0 +1,364 @@
+"""How much of alice's worker the holders of grants may have: quotas, hours and labels.
+
+bob and carol hold parts of one grant; NOW is a Tuesday at 22:13 UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.effects import Contact, Moment
+from formation_p2p.refusals import Denied
+from formation_p2p.trust import warden as warden_module
+from formation_p2p.trust.grants import Rights, attenuate, bind, issue
+from formation_p2p.trust.hours import Hours, parse_hours
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.quota import NOTHING, Account, Quota, Used, in_hours, month_of
+from formation_p2p.trust.warden import (
+    MAX_TOLD,
+    ROOM_MS,
+    TOLD_EVERY_S,
+    Charged,
+    Tolerated,
+    Warden,
+)
+from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, identity
+
+ROOT = identity("root")
+KEY = ROOT.public_key
+UNIX_S = 1_700_000_000
+EXPIRY = UNIX_S + 10**8
+MONTH = "2023-11"
+GPU_NEEDS = replace(NEEDS, gpu_count=1)
+HOUR_S = 3600
+
+
+def at(seconds: float) -> Moment:
+    return Moment(seconds, UNIX_S + seconds)
+
+
+def granted(of: Contact = BOB, **limits: Any) -> bytes:
+    return issue(ROOT, Rights(EXPIRY, **limits), of.peer_id)
+
+
+class Alice:
+    """Her warden, and what it tells."""
+
+    def __init__(
+        self,
+        labels: Mapping[str, str] | None = None,
+        used: Iterable[tuple[str, str, Used]] = (),
+        permissive: bool = False,
+    ) -> None:
+        self.warden = Warden(Membership(KEY), labels or {}, used, permissive)
+        self.told: list[Charged | Tolerated] = []
+
+    def why_not(
+        self,
+        grant: bytes,
+        now: Moment = at(0),  # noqa: B008
+        *,
+        of: Contact = BOB,
+        another: bool = True,
+        needs: Any = NEEDS,
+    ) -> str | None:
+        denied = self.warden.denied(grant, of.peer_id, needs, 0, now, another=another)
+        return None if denied is None else denied.why
+
+    def leases(
+        self, lease_id: str, grant: bytes, begin_s: float, cpu: int = 1000, gpu: int = 0
+    ) -> None:
+        self.warden.opened(lease_id, grant, cpu, gpu)
+        self.warden.began(lease_id, at(begin_s))
+
+    def charges(self, lease_id: str, now_s: float) -> None:
+        self.warden.charge(lease_id, now_s, at(now_s))
+
+    def used(self, of: Contact = BOB, now: Moment = at(0)) -> Used:  # noqa: B008
+        return self.warden.used(of.peer_id, now)
+
+    def charged(self) -> list[Charged]:
+        return [effect for effect in self.warden.take() if isinstance(effect, Charged)]
+
+    def tolerated(self) -> list[str]:
+        return [effect.why for effect in self.warden.take() if isinstance(effect, Tolerated)]
+
+
+# -- quotas ------------------------------------------------------------------------------------
+
+
+def test_who_has_used_up_his_hours_gets_no_more_of_them_this_month() -> None:
+    alice, grant = Alice(), granted(quota=Quota(cpu_milli_hours=1000))
+    alice.leases("a", grant, 0)
+    alice.charges("a", HOUR_S - 1)
+    assert alice.why_not(grant) is None
+    alice.charges("a", 1.5 * HOUR_S)
+    for another in (True, False):
+        assert alice.why_not(grant, another=another) == (
+            "Monthly CPU quota exceeded: 1.5/1.0 hours"
+        )
+    next_month = at(20 * 24 * HOUR_S)
+    assert alice.why_not(grant, next_month) is None
+
+
+def test_hours_of_gpus_are_counted_by_themselves() -> None:
+    alice, grant = Alice(), granted(quota=Quota(gpu_milli_hours=500))
+    alice.leases("a", grant, 0, gpu=2000)
+    alice.charges("a", HOUR_S / 4)
+    assert alice.used() == Used(900_000, 1_800_000)
+    assert alice.why_not(grant, needs=GPU_NEEDS) == "Monthly GPU quota exceeded: 0.5/0.5 hours"
+    assert alice.why_not(grant) is None  # who takes no GPU may go on
+
+
+def test_who_holds_as_many_leases_as_he_may_is_to_ask_again_soon() -> None:
+    alice, grant = Alice(), granted(quota=Quota(leases=2))
+    for lease_id in ("a", "b"):
+        assert alice.why_not(grant) is None
+        alice.warden.opened(lease_id, grant, 1000, 0)
+    denied = alice.warden.denied(grant, BOB.peer_id, NEEDS, 0, at(0), another=True)
+    assert denied == Denied("submit", "Concurrent task limit reached: 2/2", ROOM_MS)
+    assert alice.why_not(grant, another=False) is None  # those that he has go on
+    alice.warden.closed("b")
+    assert alice.why_not(grant) is None
+
+
+def test_what_is_made_of_a_grant_shares_its_quota() -> None:
+    whole = issue(ROOT, Rights(EXPIRY, quota=Quota(1000, None, 3)))
+    bobs = bind(whole, KEY, BOB.peer_id)
+    carols = bind(attenuate(whole, KEY, quota=Quota(100, None, 1)), KEY, CAROL.peer_id)
+    alice = Alice()
+    alice.leases("carol", carols, 0)
+    alice.leases("bob", bobs, 0)
+    assert alice.why_not(carols, of=CAROL) == "Concurrent task limit reached: 1/1"
+    assert alice.why_not(bobs) is None
+    alice.charges("carol", 0.1 * HOUR_S)
+    assert alice.why_not(carols, of=CAROL) == "Monthly CPU quota exceeded: 0.1/0.1 hours"
+    alice.charges("bob", 0.9 * HOUR_S)
+    # bob himself has used 0.9 of an hour, and the two of them the whole.
+    assert alice.why_not(bobs) == "Monthly CPU quota exceeded: 1.0/1.0 hours"
+
+
+def test_a_second_grant_is_no_second_quota() -> None:
+    first, second = (granted(quota=Quota(n, None, 1)) for n in (1000, 1001))
+    alice = Alice()
+    alice.leases("a", first, 0)
+    assert alice.why_not(second) == "Concurrent task limit reached: 1/1"
+    alice.charges("a", 2 * HOUR_S)
+    assert alice.why_not(second) == "Monthly CPU quota exceeded: 2.0/1.001 hours"
+
+
+def test_an_offer_costs_nothing_until_it_is_committed() -> None:
+    alice, grant = Alice(), granted()
+    alice.warden.opened("a", grant, 1000, 0)
+    alice.charges("a", 60)
+    alice.warden.closed("a")
+    assert alice.charged() == []
+    for lease_id in ("a", "never there"):
+        alice.warden.began(lease_id, at(0))
+        alice.charges(lease_id, 60)
+        alice.warden.closed(lease_id)
+    assert alice.used() == NOTHING
+
+
+def test_what_is_charged_is_told_once_for_all_accounts() -> None:
+    quota = Quota(cpu_milli_hours=1000)
+    alice, grant = Alice(), granted(quota=quota)
+    alice.leases("a", grant, 0, cpu=1500)
+    alice.charges("a", 2)
+    alice.charges("a", 2.0001)  # too little to be anything
+    (charged,) = alice.charged()
+    bob, block = charged.accounts
+    assert (bob, block.quota) == (Account(BOB.peer_id, quota), quota)
+    assert (charged.month, charged.used) == (MONTH, Used(3000, 0))
+    assert alice.warden.take() == []
+
+
+def test_a_lease_is_charged_to_the_month_that_it_is() -> None:
+    alice, grant = Alice(), granted()
+    december = 1_701_388_800 - UNIX_S
+    alice.leases("a", grant, december - 10)
+    alice.charges("a", december - 5)
+    alice.charges("a", december + 1)
+    assert [charged.month for charged in alice.charged()] == ["2023-11", "2023-12"]
+    assert alice.used(now=at(december)) == Used(6000, 0)
+    assert alice.used(now=at(0)) == Used(5000, 0)
+
+
+def test_a_clock_that_is_set_right_finds_what_was_used() -> None:
+    alice, grant = Alice(), granted()
+    alice.leases("a", grant, 0)
+    alice.charges("a", 5)
+    in_ten_years = UNIX_S + 3653 * 24 * HOUR_S
+    alice.warden.charge("a", 6, Moment(6, in_ten_years))
+    assert alice.used() == Used(5000, 0)
+    alice.charges("a", 10)
+    assert alice.used() == Used(9000, 0)
+
+
+def test_two_months_are_remembered() -> None:
+    used = [(month, "x", Used(5, 0)) for month in ("2023-09", "2023-10", MONTH)]
+    alice = Alice(used=used)
+    assert list(alice.warden._months) == ["2023-10", MONTH]
+
+
+@pytest.mark.parametrize(
+    ("unix_s", "month"),
+    [
+        (0, "1970-01"),
+        (-5, "1970-01"),
+        (UNIX_S, MONTH),
+        (1_701_388_799.9, MONTH),
+        (10**13, "5138-11"),
+    ],
+)
+def test_months_are_those_of_the_calendar(unix_s: float, month: str) -> None:
+    assert month_of(unix_s) == month
+
+
+def test_of_too_many_accounts_those_go_that_have_used_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warden_module, "MAX_ACCOUNTS", 16)
+    used = [(MONTH, f"{n:x}", Used(n, 0)) for n in range(1, 17)]
+    alice = Alice(used=[*used, (MONTH, "gpu", Used(0, 1))])
+    left = {name for _, name, _ in used if alice.warden.used(name, at(0)) != NOTHING}
+    assert left == {f"{n:x}" for n in range(3, 17)}
+    assert alice.warden.used("gpu", at(0)) == Used(0, 1)
+
+
+# -- laws --------------------------------------------------------------------------------------
+
+what_happens = st.sampled_from(["open", "charge", "close"])
+steps = st.lists(st.tuples(what_happens, st.integers(0, 4), st.integers(0, 3000)), max_size=40)
+
+
+@given(steps, st.integers(1, 3), st.integers(0, 10))
+def test_usage_only_grows_and_leases_keep_to_their_number(
+    story: list[tuple[str, int, int]], most: int, limit_milli_hours: int
+) -> None:
+    """bob and carol share a quota. A lease is opened at most where its whole is not used up."""
+    whole = issue(ROOT, Rights(EXPIRY, quota=Quota(limit_milli_hours, None, most)))
+    grants = [bind(whole, KEY, peer.peer_id) for peer in (BOB, CAROL)]
+    alice, now_s, total = Alice(), 0.0, 0
+    are_open: set[str] = set()
+    for what, number, wait_ms in story:
+        now_s += wait_ms / 1000
+        lease_id, of, grant = str(number), (BOB, CAROL)[number % 2], grants[number % 2]
+        if what == "open" and lease_id not in are_open:
+            if alice.why_not(grant, at(now_s), of=of) is None:
+                assert total < limit_milli_hours * 3600
+                alice.warden.opened(lease_id, grant, 1000, 0)
+                alice.warden.began(lease_id, at(now_s))
+                are_open.add(lease_id)
+        elif what == "charge":
+            alice.charges(lease_id, now_s)
+        elif what == "close":
+            alice.warden.closed(lease_id)
+            are_open.discard(lease_id)
+        assert len(are_open) <= most
+        charged = [charge.used.cpu_milli_s for charge in alice.charged()]
+        assert all(used > 0 for used in charged)
+        total += sum(charged)
+        assert total == alice.used(BOB).cpu_milli_s + alice.used(CAROL).cpu_milli_s
+
+
+@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=20), st.integers(1, 64_000))
+def test_however_often_a_lease_is_renewed_it_costs_the_same(
+    waits_ms: list[int], cpu_milli: int
+) -> None:
+    often, once = Alice(), Alice()
+    now_ms = 0
+    for alice in (often, once):
+        alice.leases("a", granted(), 0, cpu=cpu_milli)
+    for wait_ms in waits_ms:
+        now_ms += wait_ms
+        often.charges("a", now_ms / 1000)
+    once.charges("a", now_ms / 1000)
+    assert often.used() == once.used()
+    assert abs(once.used().cpu_milli_s - cpu_milli * now_ms / 1000) <= 1 + cpu_milli / 1000
+
+
+# -- hours and labels --------------------------------------------------------------------------
+
+
+def test_outside_of_its_hours_a_grant_says_when_they_begin() -> None:
+    alice = Alice()
+    nights = granted(hours=parse_hours("mon-fri 23:00-08:00"))
+    denied = alice.warden.denied(nights, BOB.peer_id, NEEDS, 0, at(0.5), another=True)
+    why = "the grant is good mon-fri 23:00-08:00 UTC; that begins next Tue 23:00 UTC"
+    assert denied == Denied("submit", why, 2_799_501)
+    assert alice.why_not(nights, at(2800)) is None
+    assert alice.why_not(nights, at(2800 + 9 * HOUR_S), another=False) == why.replace("Tue", "Wed")
+
+
+def test_who_has_to_wait_for_longer_than_an_hour_is_not_to_ask_again() -> None:
+    weekend = granted(hours=parse_hours("sat-sun 00:00-24:00"))
+    denied = Alice().warden.denied(weekend, BOB.peer_id, NEEDS, 0, at(0), another=True)
+    assert denied is not None
+    assert denied.retry_ms is None
+    assert denied.why.endswith("that begins next Sat 00:00 UTC")
+
+
+def test_hours_that_exclude_each_other_are_never() -> None:
+    tuesdays = issue(ROOT, Rights(EXPIRY, hours=parse_hours("tue 00:00-24:00")), BOB.peer_id)
+    never = attenuate(tuesdays, KEY, hours=Hours(((0, 60),)))
+    assert Alice().why_not(never) == "the grant is good at no hour of the week; ask for another"
+
+
+def test_a_grant_for_labelled_workers_serves_on_those_alone() -> None:
+    grant = granted(labels=frozenset({("site", "lab"), ("region", "eu-west")}))
+    assert Alice({"site": "lab", "region": "eu-west", "x": "y"}).why_not(grant) is None
+    assert Alice({"site": "home"}).why_not(grant) == (
+        "the grant is for workers with region=eu-west and site=lab, and this one is without"
+    )
+    assert Alice({"site": "lab"}).why_not(grant, another=False) == (
+        "the grant is for workers with region=eu-west, and this one is without"
+    )
+
+
+# -- a permissive worker -----------------------------------------------------------------------
+
+
+def test_a_permissive_worker_tells_of_what_it_would_refuse() -> None:
+    alice = Alice(used=[(MONTH, BOB.peer_id, Used(5_400_000, 0))], permissive=True)
+    assert alice.why_not(granted(quota=Quota(cpu_milli_hours=1000))) is None
+    assert alice.tolerated() == ["Monthly CPU quota exceeded: 1.5/1.0 hours"]
+    assert alice.why_not(granted(CAROL, labels=frozenset({("a", "b")})), of=CAROL) is None
+    assert alice.tolerated() == ["the grant is for workers with a=b, and this one is without"]
+
+
+def test_a_permissive_worker_serves_nobody_without_a_grant() -> None:
+    alice = Alice(permissive=True)
+    assert alice.why_not(b"") == "no grant was shown"
+    assert alice.why_not(granted(), of=MALLORY) == "the grant is bound to another peer"
+    low = granted(max_priority=1, drivers=frozenset({"wasm"}))
+    assert alice.why_not(low) == "the grant allows the drivers wasm, not process"
+    assert alice.tolerated() == []
+
+
+def test_it_tells_of_each_peer_once_a_minute() -> None:
+    alice, never = Alice(permissive=True), Quota(leases=0)
+    for seconds in (0, 1, TOLD_EVERY_S - 0.1, TOLD_EVERY_S):
+        alice.why_not(granted(quota=never), at(seconds))
+    assert len(alice.tolerated()) == 2
+
+
+def test_it_tells_of_so_many_peers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warden_module, "MAX_TOLD", 2)
+    assert MAX_TOLD > 2
+    alice, never = Alice(permissive=True), Quota(leases=0)
+    for seconds, peer in ((0, BOB), (1, CAROL), (2, MALLORY), (TOLD_EVERY_S, MALLORY)):
+        assert alice.why_not(granted(peer, quota=never), at(seconds), of=peer) is None
+    assert len(alice.tolerated()) == 3
+
+
+def test_hours_are_written_to_a_thousandth() -> None:
+    assert [in_hours(n * 3600) for n in (0, 1, 10, 1000, 1500, 12_345)] == (
+        ["0.0", "0.001", "0.01", "1.0", "1.5", "12.345"]
+    )
