@@ -41,6 +41,10 @@ LARGE: Final = b": much"
 LARGE_BYTES: Final = 7 * MIB
 LARGE_SHARE: Final = 0.02
 MOST_LARGE: Final = 20
+# Jobs some of whose tasks wait for others, and jobs whose memory was learnt.
+ORDERED_SHARE: Final = 0.3
+LEARNT_SHARE: Final = 0.2
+LEARNT_MORE_BYTES: Final = 512 * MIB
 # The longest that ending what runs under a lease takes.
 MAX_FENCE_S: Final = 2.0
 
@@ -135,6 +139,8 @@ class Cluster:
         attempts = chance.randint(1, 3)
         timeout_s = chance.choice((None, None, None, 2.0))
         large = tasks <= MOST_LARGE and chance.random() < LARGE_SHARE
+        order = random.Random(f"{self.seed}/{job_id}/order")
+        ordered, learnt = order.random() < ORDERED_SHARE, order.random() < LEARNT_SHARE
         return Job(
             job_id,
             tuple(
@@ -145,6 +151,8 @@ class Cluster:
                     timeout_s=timeout_s,
                     max_attempts=attempts,
                     shared=shared,
+                    after=_before(order, job_id, number) if ordered else (),
+                    more_memory_bytes=LEARNT_MORE_BYTES if learnt else 0,
                 )
                 for number in range(tasks)
             ),
@@ -179,7 +187,15 @@ class Cluster:
             return duration_s, Failed(FailureKind.EXIT, "no luck")
         if draw < 0.07:
             return duration_s, Failed(FailureKind.DRIVER, "no such program")
+        if draw < 0.12 and running.memory_bytes < LEARNT_MORE_BYTES:
+            return duration_s, Failed(FailureKind.MEMORY, "stopped at its memory limit")
         return duration_s, Succeeded(result_of(running.payload))
+
+
+def _before(chance: random.Random, job_id: str, number: int) -> tuple[str, ...]:
+    """Some of the tasks before this one."""
+    some = {chance.randrange(number) for _ in range(chance.choice((0, 1, 1, 2)))} if number else ()
+    return tuple(task_id(job_id, each) for each in sorted(some))
 
 
 def result_of(payload: bytes) -> bytes:

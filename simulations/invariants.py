@@ -16,6 +16,7 @@ from formation_p2p.dispatch.job_events import (
     LetGo,
     TaskCancelled,
     TaskGaveUp,
+    TaskPlaced,
     TaskRecalled,
     TaskRetried,
     TaskSucceeded,
@@ -106,6 +107,7 @@ class _Scheduler:
     believes_s: dict[tuple[PeerId, str], float] = field(default_factory=dict)
     gone: set[tuple[PeerId, str]] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    succeeded: set[str] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
 
 
@@ -130,6 +132,7 @@ class Invariants:
         self._fences: dict[tuple[PeerId, str], int] = {}
         self._serves: dict[str, Serve] = {}
         self._accepted: dict[tuple[str, str], str] = {}  # (scheduler, attempt) to task
+        self._after: dict[str, dict[str, tuple[str, ...]]] = {}  # by job: what each waits for
         world.witness = self.saw
         world.after(LOOK_S, self._look)
 
@@ -294,6 +297,9 @@ class Invariants:
         scheduler = self._schedulers.get(node.name)
         if scheduler is None or scheduler.life != node.life:
             scheduler = self._schedulers[node.name] = _Scheduler(node.life)
+            assert node.disk is not None
+            stored = (event for job in node.disk.jobs.values() for event in job.events)
+            scheduler.succeeded |= {e.task_id for e in stored if isinstance(e, TaskSucceeded)}
             # What the last life had and did not write is gone, and is done again.
             self._accepted = {
                 (name, attempt_id): task
@@ -323,11 +329,18 @@ class Invariants:
                     raise Violation("a job's end is its last event", what, job_id)
                 case Tell(job_id, JobEnded()):
                     scheduler.over.add(job_id)
+                case Tell(job_id, TaskPlaced(task_id)):
+                    self._placed(node, scheduler, job_id, task_id)
                 case Tell(event=each) if isinstance(each, _TERMINAL):
                     if each.task_id in scheduler.ended:
                         what = f"{node.name} tells the end of {each.task_id} again"
                         raise Violation("no task ends twice", what, each.task_id)
                     scheduler.ended.add(each.task_id)
+                    if isinstance(each, TaskSucceeded):
+                        scheduler.succeeded.add(each.task_id)
+                    if isinstance(each, TaskGaveUp) and each.waited_for in scheduler.succeeded:
+                        what = f"{node.name} gives {each.task_id} up for {each.waited_for}"
+                        raise Violation("tasks run in order", what, each.task_id)
                     if isinstance(each, TaskSucceeded) and each.worker != node.identity.peer_id:
                         self._accepts(node, scheduler, each, sender, ended, mono_s)
                 case Send(to, Commit(lease_id) | Renew(lease_id)):
@@ -338,6 +351,17 @@ class Invariants:
                     scheduler.gone.add((worker, lease_id))
                 case Hold():
                     self.seen["holds"] += 1
+
+    def _placed(self, node: SimNode, scheduler: _Scheduler, job_id: str, task_id: str) -> None:
+        if job_id not in self._after:
+            assert node.disk is not None
+            tasks = node.disk.jobs[job_id].job.tasks
+            self._after[job_id] = {task.task_id: task.after for task in tasks if task.after}
+        before = self._after[job_id].get(task_id, ())
+        self.seen["placed in order"] += bool(before)
+        if early := [each for each in before if each not in scheduler.succeeded]:
+            what = f"{node.name} places {task_id} before {early} have succeeded"
+            raise Violation("tasks run in order", what, task_id)
 
     def _accepts(
         self,

@@ -12,6 +12,7 @@
     scope = "commons"                 # how far from home they may go
 
     [[task]]
+    name = "count"                    # for those that come after it; in front of its labels
     each = ["a.txt", "b.txt"]         # one task for each; {each} stands for it below
     label = "count-{each}"
     argv = ["wc", "-w", "{each}"]
@@ -23,32 +24,47 @@
     fuel = 1_000_000_000              # the instructions that it may take
     image = "alpine:3.22"             # or the command in a container of this image
 
+    [[task]]
+    name = "train"
+    matrix = { lr = [0.1, 0.01], seed = { from = 1, to = 3 } }    # one for each combination
+    inputs = ["data/*.csv"]           # of each file, which is sent along; or { lines = "urls.txt" }
+    after = ["count"]                 # tasks by name, or a task by its label, that come before
+    needs = "cpu=4,gpu=1"             # in place of the job's
+    kind = "train"                    # under which its memory is learnt (docs/jobs.md)
+    argv = ["./train.py", "--lr", "{lr}", "--seed", "{seed}", "{name}"]
+
 Only `task` and its `argv` must be there. `each` may also be a range of numbers, both ends in it:
-`each = { from = 1, to = 250 }`.
+`each = { from = 1, to = 250 }`. `matrix` has `include` and `exclude` as well (docs/jobs.md).
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import named, read_input
+from formation_p2p.cli.job_inputs import inputs_of, read_text
 from formation_p2p.cli.kinds import Kind
-from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.errors import InvalidInput
 from formation_p2p.placing import Placing, placing_of
 from formation_p2p.resources.bounds import shown
-from formation_p2p.resources.parse import parse_requirements, requirements_from_mapping
+from formation_p2p.resources.parse import requirements_from_mapping
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB, format_bytes
+from formation_p2p.workload.derive import needs_of, parameters_of, refuse_same
+from formation_p2p.workload.graph import linked
+from formation_p2p.workload.matrix import Parameters, fill, label_of, telling
+from formation_p2p.workload.plan import Plan, PlannedTask
 from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.task import MAX_TASKS
 
 if TYPE_CHECKING:
-    from formation_p2p.node import Work
+    from formation_p2p.workload.work import Work
 
 T = TypeVar("T")
 
@@ -59,7 +75,6 @@ MAX_LABEL_CHARS: Final = 60
 # What a task prints is kept beside the files that it sends back, under these names.
 PRINTED: Final = ("stdout", "stderr")
 
-_EACH: Final = "{each}"
 _JOB_KEYS: Final = (
     *("name", "needs", "priority", "attempts", "timeout", "deadline", "speculate"),
     *("policy", "hints", "scope"),
@@ -68,12 +83,14 @@ _JOB_KEYS: Final = (
 _TASK_KEYS: Final = (
     *("label", "each", "argv", "env", "stdin", "files_in", "files_out"),
     *("wasm", "fuel", "image"),
+    *("name", "matrix", "inputs", "after", "needs", "kind"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """One task, with `{each}` replaced. `files_in` are by the names that the task sees."""
+    """One task, with its parameters in place. `files_in` are by the names that the task sees;
+    `after` are the places of the tasks before it. `needs` None are the job's."""
 
     label: str
     argv: tuple[str, ...]
@@ -82,6 +99,10 @@ class TaskLine:
     files_in: Mapping[str, Path]
     files_out: tuple[str, ...]
     kind: Kind = Kind()  # noqa: RUF009 - it is frozen
+    after: tuple[int, ...] = ()
+    needs: Requirements | None = None
+    memory_given: bool = False
+    learnt_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +116,23 @@ class JobFile:
     speculate: bool
     tasks: tuple[TaskLine, ...]
     placing: Placing
+    memory_given: bool = False
+
+    def plan(self) -> Plan:
+        """With the files read. Raises InvalidInput, LocalError."""
+        return Plan(
+            tuple(
+                PlannedTask(
+                    spec,
+                    line.label,
+                    line.after,
+                    self.needs if line.needs is None else line.needs,
+                    self.memory_given if line.needs is None else line.memory_given,
+                    line.learnt_as,
+                )
+                for spec, line in zip(self.specs(), self.tasks, strict=True)
+            )
+        )
 
     def specs(self) -> list[Work]:
         """With the files read, each once. Raises InvalidInput, LocalError."""
@@ -122,13 +160,7 @@ class JobFile:
 
 def read_job_file(path: Path) -> JobFile:
     """Raises InvalidInput, LocalError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LocalError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError:
-        raise InvalidInput("job file", f"{path} is no text in UTF-8") from None
-    return parse_job_file(text, path.parent)
+    return parse_job_file(read_text("job file", path), path.parent)
 
 
 def parse_job_file(text: str, folder: Path) -> JobFile:
@@ -143,18 +175,31 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
     _refuse_unknown("job", job, _JOB_KEYS)
     tables = _typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
     tasks: list[TaskLine] = []
+    after: list[list[str]] = []
+    groups: dict[str, range] = {}
     for number, table in enumerate(tables, start=1):
         where = f"task {number}"
         checked = _typed(where, table, dict, "a table, written as [[task]]")
-        tasks += _tasks(where, checked, folder, len(tasks))
+        first = len(tasks)
+        for line, before in _tasks(where, checked, folder, first):
+            tasks.append(line)
+            after.append(before)
         if len(tasks) > MAX_TASKS:
             raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
+        if name := _text(f"{where}: name", checked.get("name", "")):
+            if name in groups:
+                raise InvalidInput(f"{where}: name", f"{shown(name)} is there twice")
+            groups[name] = range(first, len(tasks))
     if not tasks:
         raise InvalidInput("task", "there is none; write at least one [[task]] with an argv")
-    _refuse_same_labels(tasks)
+    labels = [task.label for task in tasks]
+    refuse_same(labels, groups)
+    edges = linked(labels, after, groups)
+    tasks = [replace(x, after=edge) if edge else x for x, edge in zip(tasks, edges, strict=True)]
+    needs, memory_given = _needs("needs", job.get("needs", ""), {})
     return JobFile(
         _text("name", job.get("name", "")),
-        _needs(job.get("needs", "")),
+        needs,
         _typed("priority", job.get("priority", 0), int, "a whole number"),
         _typed("attempts", job.get("attempts", 3), int, "a whole number"),
         _seconds("timeout", job.get("timeout")),
@@ -162,6 +207,7 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
         _typed("speculate", job.get("speculate", False), bool, "true or false"),
         tuple(tasks),
         _placing(job),
+        memory_given,
     )
 
 
@@ -174,25 +220,59 @@ def _placing(job: Mapping[str, Any]) -> Placing:
     )
 
 
-def _tasks(where: str, table: dict[str, Any], folder: Path, count: int) -> list[TaskLine]:
-    """The tasks of one [[task]]; those without a label are numbered on from `count`."""
+def _tasks(
+    where: str, table: dict[str, Any], folder: Path, count: int
+) -> Iterator[tuple[TaskLine, list[str]]]:
+    """The tasks of one [[task]], each with what it says that it comes after. Those without a name,
+    a label and parameters are numbered on from `count`."""
     _refuse_unknown(where, table, _TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
-    if "each" not in table:
-        return [_task(where, table, folder, str(count), lambda text: text)]
-    return [
-        _task(where, table, folder, value.replace("/", "-"), _replacing(value))
-        for value in _each(f"{where}: each", table["each"])
+    name = _text(f"{where}: name", table.get("name", ""))
+    inputs, sent = inputs_of(f"{where}: inputs", table.get("inputs"), folder)
+    try:
+        every = parameters_of(*_matrix(where, table), inputs=inputs)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
+    for place, parameters in enumerate(every):
+        label = label_of(name, telling(parameters)) or str(count + place)
+        file = str(parameters["input"]) if sent else None
+        line = _task(where, table, folder, label, partial(fill, parameters=parameters), file)
+        needs, given = None, False
+        if "needs" in table:
+            needs, given = _needs(f"{where}: needs", table["needs"], parameters)
+        before = _typed(f"{where}: after", table.get("after", []), list, "a list of texts")
+        names = [fill(_text(f"{where}: after", each), parameters) for each in before]
+        kind = fill(_text(f"{where}: kind", table.get("kind", "")), parameters)
+        yield replace(line, needs=needs, memory_given=given, learnt_as=kind), names
+
+
+def _matrix(
+    where: str, table: Mapping[str, Any]
+) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
+    """The parameters and their values, and what is included and excluded besides."""
+    field = f"{where}: matrix"
+    matrix = dict(_typed(field, table.get("matrix", {}), dict, "a table of lists"))
+    rules = [
+        _typed(f"{field}.{key}", matrix.pop(key, []), list, "a list of tables")
+        for key in ("include", "exclude")
     ]
-
-
-def _replacing(value: str) -> Callable[[str], str]:
-    return lambda text: text.replace(_EACH, value)
+    axes = {
+        name: _each(f"{field}.{name}", values) if isinstance(values, dict) else values
+        for name, values in matrix.items()
+    }
+    if "each" in table:
+        axes = {"each": _each(f"{where}: each", table["each"]), **axes}
+    return axes, rules[0], rules[1]
 
 
 def _task(
-    where: str, table: dict[str, Any], folder: Path, label: str, fill: Callable[[str], str]
+    where: str,
+    table: dict[str, Any],
+    folder: Path,
+    label: str,
+    fill: Callable[[str], str],
+    sent: str | None,
 ) -> TaskLine:
     def texts(key: str) -> list[str]:
         field = f"{where}: {key}"
@@ -206,13 +286,16 @@ def _task(
             problem = f"{name} is where what the task prints is kept; give the file another name"
             raise InvalidInput(f"{where}: files_out", problem)
     stdin = table.get("stdin")
+    files_in = texts("files_in")
+    if sent is not None and sent not in files_in:
+        files_in.append(sent)
     kind = _kind(where, table, folder, fill)
     return TaskLine(
         folder_label(f"{where}: label", fill(_text(f"{where}: label", table.get("label", label)))),
         (*kind.program, *texts("argv")),
         {name: fill(_text(f"{where}: env.{name}", value)) for name, value in env.items()},
         None if stdin is None else fill(_text(f"{where}: stdin", stdin)).encode(),
-        named(f"{where}: files_in", [folder / name for name in texts("files_in")]),
+        named(f"{where}: files_in", [folder / name for name in files_in]),
         files_out,
         kind,
     )
@@ -256,19 +339,14 @@ def folder_label(field: str, label: str) -> str:
     return label
 
 
-def _refuse_same_labels(tasks: Iterable[TaskLine]) -> None:
-    labels: set[str] = set()
-    for task in tasks:
-        if task.label in labels:
-            problem = f"two tasks are called {shown(task.label)}; give each its own, with {_EACH}"
-            raise InvalidInput("label", problem)
-        labels.add(task.label)
-
-
-def _needs(value: object) -> Requirements:
+def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requirements, bool]:
+    """And whether they say how much memory."""
     if isinstance(value, dict):
-        return requirements_from_mapping(value)
-    return parse_requirements(_text("needs", value))
+        filled = {k: fill(v, parameters) if isinstance(v, str) else v for k, v in value.items()}
+        return requirements_from_mapping(filled), "memory" in value
+    needs, given = needs_of(_text(field, value), parameters)
+    assert needs is not None, "they are None only where there is no text"
+    return needs, given
 
 
 def _seconds(key: str, value: object) -> float | None:

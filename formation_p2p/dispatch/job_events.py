@@ -8,7 +8,7 @@ from formation_p2p.effects import Contact, Effect
 from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Refusal
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.outcome import UNMEASURED, FailureKind, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class TaskSucceeded:
     worker: PeerId
     result: bytes
     ran_ms: int
+    used: Usage = UNMEASURED
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,15 @@ class TaskRecalled:
 @dataclass(frozen=True, slots=True)
 class TaskGaveUp:
     """The task will bring no result. `attempts` tell why, the last one last: none where its
-    job's deadline passed first. `kind` and `result` are of the last attempt that ran to its end,
-    if any did."""
+    job's deadline passed first, or a task brought no result for which it waited, itself or by way
+    of others: `waited_for` is that one's id then. `kind` and `result` are of the last attempt that
+    ran to its end, if any did."""
 
     task_id: str
     attempts: tuple[Attempt, ...]
     kind: FailureKind | None
     result: bytes
+    waited_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

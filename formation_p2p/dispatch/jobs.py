@@ -24,7 +24,7 @@ from formation_p2p.identity import PeerId
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import NEAREST
 from formation_p2p.refusals import Refusal
-from formation_p2p.workload.outcome import Failed, FailureKind
+from formation_p2p.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
 from formation_p2p.workload.task import Job
 
 # Jobs under way at once: each holds its tasks in memory.
@@ -39,6 +39,7 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, JobRun] = {}
         self._told: list[Effect] = []
+        self._ready: list[TaskRun] = []
 
     def begin(self, job: Job, now: Moment, policy: PlacementPolicy = NEAREST) -> JobRun:
         """Raises InvalidInput where too many jobs are under way, or this one already is."""
@@ -72,13 +73,26 @@ class Jobs:
         told, self._told = self._told, []
         return told
 
+    def take_ready(self) -> list[TaskRun]:
+        """Tasks that are to be placed by terms of their own: those for which they waited have
+        succeeded, or they ask for more memory now."""
+        ready, self._ready = self._ready, []
+        return ready
+
     def tell(self, job: JobRun, event: JobEvent) -> None:
         self._told.append(Tell(job.job.job_id, event, cause=type(event).__name__))
 
     # -- how a task ends ------------------------------------------------------------------------
 
-    def succeeded(self, run: TaskRun, worker: PeerId, result: bytes, ran_ms: int) -> None:
-        self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms))
+    def succeeded(
+        self,
+        run: TaskRun,
+        worker: PeerId,
+        result: bytes,
+        ran_ms: int,
+        used: Usage = UNMEASURED,
+    ) -> None:
+        self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms, used))
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
         self._end(run, "nobody", TaskUnplaceable(run.task.task_id, reasons))
@@ -89,9 +103,15 @@ class Jobs:
     # -- how an attempt ends without a result -----------------------------------------------------
 
     def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
-        """It ran, and failed. Returns whether the task is to be placed again."""
+        """It ran, and failed. Returns whether the task is to be placed again as it was. One that
+        had less memory than it takes may ask for more, and that does not count."""
         run.last_failure = failed
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
+        if failed.kind is FailureKind.MEMORY and run.can_grow:
+            if self._goes_on(run, attempt, final=False, counts=False):
+                run.grow()
+                self._ready.append(run)
+            return False
         run.attempts += (attempt,)
         final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
         return self._goes_on(run, attempt, final)
@@ -127,6 +147,21 @@ class Jobs:
         else:
             self._give_up(run, FailureKind.DEADLINE, b"")
 
+    # -- those that wait for others ----------------------------------------------------------------
+
+    def stop_blocked(self, job: JobRun) -> None:
+        """The job does not want them any more."""
+        for run in job.blocked.drain():
+            self.stopped(run)
+
+    def fell(self, job: JobRun, task_id: str) -> None:
+        """A task brought no result: nor will those that wait for it, themselves or by way of
+        others."""
+        for run in job.blocked.fell(task_id):
+            run.move("give up")
+            upstream = FailureKind.UPSTREAM
+            self.tell(job, TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id))
+
     # -- the insides ------------------------------------------------------------------------------
 
     def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True) -> bool:
@@ -154,7 +189,17 @@ class Jobs:
         if not run.move(how):
             return
         self.tell(run.job, event)
+        if run.job.blocked:
+            self._follow(run)
         self.close(run.job)
+
+    def _follow(self, run: TaskRun) -> None:
+        if run.state is not TaskState.SUCCEEDED:
+            self.fell(run.job, run.task.task_id)
+            return
+        for each in run.job.blocked.succeeded(run.task.task_id):
+            each.move("ready")
+            self._ready.append(each)
 
     def close(self, job: JobRun) -> None:
         """Tell the end of a job of which every task has ended."""

@@ -60,6 +60,7 @@ from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
 from formation_p2p.refusals import Denied, Faulty, Preempted, Refusal
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.experience import Experience
 from formation_p2p.units import MIB
 from formation_p2p.workload.outcome import Ended, FailureKind, Succeeded
 from formation_p2p.workload.task import Job, Task
@@ -83,10 +84,12 @@ class Scheduler:
         lessee: Lessee,
         authorised: Callable[[Profile, Moment], Denied | None],
         facts: Facts,
+        experienced: Callable[[PeerId, Experience, Moment], None],
     ) -> None:
         self._own = own
         self._facts = facts
-        self._recruiter = Recruiter(finder, lessee, self._candidate)
+        self._experienced = experienced
+        self._recruiter = Recruiter(finder, lessee, self._candidates)
         self._lessee = lessee
         self._authorised = authorised
         self._jobs = Jobs()
@@ -104,15 +107,27 @@ class Scheduler:
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
         run = self._jobs.begin(job, now, policy or parse_policy(job.policy))
-        touched: dict[Requirements, Group] = {}
+        ready: list[TaskRun] = []
         for task in job.tasks:
-            group = touched.get(task.needs)
-            if group is None:
-                group = touched[task.needs] = self._group(_terms_of(run, task))
-            group.wait(TaskRun(task, run, task.key))
-        for group in touched.values():
+            if task.after:
+                blocked = TaskRun(task, run, task.key, TaskState.BLOCKED)
+                run.blocked.add(blocked, dict.fromkeys(task.after))
+            else:
+                ready.append(TaskRun(task, run, task.key))
+        for group in self._queue(ready):
             self._pump(group, now, f"submit of {job.job_id}")
         return self._take()
+
+    def _queue(self, runs: Iterable[TaskRun]) -> list[Group]:
+        """Have tasks wait for workers. Returns their groups."""
+        touched: dict[tuple[JobRun, Requirements], Group] = {}
+        for run in runs:
+            key = (run.job, run.task.needs)
+            group = touched.get(key)
+            if group is None:
+                group = touched[key] = self._group(_terms_of(run.job, run.task))
+            group.wait(run)
+        return list(dict.fromkeys(touched.values()))
 
     def resume(
         self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], life: str, now: Moment
@@ -124,7 +139,10 @@ class Scheduler:
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
             job = self._jobs.begin(saved.job, now, parse_policy(saved.job.policy))
-            runs |= {run.task.task_id: run for run in revive(saved, job, life)}
+            left, fallen = revive(saved, job, life)
+            runs |= {run.task.task_id: run for run in left}
+            for task_id in fallen:
+                self._jobs.fell(job, task_id)
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)
@@ -172,6 +190,7 @@ class Scheduler:
         return self._take()
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
+        self._jobs.stop_blocked(job)
         for group in list(self._groups.values()):
             for waiting in group.drain(job):
                 self._jobs.stopped(waiting)
@@ -181,6 +200,9 @@ class Scheduler:
 
     def leave(self) -> list[Effect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
+        for job in list(self._jobs):
+            job.cancelled = True
+            self._jobs.stop_blocked(job)
         for group in self._groups.values():
             running = [run for slot in group.slots.values() for run in slot.attempts.values()]
             for run in (*group.drain(), *running):
@@ -219,7 +241,7 @@ class Scheduler:
         """Who of these workers is to run a task, and why not the others."""
         return decide(
             terms.asked(name, key),
-            [self._candidate(profile, terms, now) for profile in profiles],
+            self._candidates(profiles, terms, now),
             terms.policy,
             authorised=lambda profile: self._authorised(profile, now),
             now_unix_s=now.unix_s,
@@ -316,6 +338,7 @@ class Scheduler:
         # the loss where it had to make room, or where this scheduler was away meanwhile.
         blamed = None if isinstance(refusal, Preempted) or slot.adopted else next(iter(runs), None)
         if blamed is not None:
+            self._experienced(slot.worker, Experience.LOST, now)
             under_way = (run for _, run in runs if run.state is TaskState.DISPATCHED)
             for job in dict.fromkeys(run.job for run in under_way):
                 self._jobs.tell(job, WorkerLost(slot.worker, why))
@@ -360,7 +383,12 @@ class Scheduler:
         group.took(slot.mean_s(message.ended, now))
         for ended in message.ended:
             self._attempt_ended(group, slot, ended, now)
-        self._pump(group, now, cause)
+        touched = self._queue(self._jobs.take_ready())
+        if touched:
+            # Told before a lease is let go to make room for what comes next.
+            self._effects += self._jobs.take()
+        for each in dict.fromkeys([group, *touched]):
+            self._pump(each, now, cause)
         ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
         self._acks.append(Send(sender, ack, cause=cause))
         return self._take()
@@ -373,7 +401,9 @@ class Scheduler:
             return  # told before, or another attempt of the task was faster
         if isinstance(outcome, Succeeded):
             group.succeeded(slot.worker)
-            self._jobs.succeeded(run, slot.worker, outcome.result, ended.ran_us // 1000)
+            self._experienced(slot.worker, Experience.SUCCESS, now)
+            ran_ms = ended.ran_us // 1000
+            self._jobs.succeeded(run, slot.worker, outcome.result, ran_ms, ended.used)
             if run.copies:
                 self._cancel_copies(group, run, f"{attempt_id} was faster")
             return
@@ -382,6 +412,7 @@ class Scheduler:
         else:
             if outcome.kind is FailureKind.DRIVER:
                 group.back_off(slot.worker, Faulty(outcome.message), now)
+                self._experienced(slot.worker, Experience.ERROR, now)
             again = self._jobs.failed(run, attempt_id, slot.worker, outcome)
         if again:
             group.wait(run, first=True)
@@ -536,15 +567,21 @@ class Scheduler:
             group = self._groups[terms] = Group(terms)
         return group
 
-    def _candidate(self, profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
+    def _candidates(
+        self, profiles: Iterable[Profile], terms: AskedTerms, now: Moment
+    ) -> list[Candidate]:
         """With what of ours is under way there."""
-        there = [slot for slot in self.slots() if slot.worker == profile.peer_id]
-        runs = [run for slot in there for run in slot.attempts.values()]
-        return replace(
-            self._facts(profile, terms, now),
-            queue=len(runs),
-            tasks=frozenset(name for run in runs for name in run.task.names),
-        )
+        under_way: dict[PeerId, list[TaskRun]] = {}
+        for slot in self.slots():
+            under_way.setdefault(slot.worker, []).extend(slot.attempts.values())
+        return [
+            replace(
+                self._facts(profile, terms, now),
+                queue=len(runs := under_way.get(profile.peer_id, [])),
+                tasks=frozenset(name for run in runs for name in run.task.names),
+            )
+            for profile in profiles
+        ]
 
     def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from formation_p2p.dispatch.blocked import Blocked
 from formation_p2p.dispatch.job_events import Attempt
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
@@ -16,6 +17,7 @@ from formation_p2p.workload.task import Job, Task
 
 
 class TaskState(StrEnum):
+    BLOCKED = "blocked"
     WAITING = "waiting"
     DISPATCHED = "dispatched"
     SUCCEEDED = "succeeded"
@@ -25,6 +27,11 @@ class TaskState(StrEnum):
 
 
 TRANSITIONS: Final = {
+    TaskState.BLOCKED: {
+        "ready": TaskState.WAITING,
+        "give up": TaskState.FAILED,
+        "cancel": TaskState.CANCELLED,
+    },
     TaskState.WAITING: {
         "dispatch": TaskState.DISPATCHED,
         "nobody": TaskState.UNPLACEABLE,
@@ -69,6 +76,16 @@ class TaskRun:
         return True
 
     @property
+    def can_grow(self) -> bool:
+        """Whether how much memory it needs was learnt, and not said, and may be more."""
+        return self.task.more_memory_bytes > self.task.needs.memory_bytes
+
+    def grow(self) -> None:
+        """Ask for more memory, once. It is one of another group then."""
+        needs = replace(self.task.needs, memory_bytes=self.task.more_memory_bytes)
+        self.task = replace(self.task, needs=needs, more_memory_bytes=0)
+
+    @property
     def failures(self) -> int:
         return sum(not attempt.lost for attempt in self.attempts)
 
@@ -97,6 +114,7 @@ class JobRun:
     due_s: float = float("inf")
     cancelled: bool = False
     overdue: bool = False
+    blocked: Blocked = field(default_factory=Blocked)
     ended: dict[TaskState, int] = field(
         default_factory=lambda: {
             TaskState.SUCCEEDED: 0,

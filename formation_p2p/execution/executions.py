@@ -23,7 +23,8 @@ from formation_p2p.execution.effects import (
     Work,
 )
 from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.lessor import WINDOW, Lease
+from formation_p2p.negotiation.lease import Lease
+from formation_p2p.negotiation.lessor import WINDOW
 from formation_p2p.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,

@@ -28,17 +28,16 @@ from formation_p2p.host.state_file import (
     state_errors,
     transaction,
 )
+from formation_p2p.host.state_jobs import insert_job, read_job
 from formation_p2p.host.state_rows import (
     HOLD,
     LET_GO,
     TOLD,
     JobSummary,
     hold_row,
-    insert_job,
     let_go_row,
     read_begun,
     read_history,
-    read_job,
     read_leases,
     read_summaries,
 )

@@ -1,4 +1,4 @@
-"""How jobs, what is told of them, and leases lie in the tables of a state (state_file.py)."""
+"""How what is told of jobs, and leases, lie in the tables of a state (state_file.py)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,11 @@ from formation_p2p.dispatch.job_events import (
 from formation_p2p.dispatch.saved import SavedLease, SavedTask
 from formation_p2p.dispatch.task_run import TaskState
 from formation_p2p.effects import Contact
-from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
-from formation_p2p.records.codec import decode, encode, take_int, take_list
+from formation_p2p.records.codec import decode, encode, take_list
 from formation_p2p.records.resources import decode_requirements, encode_requirements
 from formation_p2p.refusals import Refusal
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.scope import Scope
-from formation_p2p.workload.task import MAX_TASKS, Job, Task
 
 # What is told of a task without a result: its attempts, of 16 KiB each at the most, or the
 # refusals of all workers that were considered, of 1 KiB (dispatch/group.py bounds them).
@@ -58,131 +53,11 @@ class JobSummary:
     ended_unix_s: float | None
 
 
-# -- a job -----------------------------------------------------------------------------------------
-
-
-# In `attempts.lost`, beside 0 and 1: lost, and the task had no part in that.
-_UNCOUNTED: Final = 2
-
-
-def insert_job(
-    db: sqlite3.Connection, job: Job, encoded: Mapping[Requirements, bytes], unix_s: float
-) -> int:
-    """With its needs in CBOR. Returns its number."""
-    parts: dict[bytes, int] = {}
-
-    def part(content: bytes) -> int:
-        return parts.setdefault(content, len(parts))
-
-    needs = {each: part(content) for each, content in encoded.items()}
-    number = db.execute(
-        "INSERT INTO jobs"
-        " (job_id, name, priority, speculate, deadline_s, max_price_micro, submitted_unix_s,"
-        " placement) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            job.job_id,
-            job.name,
-            job.priority,
-            job.speculate,
-            job.deadline_s,
-            job.max_price_micro,
-            unix_s,
-            encode([job.policy, int(job.scope), job.hints.pack()]),
-        ),
-    ).lastrowid
-    assert number is not None
-    places = {task.task_id: place for place, task in enumerate(job.tasks)}
-    db.executemany(
-        "INSERT INTO tasks (job, task_id, label, needs, shared, payload, timeout_s, max_attempts,"
-        " waits_for, kind, more_memory_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            (
-                number,
-                task.task_id,
-                task.label,
-                needs[task.needs],
-                part(task.shared),
-                task.payload,
-                task.timeout_s,
-                task.max_attempts,
-                encode([places[name] for name in task.after]) if task.after else None,
-                task.kind,
-                task.more_memory_bytes,
-            )
-            for task in job.tasks
-        ),
-    )
-    db.executemany(
-        "INSERT INTO parts (job, number, content) VALUES (?, ?, ?)",
-        ((number, place, content) for content, place in parts.items()),
-    )
-    return number
-
-
-def read_job(db: sqlite3.Connection, number: int, unix_s: float) -> Job:
-    """Its deadline counts from `unix_s` on."""
-    job_id, name, priority, speculate, deadline_s, price_micro, submitted_unix_s, placement = (
-        db.execute(
-            "SELECT job_id, name, priority, speculate, deadline_s, max_price_micro,"
-            " submitted_unix_s, placement FROM jobs WHERE number = ?",
-            (number,),
-        ).fetchone()
-    )
-    parts = dict(db.execute("SELECT number, content FROM parts WHERE job = ?", (number,)))
-    needs: dict[int, Requirements] = {}
-    rows = db.execute(
-        "SELECT task_id, label, needs, shared, payload, timeout_s, max_attempts,"
-        " waits_for, kind, more_memory_bytes FROM tasks WHERE job = ? ORDER BY number",
-        (number,),
-    ).fetchall()
-    tasks = []
-    for task_id, label, place, shared, payload, timeout_s, attempts, waits_for, kind, more in rows:
-        if place not in needs:
-            needs[place] = decode_requirements(parts[place])
-        before = () if waits_for is None else tuple(rows[each][0] for each in _places(waits_for))
-        tasks.append(
-            Task(
-                task_id,
-                needs[place],
-                payload,
-                label,
-                timeout_s,
-                attempts,
-                parts[shared],
-                before,
-                kind,
-                more,
-            )
-        )
-    if deadline_s is not None:
-        # A moment, where it has passed: the job is then given up as it would have been.
-        deadline_s = max(0.001, deadline_s - max(0.0, unix_s - submitted_unix_s))
-    return Job(
-        job_id,
-        tuple(tasks),
-        name,
-        priority,
-        deadline_s,
-        bool(speculate),
-        price_micro,
-        *_read_placement(placement),
-    )
-
-
-def _read_placement(packed: bytes | None) -> tuple[str, Hints, Scope]:
-    """The policy, hints and scope of a job; those of old where an older release stored it."""
-    if packed is None:
-        return "xor", NO_HINTS, Scope.COMMONS
-    match decode(packed, len(packed)):
-        case [str(policy), int(scope), hints]:
-            return policy, Hints.unpack(hints), Scope(scope)
-        case _:
-            raise InvalidInput("placement", "the state holds a job's in a form that is none")
-
-
-def _places(packed: bytes) -> list[int]:
-    places = take_list(decode(packed, len(packed)), "waits_for", MAX_TASKS)
-    return [take_int(place, "waits_for", 0, MAX_TASKS) for place in places]
+# In `attempts.lost`, beside 0 and 1: lost, and the task had no part in that; and failed, but with
+# less memory than it is tried again with.
+_LOST_UNCOUNTED: Final = 2
+_FAILED_UNCOUNTED: Final = 3
+_UNCOUNTED: Final = (_LOST_UNCOUNTED, _FAILED_UNCOUNTED)
 
 
 def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
@@ -195,7 +70,7 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
         (number,),
     ):
         tried[task_id] = tried.get(task_id, 0) + 1
-        if why is not None and lost != _UNCOUNTED:
+        if why is not None and lost not in _UNCOUNTED:
             attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
             brought_nothing.setdefault(task_id, []).append(attempt)
     ended = dict(
@@ -277,8 +152,9 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
             ).fetchall():
                 yield TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
                 if why is not None:
-                    attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
-                    yield TaskRetried(task_id, attempt, lost != _UNCOUNTED)
+                    is_lost = lost in (1, _LOST_UNCOUNTED)
+                    attempt = Attempt(attempt_id, PeerId(worker), why, is_lost)
+                    yield TaskRetried(task_id, attempt, lost not in _UNCOUNTED)
                 elif open_on is None:
                     yield TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
@@ -349,7 +225,8 @@ def _placed(job: int, e: TaskPlaced) -> Row:
 
 
 def _retried(job: int, e: TaskRetried) -> Row:
-    lost = int(e.attempt.lost) if e.counts else _UNCOUNTED
+    uncounted = _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
+    lost = int(e.attempt.lost) if e.counts else uncounted
     return job, e.task_id, e.attempt.attempt_id, _plain(e.attempt.why), lost
 
 

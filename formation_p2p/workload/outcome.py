@@ -1,9 +1,10 @@
-"""How one attempt at a task ended on the machine that ran it."""
+"""How one attempt at a task ended on the machine that ran it, and what it has used of that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class FailureKind(StrEnum):
@@ -18,6 +19,7 @@ class FailureKind(StrEnum):
     STORAGE = "storage"  # it was stopped at its storage limit
     OUTPUT = "output"  # the result is larger than a result may be
     DEADLINE = "deadline"  # its job's deadline passed
+    UPSTREAM = "upstream"  # a task that it waited for brought no result
     DRIVER = "driver"  # the machine could not run it: no such program, no disk, …
 
 
@@ -40,6 +42,24 @@ class Failed:
 Outcome = Succeeded | Failed
 
 
+# A million cores for as long as a task may take.
+MAX_CPU_MS: Final = 10**6 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt has used; None where its worker does not know. Advice: nobody can check it.
+
+    `memory_bytes` is the most that was in use at once, as far as that was seen.
+    """
+
+    memory_bytes: int | None = None
+    cpu_ms: int | None = None
+
+
+UNMEASURED: Final = Usage()
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """One attempt is over. `ran_us` is how long its driver had it, in microseconds."""
@@ -47,3 +67,4 @@ class Ended:
     attempt_id: str
     outcome: Outcome
     ran_us: int
+    used: Usage = UNMEASURED

@@ -16,13 +16,15 @@ from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
 @dataclass(frozen=True, slots=True)
 class PythonCall:
     """`function` is pickled once, with cloudpickle, and shared by any number of calls: it travels
-    to a worker once, and is read there once. `arguments` is the pickle of `(args, kwargs)`.
+    to a worker once, and is read there once. `arguments` is the pickle of `(args, kwargs)`. `kind`
+    is the function's qualified name, under which it is learnt how much memory it takes.
     """
 
     driver: ClassVar[str] = "python"
 
     function: bytes
     arguments: bytes
+    kind: str = ""
 
     @property
     def shared(self) -> bytes:

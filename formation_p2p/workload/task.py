@@ -7,9 +7,10 @@ from typing import Final
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.keyspace import Key, key_of
-from formation_p2p.resources.bounds import check_amount
+from formation_p2p.resources.bounds import MAX_MEMORY_BYTES, check_amount, shown
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
+from formation_p2p.workload.graph import refuse_cycles, refuse_many
 from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.scope import Scope
 
@@ -28,6 +29,9 @@ MAX_PRICE_MICRO: Final = 2**63 - 1
 # Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
 # (negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
 MAX_TASK_ID_CHARS: Final = 100
+# Of the name under which its sizes are learnt: as long as the longest name of a program's file,
+# with its driver in front.
+MAX_KIND_CHARS: Final = 300
 # What a task has of a machine at the least, whatever it asks for: an interpreter that imports
 # little needs 20 MiB.
 MIN_MEMORY_BYTES: Final = 64 * MIB
@@ -39,6 +43,9 @@ class Task:
 
     `shared` is what it has in common with others, and travels to a worker once for all of them.
     `max_attempts` counts the attempts that ended in failure, not those whose worker died.
+    It waits until the tasks of its job that `after` names have succeeded. What it uses is learnt
+    under `kind`; where its memory was learnt, `more_memory_bytes` is what it is tried again with
+    once it has been stopped at its memory limit.
     """
 
     task_id: str
@@ -48,6 +55,9 @@ class Task:
     timeout_s: float | None = None
     max_attempts: int = 3
     shared: bytes = b""
+    after: tuple[str, ...] = ()
+    kind: str = ""
+    more_memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():
@@ -64,6 +74,10 @@ class Task:
             raise InvalidInput("attempts", f"{self.max_attempts} is not in 1 to {MAX_ATTEMPTS}")
         if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise InvalidInput("timeout", f"{self.timeout_s} s is not in 0 to {MAX_TIMEOUT_S} s")
+        if len(self.kind) > MAX_KIND_CHARS or not self.kind.isprintable():
+            problem = f"it is not up to {MAX_KIND_CHARS} characters that print; shorten it"
+            raise InvalidInput("kind", problem)
+        check_amount("memory", self.more_memory_bytes, 0, MAX_MEMORY_BYTES)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,12 +116,24 @@ class Job:
             raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {len(self.tasks)}")
         if len({task.task_id for task in self.tasks}) < len(self.tasks):
             raise InvalidInput("tasks", "two of them have the same id")
+        if any(task.after for task in self.tasks):
+            _check_order(self.tasks)
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidInput("priority", f"{self.priority} is not in 0 to {MAX_PRIORITY}")
         if self.deadline_s is not None and not 0 < self.deadline_s <= MAX_DEADLINE_S:
             raise InvalidInput("deadline", f"{self.deadline_s} s is not in 0 to {MAX_DEADLINE_S} s")
         if self.max_price_micro is not None:
             check_amount("price", self.max_price_micro, 0, MAX_PRICE_MICRO)
+
+
+def _check_order(tasks: tuple[Task, ...]) -> None:
+    """That each waits for others of its job alone, and none for itself in the end."""
+    index = {task.task_id: number for number, task in enumerate(tasks)}
+    refuse_many(sum(len(task.after) for task in tasks))
+    unknown = next((name for task in tasks for name in task.after if name not in index), None)
+    if unknown is not None:
+        raise InvalidInput("after", f"{shown(unknown)} is no task of this job")
+    refuse_cycles(list(index), [tuple(index[name] for name in task.after) for task in tasks])
 
 
 def task_id(job_id: str, index: int) -> str:

@@ -18,7 +18,7 @@ from formation_p2p.dispatch.job_events import (
     TaskGaveUp,
     TaskSucceeded,
 )
-from formation_p2p.negotiation.lessor import LeaseState
+from formation_p2p.negotiation.lease import LeaseState
 from formation_p2p.negotiation.session import Disconnected
 from formation_p2p.peer.events import Event
 from formation_p2p.sim.executor import Running

@@ -12,8 +12,8 @@ from formation_p2p.dispatch.slot import BATCH_BYTES, Slot
 from formation_p2p.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.execution.effects import Execute, ExecutionsEnded
 from formation_p2p.execution.executions import Executions
+from formation_p2p.negotiation.lease import Lease, LeaseState
 from formation_p2p.negotiation.lessee import HeldLease, HeldState
-from formation_p2p.negotiation.lessor import Lease, LeaseState
 from formation_p2p.negotiation.messages import Dispatch, PlacementRequest, ResultAck, pack, parse
 from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.session import Send

@@ -25,7 +25,7 @@ from typing import Literal, Protocol, runtime_checkable
 import trio
 
 from formation_p2p.execution.limits import TaskLimits
-from formation_p2p.workload.outcome import Outcome
+from formation_p2p.workload.outcome import UNMEASURED, Outcome, Usage
 
 Stream = Literal["stdout", "stderr"]
 
@@ -62,11 +62,19 @@ class Execution:
         return TaskLimits(self.cpu_milli, self.memory_bytes, self.storage_bytes, self.network)
 
 
-class Report(Protocol):
-    """Where a driver tells of an execution while it runs."""
+class Printed(Protocol):
+    """Where what an execution prints goes."""
 
     def output(self, stream: Stream, data: bytes) -> None:
         """Live, in pieces of at most 64 KiB (output.py). Must not block, nor raise."""
+        ...
+
+
+class Report(Printed, Protocol):
+    """Where a driver tells of an execution while it runs."""
+
+    def used(self, usage: Usage) -> None:
+        """What it has used, once, before `run` returns; where that is not known, never."""
         ...
 
 
@@ -122,7 +130,7 @@ class Turns(Protocol):
 
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None: ...
 
-    def ended(self, execution_id: str, outcome: Outcome) -> None:
+    def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         """One that has begun is over. Told to the owner with the next `flush`."""
         ...
 

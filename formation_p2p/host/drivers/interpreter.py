@@ -22,6 +22,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import resource
 import shutil
 import struct
 import sys
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 READY = b"+"
 HEADER = struct.Struct("!cQI")  # a kind, the number of a function, and the size of what follows
 FUNCTION, CALL, GO_ON = b"F", b"C", b"G"
-REPLY = struct.Struct("!cQ?II")  # a kind, which call, whether it waits, the sizes of what follows
+# A kind, which call, whether it waits, what it used: the most bytes of memory that this process
+# has had so far, and microseconds of processor time; the sizes of what follows.
+REPLY = struct.Struct("!cQ?QQII")
 WHICH = struct.Struct("!Q")  # a call that is not to be run
 RETURNED, RAISED, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"M", b"L"
 
@@ -74,6 +77,7 @@ def main() -> None:
     waiting: deque[tuple[int, int, bytes]] = deque()
     unwanted: set[int] = set()
     waits = False
+    told_cpu_us = usage()[1]
     write(calls, READY)
     while True:
         while waits or not waiting:
@@ -100,7 +104,10 @@ def main() -> None:
         began_s = time.monotonic()
         kind, message, value = answer(functions, number, arguments, max_result_bytes)
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
-        reply = REPLY.pack(kind, which, waits, len(message), len(value))
+        memory_bytes, cpu_us = usage()
+        used = memory_bytes, cpu_us - told_cpu_us
+        told_cpu_us = cpu_us
+        reply = REPLY.pack(kind, which, waits, *used, len(message), len(value))
         write(calls, reply + message + value)
         folder.leave()
 
@@ -128,6 +135,14 @@ def answer(
         problem = f"the result's pickle has {len(value)} bytes, of at most {max_result_bytes}"
         return TOO_LARGE, problem.encode(), b""
     return RETURNED, b"", value
+
+
+def usage() -> tuple[int, int]:
+    """The most bytes of memory that this process has had, with the largest of those that it has
+    waited for; and microseconds of processor time of them all."""
+    own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu_s = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+    return 1024 * (own.ru_maxrss + others.ru_maxrss), round(cpu_s * 1e6)
 
 
 class Folder:

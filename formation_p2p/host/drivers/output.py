@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formation_p2p.host.drivers.driver import Report, Stream
+from formation_p2p.host.drivers.driver import Printed, Stream
 from formation_p2p.units import KIB, MIB, format_bytes
 from formation_p2p.workload.process import MAX_TAIL_BYTES
 
@@ -18,7 +18,7 @@ MAX_OUTPUT_BYTES: Final = 16 * MIB
 class Output:
     """One execution's output. `full` once the bound is passed, which the stream is told once."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Printed) -> None:
         self._report = report
         self._left_bytes = MAX_OUTPUT_BYTES
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}

@@ -66,6 +66,7 @@ class ProcessDriver:
             ending, timed_out = await task.run_to_end(output, execution.timeout_s)
         finally:
             await task.close()
+        report.used(ending.used)
         if timed_out:
             message = f"ran past its {execution.timeout_s:g} s"
             return Failed(FailureKind.TIMEOUT, message, printed(ending, output))

@@ -40,8 +40,16 @@ from formation_p2p.host.drivers.supervised import (
     interpreter_environment,
 )
 from formation_p2p.negotiation.parts import Parts
+from formation_p2p.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import (
+    MAX_CPU_MS,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Usage,
+)
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 
 _INTERPRETER: Final = Path(interpreter.__file__)
@@ -165,17 +173,18 @@ class _Interpreter:
         body = b"".join(map(interpreter.WHICH.pack, unwanted))
         return interpreter.HEADER.pack(interpreter.GO_ON, 0, len(body)) + body
 
-    def replies(self) -> list[tuple[int, Outcome, bool]]:
+    def replies(self) -> list[tuple[int, Outcome, Usage, bool]]:
         """The replies received since, in order: to which call, and whether it waits to go on.
+        The memory of a call is the most that its interpreter had until its end.
 
         What it runs can find this socket too, so its word is checked like a stranger's: it is
         `broken` from the first that is no reply.
         """
-        replies: list[tuple[int, Outcome, bool]] = []
+        replies: list[tuple[int, Outcome, Usage, bool]] = []
         start, data = 0, self._received
         while len(data) - start >= interpreter.REPLY.size and not self.broken:
-            kind, which, waits, message_bytes, value_bytes = interpreter.REPLY.unpack_from(
-                data, start
+            kind, which, waits, memory_bytes, cpu_us, message_bytes, value_bytes = (
+                interpreter.REPLY.unpack_from(data, start)
             )
             known = kind == interpreter.RETURNED or kind in _FAILURES
             if (
@@ -194,7 +203,8 @@ class _Interpreter:
             outcome: Outcome = Succeeded(value)
             if kind != interpreter.RETURNED:
                 outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
-            replies.append((which, outcome, waits))
+            used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
+            replies.append((which, outcome, used, waits))
         del data[:start]
         return replies
 
@@ -412,7 +422,7 @@ class _Session:
                 await self._warm.wait()
             self._turns.watch(None)
 
-    async def _reply(self, which: int, outcome: Outcome, waits: bool) -> None:
+    async def _reply(self, which: int, outcome: Outcome, used: Usage, waits: bool) -> None:
         if which in self._unwanted:
             self._unwanted.discard(which)
             return  # it ran all the same, and has been told of as one that did not
@@ -423,7 +433,7 @@ class _Session:
             self._drained()
         call = self._calls.popleft()
         self._weight -= call.weight
-        self._turns.ended(call.execution.execution_id, outcome)
+        self._turns.ended(call.execution.execution_id, outcome, used)
         self._untold_s = min(self._untold_s, trio.current_time())
         self._untold_bytes += len(outcome.result)
         if self._untold_bytes >= _TELL_BYTES:

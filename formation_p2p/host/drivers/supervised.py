@@ -51,6 +51,8 @@ from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
 from formation_p2p.host.home import default_path
+from formation_p2p.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +134,7 @@ class Ending:
     how: Literal["exit", "signal", "memory", "storage", "start", "lost"]
     number: int = 0
     problem: str = ""
+    used: Usage = UNMEASURED
 
 
 def base_environment(home: Path) -> dict[str, str]:
@@ -252,7 +255,7 @@ class Supervised:
             written = self._control.recv(_MAX_ENDING_BYTES)
         ending = _read_ending(written)
         if ending.how == "signal" and self._group and self._group.ran_out_of_memory():
-            return Ending("memory")
+            return Ending("memory", used=ending.used)
         return ending
 
     async def stop(self) -> Ending:
@@ -375,18 +378,33 @@ def _order(
 
 
 def _read_ending(written: bytes) -> Ending:
-    """The first line: where the task could not start, another one follows.
+    """The first line, and what was used in the second: where the task could not start, others
+    follow.
 
     A task may find a way to write to the supervisor's socket itself, so this is no more believed
     than a stranger's word.
     """
-    how, _, rest = written.partition(b"\n")[0].decode(errors="replace").partition(" ")
+    first, _, second = written.partition(b"\n")
+    how, _, rest = first.decode(errors="replace").partition(" ")
     match how:
         case "start":
             return Ending("start", problem=rest)
         case "exit" | "signal" | "memory" | "storage":
-            # 18 digits: no machine has so many bytes, and int() takes long over thousands.
-            number = int(rest) if rest.isdecimal() and len(rest) <= 18 else -1
-            if 0 <= number <= _MOST[how]:
-                return Ending(how, number)
+            number = _number(rest, _MOST[how])
+            if number is not None:
+                return Ending(how, number, used=_read_used(second))
     return Ending("lost")
+
+
+def _read_used(written: bytes) -> Usage:
+    match written.partition(b"\n")[0].decode(errors="replace").split(" "):
+        case ["used", memory_bytes, cpu_ms]:
+            return Usage(_number(memory_bytes, MAX_MEMORY_BYTES), _number(cpu_ms, MAX_CPU_MS))
+        case _:
+            return UNMEASURED
+
+
+def _number(text: str, most: int) -> int | None:
+    # 18 digits: no machine has so many bytes, and int() takes long over thousands.
+    number = int(text) if text.isdecimal() and len(text) <= 18 else -1
+    return number if 0 <= number <= most else None

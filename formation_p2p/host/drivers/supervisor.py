@@ -10,13 +10,16 @@ Over the control socket it reads one order (a length of 4 bytes and a marshalled
 the same interpreter), and then waits for the task to end, for `STOP` (ask the task to end, then
 kill it), or for the end of the socket or of the node, or a node that is stopped for longer than
 its leases live (kill it now; see `heartbeat.py`). Once everything that the
-task started is dead it writes one line saying how the task ended, and exits:
+task started is dead it writes one line saying how the task ended, another saying how many bytes of
+memory and milliseconds of processor time it has used, and exits:
 
     exit 3
     signal 9
     memory 734003200
     storage 1073745920
     start sotr: No such file or directory
+
+    used 52428800 1250
 """
 
 # pathlib and contextlib would take longer to import than all else here.
@@ -92,11 +95,11 @@ def main() -> None:
     task = os.fork()
     if task == 0:
         become(order, control, supervisor)
-    ending = watch(order, task, control, wake, node, node_fd, heart)
+    ending, seen_bytes = watch(order, task, control, wake, node, node_fd, heart)
     kill_all()
     os.set_blocking(control, False)
     try:
-        os.write(control, ending.encode())
+        os.write(control, f"{ending}\n{usage(seen_bytes)}\n".encode())
     except OSError:
         pass  # the node is gone, or the task has filled the socket: there is nobody to tell
 
@@ -159,6 +162,14 @@ def become(order: Order, control: int, supervisor: int) -> None:
         os._exit(127)
 
 
+def usage(seen_bytes: int) -> str:
+    """What all that the task started has used. `seen_bytes` is the most that was seen in use at
+    once; what came and went in between is known of the largest process, with its files."""
+    dead = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory_bytes = max(seen_bytes, dead.ru_maxrss * 1024)
+    return f"used {memory_bytes} {round((dead.ru_utime + dead.ru_stime) * 1000)}"
+
+
 def write_file(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -169,14 +180,15 @@ def write_file(path: str, text: str) -> None:
 
 def watch(
     order: Order, task: int, control: int, wake: int, node: int, node_fd: int, heart: int
-) -> str:
-    """Until the task has ended or is to be ended; how it ended, in words."""
+) -> tuple[str, int]:
+    """Until the task has ended or is to be ended; how it ended, in words, and the most memory
+    that was seen in use."""
     poll = select.poll()
     for fd in (control, wake, node_fd):
         if fd >= 0:
             poll.register(fd, select.POLLIN)
     memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
-    sample_at, stop_at, stopped = 0.0, None, 0
+    sample_at, stop_at, stopped, most = 0.0, None, 0, 0
     walk = storage_below(order["folder"])
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
@@ -185,14 +197,14 @@ def watch(
         status = reap(task)[1]
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
-            return f"exit {code}" if code >= 0 else f"signal {-code}"
+            return (f"exit {code}" if code >= 0 else f"signal {-code}"), most
         gone = node_fd in ready if node_fd >= 0 else os.getppid() != node
         if gone or (control in ready and not read_stop(control)):
-            return "signal 9"
+            return "signal 9", most
         # Twice: what is read while it is written may be half of each.
         stopped = stopped + 1 if silent_for(heart) > order["silence_s"] else 0
         if stopped == 2:
-            return "signal 9"
+            return "signal 9", most
         now = time.monotonic()
         if control in ready and stop_at is None:
             stop_at = now + GRACE_S
@@ -201,18 +213,19 @@ def watch(
             except ProcessLookupError:
                 pass  # it has no group yet: SIGKILL will have to do
         if stop_at is not None and now >= stop_at:
-            return "signal 9"
-        if memory_bytes and now >= sample_at:
+            return "signal 9", most
+        if now >= sample_at:
             used = memory_in_use(memory_bytes, order["in_memory"])
-            if used > memory_bytes:
-                return f"memory {used}"
+            most = max(most, used)
+            if used > memory_bytes > 0:
+                return f"memory {used}", most
             took_s = time.monotonic() - now
             sample_at = now + SAMPLE_SHARE * took_s
         if storage_bytes:
             walk_until = time.monotonic() + WALK_S
             for used in walk:
                 if used > storage_bytes:
-                    return f"storage {used}"
+                    return f"storage {used}", most
                 if time.monotonic() > walk_until:
                     break
             else:
@@ -285,7 +298,8 @@ def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
     the files in the folders `in_memory`.
 
     Pages that several of them share are counted once for each at first, and only where that is
-    more than `memory_bytes` in proportion, as that takes the kernel long.
+    more than `memory_bytes` in proportion, as that takes the kernel long. With 0 of these nobody
+    asks.
     """
     family: dict[int, list[int]] = {}
     for pid, parent in processes():
@@ -298,8 +312,9 @@ def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
         for folder in map(os.statvfs, in_memory)
     )
     rough = {pid: kib_in(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") for pid in found}
-    if sum(rough.values()) * 1024 + files <= memory_bytes:
-        return 0
+    most = sum(rough.values()) * 1024 + files
+    if most <= memory_bytes or memory_bytes == 0:
+        return most
     held = shared = 0
     for pid, kib in rough.items():
         anonymous = kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:")

@@ -1,0 +1,85 @@
+"""Looks on at what tasks use, and writes it down when their job is over."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from formation_p2p.dispatch.job_events import JobEnded, TaskSucceeded, Tell
+from formation_p2p.effects import Effect, Moment
+from formation_p2p.errors import StateError
+from formation_p2p.host.sizes_file import Sample, SizesFile
+from formation_p2p.peer.events import Event, Resume, Submit
+from formation_p2p.workload.sizes import MAX_SAMPLES
+from formation_p2p.workload.task import Job
+
+log = logging.getLogger(__name__)
+
+# Of one job; a sweep over thousands of programs is rare.
+_MAX_KEPT: Final = 10 * MAX_SAMPLES
+
+
+class Learner:
+    """`observe` on the node's thread; `close` waits for what is being written."""
+
+    def __init__(self, file: SizesFile) -> None:
+        self._file = file
+        self._writer = ThreadPoolExecutor(1, "formation-sizes")
+        # By job and task: the kind, and the most memory that it may have. A worker that tells of
+        # more is wrong, or lies.
+        self._kinds: dict[str, dict[str, tuple[str, int]]] = {}
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+        if type(event) is Submit:
+            self._know(event.job)
+        elif type(event) is Resume:
+            for saved in event.jobs:
+                self._know(saved.job)
+        if self._kinds:
+            for effect in effects:
+                if type(effect) is Tell and effect.job_id in self._kinds:
+                    self._told(effect)
+
+    def close(self) -> None:
+        for job_id in list(self._kinds):
+            self._write(job_id)
+        self._writer.shutdown()
+
+    def _know(self, job: Job) -> None:
+        kinds = {
+            task.task_id: (task.kind, max(task.needs.memory_bytes, task.more_memory_bytes))
+            for task in job.tasks
+            if task.kind
+        }
+        if kinds:
+            self._kinds[job.job_id] = kinds
+            self._samples[job.job_id] = deque(maxlen=_MAX_KEPT)
+
+    def _told(self, tell: Tell) -> None:
+        match tell.event:
+            case TaskSucceeded(task_id, ran_ms=ran_ms, used=used):
+                known = self._kinds[tell.job_id].get(task_id)
+                if known is not None and used.memory_bytes is not None:
+                    kind, most_bytes = known
+                    memory_bytes = min(used.memory_bytes, most_bytes)
+                    sample = Sample(kind, ran_ms, memory_bytes, used.cpu_ms)
+                    self._samples[tell.job_id].append(sample)
+            case JobEnded():
+                self._write(tell.job_id)
+            case _:
+                pass
+
+    def _write(self, job_id: str) -> None:
+        del self._kinds[job_id]
+        if samples := tuple(self._samples.pop(job_id)):
+            self._writer.submit(self._add, samples)
+
+    def _add(self, samples: tuple[Sample, ...]) -> None:
+        try:
+            self._file.add(samples)
+        except StateError as error:
+            log.warning("what tasks used is not learnt from: %s", error)

@@ -1,0 +1,159 @@
+"""What tasks used, on disk."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded, Tell
+from formation_p2p.dispatch.saved import SavedJob
+from formation_p2p.effects import Moment
+from formation_p2p.errors import StateError
+from formation_p2p.host import sizes_file
+from formation_p2p.host.learner import Learner
+from formation_p2p.host.sizes_file import Sample, SizesFile
+from formation_p2p.peer.events import Resume, Submit, Tick
+from formation_p2p.units import GIB, MIB
+from formation_p2p.workload.outcome import UNMEASURED, Usage
+from formation_p2p.workload.task import Job, Task
+from tests.host.state_world import BOB, NEEDS
+
+KIND = "process:train.py"
+
+
+def runs(count: int, memory_bytes: int = 100 * MIB, kind: str = KIND) -> list[Sample]:
+    return [Sample(kind, 2000, memory_bytes, 1000) for _ in range(count)]
+
+
+def test_what_was_added_is_learnt_by_whoever_opens_it_next(tmp_path: Path) -> None:
+    file = SizesFile(tmp_path)
+    assert file.learnt([KIND]) == {}
+    assert file.seen() == ()
+    assert file.forget(KIND) == 0
+    file.add(runs(4))
+    assert file.learnt([KIND]) == {}
+    file.add(runs(1))
+    learnt = SizesFile(tmp_path).learnt([KIND, "process:other"])
+    assert list(learnt) == [KIND]
+    assert (learnt[KIND].runs, learnt[KIND].memory_bytes) == (5, 128 * MIB)
+    assert (tmp_path / "sizes.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_newest_of_each_kind_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes_file, "MAX_SAMPLES", 10)
+    file = SizesFile(tmp_path)
+    file.add(runs(10, 500 * MIB))
+    file.add(runs(5, kind="process:other"))
+    file.add(runs(10))
+    (newest, other) = file.seen()
+    assert (newest.kind, newest.runs, newest.most_bytes) == (KIND, 10, 100 * MIB)
+    assert (newest.cpu_milli, newest.ran_ms) == (500, 2000)
+    assert newest.learnt is not None
+    assert (other.kind, other.runs) == ("process:other", 5)
+
+
+def test_kinds_of_which_nothing_ran_for_longest_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes_file, "MAX_KINDS", 2)
+    file = SizesFile(tmp_path)
+    for kind in ("a", "b", "a", "c"):
+        file.add(runs(1, kind=kind))
+    assert [each.kind for each in file.seen()] == ["c", "a"]
+
+
+def test_a_kind_can_be_forgotten(tmp_path: Path) -> None:
+    file = SizesFile(tmp_path)
+    file.add(runs(5))
+    assert file.forget(KIND) == 5
+    assert file.forget(KIND) == 0
+    assert file.learnt([KIND]) == {}
+
+
+def test_cores_are_unknown_where_no_worker_told(tmp_path: Path) -> None:
+    file = SizesFile(tmp_path)
+    file.add([Sample(KIND, 0, MIB, 5), Sample("b", 10, MIB, None)])
+    assert [each.cpu_milli for each in file.seen()] == [None, None]
+
+
+def test_a_file_that_cannot_be_used_teaches_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = SizesFile(tmp_path)
+    (tmp_path / "sizes.db").write_bytes(b"something else" * 1000)
+    (tmp_path / "sizes.db").chmod(0o600)
+    with caplog.at_level(logging.WARNING):
+        assert file.learnt([KIND]) == {}
+    assert "sizes are not learnt" in caplog.text
+    with pytest.raises(StateError):
+        file.add(runs(1))
+    (tmp_path / "sizes.db").unlink()
+    with sqlite3.connect(tmp_path / "sizes.db") as db:
+        db.execute("CREATE TABLE mine (x)")
+    (tmp_path / "sizes.db").chmod(0o600)
+    with pytest.raises(StateError, match="is no file of sizes"):
+        file.add(runs(1))
+    (tmp_path / "sizes.db").chmod(0o644)
+    with pytest.raises(StateError, match="chmod 600"):
+        file.seen()
+
+
+# -- looking on -------------------------------------------------------------------------------
+
+NOW = Moment(0, 0)
+
+
+def a_job(count: int) -> Job:
+    tasks = (Task(f"j/{n}", NEEDS, b"", kind=KIND if n else "") for n in range(count))
+    return Job("j", tuple(tasks))
+
+
+def succeeded(number: int, used: Usage) -> Tell:
+    return Tell("j", TaskSucceeded(f"j/{number}", BOB, b"", 2000, used), cause="test")
+
+
+def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: Path) -> None:
+    file = SizesFile(tmp_path)
+    for first in (Submit(a_job(8)), Resume((SavedJob(a_job(8), ()),), ())):
+        learner = Learner(file)
+        learner.observe(first, [], NOW)
+        told = [succeeded(n, Usage(100 * MIB, 10)) for n in range(6)]
+        placed = Tell("j", TaskPlaced("j/7", "j/7#1", BOB, "x", True), cause="test")
+        learner.observe(Tick(), [placed, *told, succeeded(6, UNMEASURED)], NOW)
+        learner.observe(Tick(), [Tell("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
+        learner.close()
+    (seen,) = file.seen()
+    assert (seen.kind, seen.runs) == (KIND, 10)
+
+
+def test_no_task_used_more_than_it_may_have_whatever_its_worker_says(tmp_path: Path) -> None:
+    learner = Learner(SizesFile(tmp_path))
+    task = Task("j/0", NEEDS, b"", kind=KIND)
+    learner.observe(
+        Submit(Job("j", (task, replace(task, task_id="j/1", more_memory_bytes=GIB)))), [], NOW
+    )
+    learner.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
+    learner.close()
+    (seen,) = SizesFile(tmp_path).seen()
+    assert (seen.runs, seen.most_bytes) == (2, GIB)
+
+
+def test_what_is_known_when_the_node_is_left_is_written_then(tmp_path: Path) -> None:
+    learner = Learner(SizesFile(tmp_path))
+    learner.observe(Submit(a_job(2)), [], NOW)
+    learner.observe(Submit(Job("other", (Task("other/0", NEEDS, b""),))), [], NOW)
+    learner.observe(Tick(), [succeeded(1, Usage(MIB))], NOW)
+    learner.close()
+    assert [each.runs for each in SizesFile(tmp_path).seen()] == [1]
+
+
+def test_a_disk_that_is_full_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learner = Learner(SizesFile(tmp_path / "gone"))
+    learner.observe(Submit(a_job(2)), [succeeded(1, Usage(MIB))], NOW)
+    with caplog.at_level(logging.WARNING):
+        learner.close()
+    assert "is not learnt from" in caplog.text

@@ -1,0 +1,39 @@
+"""Python functions as work: what a call is called."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from types import ModuleType
+
+import pytest
+
+from formation_p2p.calls import python_call, python_calls, qualified_name
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_one_call_takes_any_arguments() -> None:
+    call = python_call(double, number=4)
+    assert pickle.loads(call.function)(*(pickle.loads(call.arguments)[0]), number=1) == 2
+    assert pickle.loads(call.arguments) == ((), {"number": 4})
+    assert call.kind == f"{__name__}.double"
+    assert {each.kind for each in python_calls(double, [1, 2])} == {call.kind}
+
+
+def test_what_has_no_name_of_its_own_is_of_no_kind() -> None:
+    assert qualified_name(lambda: None) == ""
+    assert qualified_name(functools.partial(double, 1)) == ""
+
+
+def test_a_function_of_a_script_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = "/home/ann/train.py"
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.setattr(double, "__module__", "__main__")
+    assert qualified_name(double) == "train.double"
+    monkeypatch.delattr(script, "__file__")
+    assert qualified_name(double) == ""

@@ -1,0 +1,363 @@
+"""bob's tasks that wait for others of his, in small worlds and on their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.dispatch.blocked import Blocked
+from formation_p2p.dispatch.job_events import (
+    JobEnded,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.dispatch.jobs import Jobs
+from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
+from formation_p2p.units import MIB
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.task import Job, Task
+from tests.unit.stories import BOB, NEEDS, at, ends, is_idle, job, only, town, workers_of
+from tests.unit.test_dispatch_resume import Story
+
+EXIT = Failed(FailureKind.EXIT, "exit code 1")
+
+
+def ordered(after: Mapping[int, Sequence[int]], count: int, **terms: object) -> Job:
+    """A job of so many tasks, of which some wait for others."""
+    plain = job(count, **terms)  # type: ignore[arg-type]  # as `job` takes them
+    tasks = tuple(
+        replace(task, after=tuple(f"job/{each}" for each in after.get(number, ())))
+        for number, task in enumerate(plain.tasks)
+    )
+    return replace(plain, tasks=tasks)
+
+
+def town_where(fails: Sequence[str] = (), **cores: int) -> World:
+    """Tasks take a second; those of these ids fail."""
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        bad = running.attempt_id.partition("#")[0] in fails
+        return 1.0, EXIT if bad else Succeeded(running.payload)
+
+    return town(5, run, **(cores or {"alice": 2, "carol": 2}))
+
+
+def order_of(bob: SimNode) -> list[str]:
+    """The tasks as they were placed and as they succeeded: +1 and -1."""
+    return [
+        ("+" if isinstance(e, TaskPlaced) else "-") + e.task_id.removeprefix("job/")
+        for e in bob.told
+        if isinstance(e, TaskPlaced | TaskSucceeded)
+    ]
+
+
+# -- when all goes well ---------------------------------------------------------------------
+
+
+def test_a_task_is_placed_when_all_that_it_waits_for_have_succeeded() -> None:
+    world = town_where()
+    bob = world.nodes["bob"]
+    bob.submit(ordered({2: [0, 1], 3: [2]}, 4))
+    world.elapse(8)
+    story = order_of(bob)
+    assert story[-4:] == ["+2", "-2", "+3", "-3"]
+    assert set(story[:-4]) == {"+0", "+1", "-0", "-1"}
+    assert bob.told[-1] == JobEnded(4, 0, 0, 0)
+
+
+def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_comes() -> None:
+    world = town_where(alice=1, carol=8)
+    bob = world.nodes["bob"]
+    small, big = job(2).tasks
+    big = replace(big, needs=replace(NEEDS, cpu_milli=8000), after=("job/0",))
+    bob.submit(Job("job", (small, big)))
+    world.elapse(8)
+    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+    assert workers_of(bob)[-1] == "carol"
+
+
+def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewhere() -> None:
+    world = town_where()
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0]}, 2))
+    world.elapse(0.6)
+    (first,) = workers_of(bob)
+    world.kill(world.nodes[first])
+    world.elapse(30)
+    assert order_of(bob) == ["+0", "+0", "-0", "+1", "-1"]
+
+
+# -- when it does not -----------------------------------------------------------------------
+
+
+def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None:
+    world = town_where(["job/0"])
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0], 2: [1, 3], 4: [3]}, 5, attempts=1))
+    world.elapse(8)
+    ended = ends(bob)
+    fell = TaskGaveUp("job/1", (), FailureKind.UPSTREAM, b"", waited_for="job/0")
+    assert ended["job/1"] == fell
+    assert ended["job/2"] == replace(fell, task_id="job/2")
+    assert isinstance(ended["job/4"], TaskSucceeded)
+    assert bob.told[-1] == JobEnded(2, 3, 0, 0)
+    assert {placed.task_id for placed in only(bob.told, TaskPlaced)} == {"job/0", "job/3", "job/4"}
+
+
+def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
+    world = town_where(alice=1)
+    bob = world.nodes["bob"]
+    big, small = job(2).tasks
+    big = replace(big, needs=replace(NEEDS, cpu_milli=64_000))
+    bob.submit(Job("job", (big, replace(small, after=("job/0",)))))
+    world.elapse(10)
+    first, second = ends(bob).values()
+    assert isinstance(first, TaskUnplaceable)
+    assert isinstance(second, TaskGaveUp)
+    assert second.waited_for == "job/0"
+    assert bob.told[-1] == JobEnded(0, 1, 1, 0)
+
+
+def test_cancelling_cancels_also_what_waits() -> None:
+    world = town_where()
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0], 2: [1]}, 3))
+    world.elapse(0.6)
+    bob.cancel("job")
+    world.elapse(3)
+    assert len(only(bob.told, TaskCancelled)) == 3
+    assert bob.told[-1] == JobEnded(0, 0, 0, 3)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
+
+
+def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
+    world = town_where()
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0], 2: [1]}, 3, deadline_s=1.5))
+    world.elapse(5)
+    ended = ends(bob)
+    assert isinstance(ended["job/0"], TaskSucceeded)
+    for late in ("job/1", "job/2"):
+        gave_up = ended[late]
+        assert isinstance(gave_up, TaskGaveUp)
+        assert gave_up.kind is FailureKind.DEADLINE
+    assert bob.told[-1] == JobEnded(1, 2, 0, 0)
+
+
+def test_leaving_cancels_also_what_waits() -> None:
+    world = town_where()
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0], 2: [1]}, 3))
+    world.elapse(0.6)
+    bob.leave()
+    world.elapse(1)
+    assert bob.told[-1] == JobEnded(0, 0, 0, 3)
+
+
+def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
+    for after in ({0: [1], 1: [0]}, {0: [0]}):
+        with pytest.raises(InvalidInput, match="wait for each other in a circle"):
+            ordered(after, 2)
+    with pytest.raises(InvalidInput, match="'job/7' is no task of this job"):
+        ordered({0: [7]}, 2)
+
+
+# -- another life ---------------------------------------------------------------------------
+
+
+def test_another_life_goes_on_in_order() -> None:
+    story = Story(2.0)
+    story.submit(ordered({2: [0, 1], 3: [2]}, 4))
+    story.world.elapse(2.8)  # the first two have succeeded, the third has begun
+    story.die()
+    story.world.elapse(1)
+    story.live_again()
+    story.world.elapse(30)
+    told = [e for e in story.events() if isinstance(e, TaskPlaced | TaskSucceeded)]
+    assert [e.task_id for e in told][-3:] == ["job/2", "job/3", "job/3"]
+    assert story.events()[-1] == JobEnded(4, 0, 0, 0)
+    assert len(story.ran) == len(set(story.ran)) == 4
+
+
+def test_another_life_waits_for_what_had_not_succeeded() -> None:
+    story = Story(2.0)
+    story.submit(ordered({1: [0], 2: [1]}, 3))
+    story.world.elapse(0.6)
+    story.die()
+    story.live_again()
+    story.world.elapse(30)
+    assert story.events()[-1] == JobEnded(3, 0, 0, 0)
+    assert [e.task_id for e in only(story.events(), TaskSucceeded)] == ["job/0", "job/1", "job/2"]
+
+
+def test_another_life_gives_up_what_waits_for_a_failure_that_was_stored_last() -> None:
+    story = Story(2.0)
+    story.submit(ordered({1: [0], 2: [1]}, 3))
+    story.world.elapse(0.1)
+    story.die()
+    failed = TaskGaveUp("job/0", (), FailureKind.EXIT, b"")
+    story.disk.jobs["job"].events.append(failed)
+    story.live_again()
+    story.world.elapse(5)
+    ended = [e for e in story.events() if isinstance(e, TaskGaveUp)]
+    assert [(e.task_id, e.waited_for) for e in ended] == [
+        ("job/0", ""),
+        ("job/1", "job/0"),
+        ("job/2", "job/0"),
+    ]
+    assert story.events()[-1] == JobEnded(0, 3, 0, 0)
+
+
+# -- on their own ---------------------------------------------------------------------------
+
+
+def test_a_task_that_waits_is_neither_placed_nor_taken_back() -> None:
+    run = TaskRun(job().tasks[0], JobRun(job()), job().tasks[0].key, TaskState.BLOCKED)
+    assert not any(run.move(event) for event in ("dispatch", "success", "retry", "nobody"))
+    assert run.move("ready")
+    assert run.state is TaskState.WAITING
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[int, list[int]]:
+    count = draw(st.integers(2, 10))
+    return {number: sorted(draw(st.sets(st.integers(0, number - 1)))) for number in range(1, count)}
+
+
+@given(graphs(), st.sets(st.integers(0, 10)))
+def test_each_is_ready_once_after_all_before_it_or_falls_once(
+    after: dict[int, list[int]], failing: set[int]
+) -> None:
+    jobs = Jobs()
+    given_job = ordered(after, len(after) + 1)
+    run = jobs.begin(given_job, at(0))
+    queue: list[TaskRun] = []
+    for task in given_job.tasks:
+        if task.after:
+            run.blocked.add(
+                TaskRun(task, run, task.key, TaskState.BLOCKED), dict.fromkeys(task.after)
+            )
+        else:
+            queue.append(TaskRun(task, run, task.key))
+    done: set[str] = set()
+    for each in queue:  # which grows on the way
+        assert set(each.task.after) <= done
+        each.move("dispatch")
+        if int(each.task.task_id.removeprefix("job/")) in failing:
+            each.task = replace(each.task, max_attempts=1)
+            assert not jobs.failed(each, "x", BOB.peer_id, EXIT)
+        else:
+            jobs.succeeded(each, BOB.peer_id, b"", 1)
+            done.add(each.task.task_id)
+        queue += jobs.take_ready()
+    assert len(run.blocked) == 0
+    assert run.is_over
+    assert run.ended[TaskState.SUCCEEDED] == len(done)
+
+
+def test_a_hundred_thousand_tasks_that_wait_take_a_moment() -> None:
+    blocked = Blocked()
+    run = JobRun(job())
+    began_s = time.process_time()
+    for number in range(1, 100_000):
+        task = Task(f"job/{number}", NEEDS, b"", after=(f"job/{number - 1}", "job/0"))
+        blocked.add(TaskRun(task, run, task.key, TaskState.BLOCKED), dict.fromkeys(task.after))
+    count = 0
+    for number in range(99_999):
+        count += len(blocked.succeeded(f"job/{number}"))
+    assert count == 99_999
+    assert time.process_time() - began_s < 10
+
+
+# -- memory that was learnt -----------------------------------------------------------------
+
+
+def forgetful(needed_bytes: int) -> World:
+    """Tasks are stopped where their lease has less memory than this."""
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.memory_bytes < needed_bytes:
+            return 0.5, Failed(FailureKind.MEMORY, "stopped at its memory limit")
+        return 0.5, Succeeded(running.payload)
+
+    return town(5, run, alice=2, carol=2)
+
+
+def learnt(memory_bytes: int) -> Job:
+    (task,) = job(attempts=1).tasks
+    needs = replace(NEEDS, memory_bytes=memory_bytes)
+    return Job("job", (replace(task, needs=needs, more_memory_bytes=DEFAULT_MEMORY_BYTES),))
+
+
+def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() -> None:
+    world = forgetful(300 * MIB)
+    bob = world.nodes["bob"]
+    bob.submit(learnt(100 * MIB))
+    world.elapse(5)
+    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    (retried,) = only(bob.told, TaskRetried)
+    assert not retried.counts
+    world.elapse(3)
+    assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
+
+
+def test_but_only_once() -> None:
+    world = forgetful(600 * MIB)
+    bob = world.nodes["bob"]
+    bob.submit(learnt(100 * MIB))
+    world.elapse(5)
+    assert bob.told[-1] == JobEnded(0, 1, 0, 0)
+    (gave_up,) = only(bob.told, TaskGaveUp)
+    assert gave_up.kind is FailureKind.MEMORY
+    assert len(gave_up.attempts) == 1
+
+
+def test_one_of_two_attempts_that_is_stopped_leaves_it_to_the_other() -> None:
+    jobs = Jobs()
+    given_job = learnt(100 * MIB)
+    owner = jobs.begin(given_job, at(0))
+    run = TaskRun(given_job.tasks[0], owner, given_job.tasks[0].key)
+    run.move("dispatch")
+    run.copies = 1  # the other one
+    stopped = Failed(FailureKind.MEMORY, "stopped at its memory limit")
+    assert not jobs.failed(run, "first", BOB.peer_id, stopped)
+    assert jobs.take_ready() == []
+    run.copies = 0
+    assert not jobs.failed(run, "second", BOB.peer_id, stopped)
+    assert jobs.take_ready() == [run]
+    assert run.task.needs.memory_bytes == DEFAULT_MEMORY_BYTES
+    assert run.attempts == ()
+
+
+def test_what_somebody_said_is_not_changed() -> None:
+    world = forgetful(1024 * MIB)
+    bob = world.nodes["bob"]
+    bob.submit(job(attempts=2))
+    world.elapse(8)
+    (gave_up,) = only(bob.told, TaskGaveUp)
+    assert len(gave_up.attempts) == 2
+
+
+def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
+    world = forgetful(300 * MIB)
+    bob = world.nodes["bob"]
+    bob.submit(learnt(100 * MIB))
+    world.elapse(0.3)
+    jobs = next(iter(bob.peer._scheduler.jobs()))  # type: ignore[union-attr]
+    jobs.cancelled = True
+    world.elapse(5)
+    assert bob.told[-1] == JobEnded(0, 0, 0, 1)

@@ -1,0 +1,55 @@
+"""What docs/jobs.md says can be read, and makes the tasks that it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from formation_p2p.cli.job_file import parse_job_file
+from formation_p2p.units import format_bytes
+from formation_p2p.workload.graph import MAX_EDGES
+from formation_p2p.workload.sizes import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.workload.task import MAX_TASKS, MIN_MEMORY_BYTES
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_job_file_is_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / f"{name}.csv").write_text("1")
+    (text,) = blocks("toml")
+    job = parse_job_file(text, tmp_path)
+    assert [task.label for task in job.tasks] == [
+        "prepare-data-a.csv",
+        "prepare-data-b.csv",
+        "train-0.1-1",
+        "train-0.1-2",
+        "train-0.01-1",
+        "train-0.01-2",
+        "train-0.01-3",
+        "train-0.5-1",
+        "compare",
+    ]
+    assert job.tasks[2].after == (0, 1)
+    assert job.tasks[-1].after == tuple(range(2, 8))
+    assert {task.needs and task.needs.gpu_count for task in job.tasks} == {None, 1}
+
+
+def test_the_program_makes_the_plan() -> None:
+    (text,) = blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(text, "docs/jobs.md", "exec"), names)
+    plan = names["plan"]
+    assert [len(task.after) for task in plan.tasks] == [0, 1, 1, 1, 1, 1, 5, 5]
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    for bound in (MAX_TASKS, MAX_EDGES, MAX_SAMPLES, MAX_KINDS):
+        assert f"{bound:,}" in DOCUMENT
+    assert format_bytes(MIN_MEMORY_BYTES).replace("MiB", " MiB") in DOCUMENT

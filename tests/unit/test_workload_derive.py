@@ -1,0 +1,309 @@
+"""The tasks that stages make, and the plan of a job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
+from formation_p2p.units import GIB, MIB
+from formation_p2p.workload import derive as deriving
+from formation_p2p.workload.container import ContainerSpec
+from formation_p2p.workload.derive import Stage, derive, refuse_same
+from formation_p2p.workload.plan import Plan, PlannedTask, TaskTerms, plan_of, tasks_of
+from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.workload.python_call import PythonCall
+from formation_p2p.workload.sizes import (
+    MIN_RUNS,
+    Learnt,
+    kind_of,
+    learn,
+)
+from formation_p2p.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES
+from formation_p2p.workload.wasm import WasmSpec
+from formation_p2p.workload.work import Work
+
+TRUE = ProcessSpec(("true",))
+MODULE = b"\0asm\x01\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Work for a driver of somebody's own."""
+
+    driver: str = "own"
+    kind: str = ""
+
+    def encode(self) -> bytes:
+        return b"own"
+
+
+def refused(stages: dict[str, Stage]) -> str:
+    with pytest.raises(InvalidInput) as error:
+        derive(stages)
+    return str(error.value)
+
+
+def argv(work: Work) -> tuple[str, ...]:
+    assert isinstance(work, ProcessSpec)
+    return work.argv
+
+
+# -- stages ---------------------------------------------------------------------------------
+
+
+def test_a_stage_is_one_task_or_one_for_each_combination() -> None:
+    plan = derive(
+        {
+            "prepare": Stage(TRUE),
+            "train": Stage(
+                ProcessSpec(("train", "--lr={lr}", "{seed}")),
+                matrix={"lr": (0.1, 0.01), "seed": (1, 2)},
+                exclude=({"lr": 0.1, "seed": 2},),
+                after=("prepare",),
+                needs="gpu=1",
+            ),
+            "compare": Stage(TRUE, after=("train", "prepare"), needs=Requirements()),
+        }
+    )
+    assert [(task.label, task.after) for task in plan.tasks] == [
+        ("prepare", ()),
+        ("train-0.1-1", (0,)),
+        ("train-0.01-1", (0,)),
+        ("train-0.01-2", (0,)),
+        ("compare", (1, 2, 3, 0)),
+    ]
+    assert [argv(task.work)[1:] for task in plan.tasks[1:4]] == [
+        ("--lr=0.1", "1"),
+        ("--lr=0.01", "1"),
+        ("--lr=0.01", "2"),
+    ]
+    assert [task.needs and task.needs.gpu_count for task in plan.tasks] == [None, 1, 1, 1, 0]
+    assert [task.memory_given for task in plan.tasks] == [False] * 4 + [True]
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from("abc"), st.lists(st.integers(0, 5), min_size=1, unique=True), max_size=3
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_there_are_as_many_tasks_as_combinations_and_each_comes_after_those_before(
+    matrices: list[dict[str, list[int]]],
+) -> None:
+    stages = {
+        f"s{n}": Stage(TRUE, matrix, after=(f"s{n - 1}",) if n else ())
+        for n, matrix in enumerate(matrices)
+    }
+    plan = derive(stages)
+    assert len(plan.tasks) == sum(math.prod(map(len, m.values())) for m in matrices)
+    assert all(before < place for place, x in enumerate(plan.tasks) for before in x.after)
+    assert len({task.label for task in plan.tasks}) == len(plan.tasks)
+
+
+def test_one_may_wait_for_its_own_counterpart_alone() -> None:
+    plan = derive(
+        {
+            "fetch": Stage(TRUE, inputs=("a/x.csv", "b/y.csv"), label="got {stem}"),
+            "read": Stage(
+                ProcessSpec(("cat", "{name}")), inputs=("x", "y"), after=("got {input}",)
+            ),
+        }
+    )
+    assert [(task.label, task.after) for task in plan.tasks] == [
+        ("got x", ()),
+        ("got y", ()),
+        ("read-x", (0,)),
+        ("read-y", (1,)),
+    ]
+
+
+def test_all_texts_of_a_process_are_filled_also_in_an_image_or_a_module() -> None:
+    spec = ProcessSpec(
+        ("{n}",), {"N": "{n}"}, b"{n}", {"{n}.txt": b"{n}"}, ("{n}.out",), {}, ("{n}.big",)
+    )
+    full = ProcessSpec(("7",), {"N": "7"}, b"{n}", {"7.txt": b"{n}"}, ("7.out",), {}, ("7.big",))
+    module = WasmSpec(MODULE, spec)
+    made = [
+        derive({"a": Stage(work, {"n": (7,)})}).tasks[0].work
+        for work in (spec, ContainerSpec("alpine", spec), module, Own())
+    ]
+    assert made == [full, ContainerSpec("alpine", full), WasmSpec(MODULE, full), Own()]
+
+
+def test_work_may_be_made_of_the_values_themselves() -> None:
+    def call(parameters: object) -> PythonCall:
+        return PythonCall(b"f", repr(parameters).encode())
+
+    plan = derive({"f": Stage(call, {"x": (1, 2.5, True)}, kind="f-{x}")})
+    assert [task.work for task in plan.tasks] == [
+        PythonCall(b"f", b"{'x': 1}"),
+        PythonCall(b"f", b"{'x': 2.5}"),
+        PythonCall(b"f", b"{'x': True}"),
+    ]
+    assert [task.kind for task in plan.tasks] == ["f-1", "f-2.5", "f-true"]
+    assert [task.label for task in plan.tasks] == ["f-1", "f-2.5", "f-true"]
+
+
+def test_needs_may_depend_on_a_parameter() -> None:
+    plan = derive({"a": Stage(TRUE, {"gib": (1, 2)}, needs="memory={gib}GiB")})
+    needs = [task.needs for task in plan.tasks]
+    assert needs == [Requirements(memory_bytes=GIB), Requirements(memory_bytes=2 * GIB)]
+    assert all(task.memory_given for task in plan.tasks)
+
+
+def test_what_is_wrong_is_named_with_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused({"a": Stage(TRUE, {"x": ()})}).startswith("a: matrix.x: is no list")
+    assert refused({"a": Stage(TRUE, needs="cpus=1")}).startswith("a: cpus: is no requirement")
+    assert "b waits for 'c', and no task" in refused({"b": Stage(TRUE, after=("c",))})
+    circle = {"a": Stage(TRUE, after=("b",)), "b": Stage(TRUE, after=("a",))}
+    assert refused(circle).endswith("in a circle: 'a' for 'b' for 'a'")
+    same = {"a": Stage(TRUE, {"x": (1, 2)}, label="same")}
+    assert "two tasks are called 'same'" in refused(same)
+    other = {"a": Stage(TRUE), "b": Stage(TRUE, label="a")}
+    assert "two tasks are called 'a'" in refused(other)
+    many = tuple(map(str, range(MAX_TASKS)))
+    told = refused({"a": Stage(TRUE, {"x": (1, 2)}, inputs=many)})
+    assert told.startswith("a: inputs: they make more than 100000 tasks")
+    monkeypatch.setattr(deriving, "MAX_TASKS", 3)
+    told = refused({"a": Stage(TRUE, inputs=("1", "2")), "b": Stage(TRUE, inputs=("1", "2"))})
+    assert told == "b: tasks: there are more than 3; split the job"
+    assert refused({}) == "tasks: a job has 1 to 100000 tasks, not 0"
+
+
+def test_a_label_is_no_other_stages_name() -> None:
+    refuse_same(["a", "b-1", "b-2"], {"a": (0,), "b": (1, 2)})
+    with pytest.raises(InvalidInput, match="'b' is the name of other tasks as well"):
+        refuse_same(["b", "c-1"], {"a": (0,), "b": (1,)})
+
+
+# -- plans ----------------------------------------------------------------------------------
+
+
+def terms(learnt: dict[str, Learnt] | None = None, *, memory_given: bool = False) -> TaskTerms:
+    return TaskTerms(Requirements(), memory_given, 2, 5.0, {} if learnt is None else learnt)
+
+
+def test_a_plan_becomes_tasks_with_ids() -> None:
+    plan = Plan((PlannedTask(TRUE, "a"), PlannedTask(PythonCall(b"f", b"x"), "b", (0,))))
+    (first, second), sizes = tasks_of(plan, "job", terms())
+    assert (first.task_id, first.label, first.needs.driver) == ("job/0", "a", "process")
+    assert (second.after, second.needs.driver, second.shared) == (("job/0",), "python", b"f")
+    assert (first.max_attempts, first.timeout_s, sizes) == (2, 5.0, ())
+    assert (first.kind, second.kind) == ("process:true", "")
+
+
+def test_work_alone_or_in_a_list_is_a_plan_with_labels() -> None:
+    assert plan_of(TRUE) == Plan((PlannedTask(TRUE),))
+    several = plan_of((each for each in (TRUE, TRUE)), ["one"])
+    assert [task.label for task in several.tasks] == ["one", ""]
+    assert plan_of(several, ["other"]) is several
+
+
+def test_places_must_be_there() -> None:
+    for after in ((1,), (-1,)):
+        with pytest.raises(InvalidInput, match="after: a place is not from 0 to 0"):
+            Plan((PlannedTask(TRUE, after=after),))
+
+
+def test_a_driver_of_the_needs_must_be_that_of_the_work() -> None:
+    plan = Plan((PlannedTask(TRUE, needs=Requirements(driver="python")),))
+    with pytest.raises(InvalidInput, match="driver: python does not run a ProcessSpec"):
+        tasks_of(plan, "job", terms())
+
+
+def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
+    size = Learnt("process:true", 9, 100 * MIB)
+    own = Requirements(memory_bytes=GIB)
+    plan = Plan(
+        (
+            PlannedTask(TRUE),
+            PlannedTask(TRUE, needs=own, memory_given=True),
+            PlannedTask(TRUE, needs=Requirements(cpu_milli=1)),
+            PlannedTask(Own()),
+            PlannedTask(TRUE, kind="other"),
+            PlannedTask(TRUE),
+        )
+    )
+    assert plan.kinds(memory_given=False) == {"process:true", "process:other"}
+    assert plan.kinds(memory_given=True) == {"process:true"}
+    tasks, sizes = tasks_of(plan, "job", terms({size.kind: size}))
+    assert sizes == (size,)
+    expected = [100 * MIB, GIB, 100 * MIB, DEFAULT_MEMORY_BYTES, DEFAULT_MEMORY_BYTES, 100 * MIB]
+    assert [task.needs.memory_bytes for task in tasks] == expected
+    more = DEFAULT_MEMORY_BYTES
+    assert [task.more_memory_bytes for task in tasks] == [more, 0, more, 0, 0, more]
+    kinds = ["process:true"] * 3 + ["", "process:other", "process:true"]
+    assert [task.kind for task in tasks] == kinds
+    tasks, sizes = tasks_of(plan, "job", terms({size.kind: size}, memory_given=True))
+    assert [task.more_memory_bytes for task in tasks] == [0, 0, more, 0, 0, 0]
+
+
+def test_nothing_is_learnt_where_nobody_wants_it() -> None:
+    plan = Plan((PlannedTask(TRUE),))
+    nothing = TaskTerms(Requirements(), False, 1, None, None)
+    (task,), sizes = tasks_of(plan, "job", nothing)
+    assert (task.kind, task.needs.memory_bytes, sizes) == ("", DEFAULT_MEMORY_BYTES, ())
+
+
+# -- sizes ----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 100 * GIB), min_size=MIN_RUNS, max_size=300))
+def test_what_is_learnt_holds_nineteen_of_twenty_runs_with_a_fifth_on_top(used: list[int]) -> None:
+    size = learn("process:x", used)
+    assert size is not None
+    enough = sum(5 * size.memory_bytes >= 6 * each for each in used)
+    assert 20 * enough >= 19 * len(used)
+    assert MIN_MEMORY_BYTES <= size.memory_bytes <= max(max(used) * 6 // 5 + 17 * MIB, 64 * MIB)
+    assert size.memory_bytes % (16 * MIB) == 0
+    assert size.more_bytes >= max(2 * size.memory_bytes, DEFAULT_MEMORY_BYTES)
+
+
+def test_few_runs_say_nothing() -> None:
+    assert learn("process:x", [1] * (MIN_RUNS - 1)) is None
+
+
+def test_what_was_learnt_is_said_in_one_line() -> None:
+    size = Learnt("process:train.py", 37, 1216 * MIB)
+    told = "memory 1.2GiB: learnt from 37 runs of train.py (p95 + 20 %)"
+    assert str(size) == told
+    assert Learnt("process:x", 5, 64 * MIB).more_bytes == DEFAULT_MEMORY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (("/usr/bin/convert", "a.png"), "process:convert"),
+        (("python3.11", "-u", "src/train.py", "--lr", "1"), "process:train.py"),
+        (("python3", "-m", "http.server"), "process:http.server"),
+        (("bash", "run.sh"), "process:run.sh"),
+        (("sh", "-c", "echo"), ""),
+        (("perl", "-e", "print"), ""),
+        (("python3", "-"), ""),
+        (("python3",), ""),
+        (("python3", "-u"), ""),
+        (("x\ny",), ""),
+        (("x" * (MAX_KIND_CHARS + 1),), ""),
+    ],
+)
+def test_the_kind_of_a_process_is_what_it_runs(argv: tuple[str, ...], kind: str) -> None:
+    assert kind_of(ProcessSpec(argv)) == kind
+
+
+def test_the_kind_of_other_work() -> None:
+    process = ProcessSpec(("python3", "train.py"))
+    assert kind_of(ContainerSpec("alpine", process)) == "container:alpine train.py"
+    assert kind_of(ContainerSpec("alpine", ProcessSpec(("sh", "-c", "x")))) == ""
+    assert kind_of(WasmSpec(MODULE, ProcessSpec(("count", "x")))) == "wasm:count"
+    assert kind_of(PythonCall(b"f", b"x", "module.f")) == "python:module.f"
+    assert kind_of(Own(kind="mine")) == "own:mine"
+    assert kind_of(process, "given") == "process:given"
