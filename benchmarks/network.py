@@ -64,6 +64,9 @@ class Echo:
     def dialled_by(self, peer: PeerId, host: str) -> None:
         pass
 
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        pass
+
     def disconnected(self, peer: PeerId) -> None:
         pass
 

@@ -6,7 +6,7 @@
 All that is public is listed in `__all__`; everything else may change in any release.
 """
 
-from formation_p2p.calls import python_calls, value_of
+from formation_p2p.calls import python_call, python_calls, value_of
 from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.dispatch.job_events import (
     Attempt,
@@ -81,11 +81,14 @@ from formation_p2p.sync import SyncJob, SyncNode
 from formation_p2p.trust.grants import Right, Rights
 from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.container import ContainerSpec
+from formation_p2p.workload.derive import Stage, derive
 from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
+from formation_p2p.workload.plan import Plan, PlannedTask
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.scope import Scope
+from formation_p2p.workload.sizes import Learnt
 from formation_p2p.workload.wasm import WasmSpec
 
 __version__ = "0.1.0"
@@ -123,6 +126,7 @@ __all__ = [
     "JobEvent",
     "JobHandle",
     "JobSummary",
+    "Learnt",
     "LeaseDriver",
     "Leaving",
     "Limits",
@@ -135,6 +139,8 @@ __all__ = [
     "Outcome",
     "Packed",
     "PlacementPolicy",
+    "Plan",
+    "PlannedTask",
     "Policy",
     "Preempted",
     "ProcessResult",
@@ -154,6 +160,7 @@ __all__ = [
     "Scored",
     "Silent",
     "Spread",
+    "Stage",
     "StateError",
     "Step",
     "Succeeded",
@@ -179,13 +186,16 @@ __all__ = [
     "Unplaceable",
     "Unreachable",
     "Unwanted",
+    "Usage",
     "WasmSpec",
     "WorkerLost",
     "Xor",
     "__version__",
     "cluster",
+    "derive",
     "parse_policy",
     "parse_requirements",
+    "python_call",
     "python_calls",
     "rank_by_xor",
     "responsible",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import cloudpickle
@@ -45,9 +47,25 @@ class ArgumentPickler:
 
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
     """One call of `function` for each item; the function is pickled once."""
-    pickled = cloudpickle.dumps(function)
+    pickled, kind = cloudpickle.dumps(function), qualified_name(function)
     pickler = ArgumentPickler()
-    return [PythonCall(pickled, pickler.dumps((item,), {})) for item in items]
+    return [PythonCall(pickled, pickler.dumps((item,), {}), kind) for item in items]
+
+
+def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PythonCall:
+    """`function(*args, **kwargs)`, on whichever machine can."""
+    arguments = ArgumentPickler().dumps(args, kwargs)
+    return PythonCall(cloudpickle.dumps(function), arguments, qualified_name(function))
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """With its module, or with its script's name; empty for what has no name of its own."""
+    name, module = (getattr(function, x, "") for x in ("__qualname__", "__module__"))
+    if not isinstance(name, str) or not isinstance(module, str) or "<lambda>" in name:
+        return ""
+    if module == "__main__":
+        module = Path(getattr(sys.modules[module], "__file__", None) or "").stem
+    return f"{module}.{name}" if name and module else ""
 
 
 def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from formation_p2p.dispatch.job_events import (
@@ -28,6 +28,7 @@ from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.workload.sizes import Learnt
 from formation_p2p.workload.task import Job
 
 # How a task ends, in exactly one of these ways.
@@ -43,8 +44,9 @@ class TaskResult:
     """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
 
     `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
-    of those that brought nothing; `refusals` is per worker why nobody took it. `nearest` is
-    whether the worker that did it was the nearest by XOR.
+    of those that brought nothing; `refusals` is per worker why nobody took it. `waited_for` is
+    the label, or else the id, of the task that brought no result, where this one never ran because
+    of that. `nearest` is whether the worker that did it was the nearest by XOR.
     """
 
     task_id: str
@@ -58,6 +60,7 @@ class TaskResult:
     reasons: tuple[Attempt, ...] = ()
     refusals: tuple[tuple[PeerId, Refusal], ...] = ()
     kind: FailureKind | None = None
+    waited_for: str = ""
 
     def error(self) -> FormationError | None:
         """What to raise for a task that brought no result, None for one that did."""
@@ -67,6 +70,10 @@ class TaskResult:
                 return None
             case "failed" if self.kind is FailureKind.DEADLINE:
                 return TaskFailed(f"{who} did not end before its job's deadline; allow it longer")
+            case "failed" if self.waited_for:
+                return TaskFailed(
+                    f"{who} did not run: it waited for {self.waited_for}, which brought no result"
+                )
             case "failed":
                 last = self.reasons[-1]
                 return TaskFailed(f"{who} failed on {last.worker}: {last.why}")
@@ -93,7 +100,7 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
             return TaskResult(
                 task_id, label, "succeeded", worker, result, ran_ms, len(placed), nearest
             )
-        case TaskGaveUp(task_id, attempts, kind, result):
+        case TaskGaveUp(task_id, attempts, kind, result, waited_for):
             return TaskResult(
                 task_id,
                 label,
@@ -103,6 +110,7 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
                 attempts=len(placed),
                 reasons=attempts,
                 kind=kind,
+                waited_for=waited_for,
             )
         case TaskUnplaceable(task_id, reasons):
             return TaskResult(task_id, label, "unplaceable", refusals=reasons)
@@ -149,6 +157,7 @@ class JobHandle:
         self.job_id = job.job_id
         self.name = job.name
         self.tasks = job.tasks
+        self.sizes: tuple[Learnt, ...] = ()  # that were learnt, where nobody gave them
         self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
@@ -171,9 +180,7 @@ class JobHandle:
         """The result of one task, None while it has not ended."""
         if task_id not in self._ends:
             return None
-        if self._labels is None:
-            self._labels = {task.task_id: task.label for task in self.tasks}
-        return self._result(task_id, self._labels[task_id])
+        return self._result(task_id, self._label_of(task_id))
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """All that happens, from the submission to JobEnded. One reader only.
@@ -261,7 +268,17 @@ class JobHandle:
             raise
 
     def _result(self, task_id: str, label: str) -> TaskResult:
-        return result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
+        result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
+        if result.waited_for:
+            result = replace(
+                result, waited_for=self._label_of(result.waited_for) or result.waited_for
+            )
+        return result
+
+    def _label_of(self, task_id: str) -> str:
+        if self._labels is None:
+            self._labels = {task.task_id: task.label for task in self.tasks}
+        return self._labels[task_id]
 
     def _drop_oldest_output(self) -> None:
         for index, event in enumerate(self._unread):

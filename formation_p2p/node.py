@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from formation_p2p.call_jobs import Terms
 from formation_p2p.desk import Desk
@@ -36,11 +36,14 @@ from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.supervised import Sandboxing
 from formation_p2p.host.hardware import Hardware, probe
 from formation_p2p.host.home import Home
+from formation_p2p.host.learner import Learner
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.sizes_file import SizesFile
 from formation_p2p.host.state import Retention
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.host.trust_file import TrustFile
+from formation_p2p.host.usage_file import USAGE, UsageFile
 from formation_p2p.identity import PeerId
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import LOOK_AHEAD, Flow, Mapped
@@ -52,7 +55,7 @@ from formation_p2p.placing import HintWords, Placing, PolicyWords, ScopeWords, p
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.bounds import sorted_labels
 from formation_p2p.resources.limits import Limits
-from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.resources.parse import gives_memory, parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.tracing import Tracing
 from formation_p2p.trust.experience import Experience
@@ -60,10 +63,12 @@ from formation_p2p.trust.network import Network, parse_join_string
 from formation_p2p.trust.reputation import Standing
 from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.hints import NO_HINTS
+from formation_p2p.workload.plan import Plan, TaskTerms, plan_of, tasks_of
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
-from formation_p2p.workload.scope import Scope
-from formation_p2p.workload.task import Job, Task, task_id
+from formation_p2p.workload.scope import EVERYTHING, Scope, Shares
+from formation_p2p.workload.task import Job
+from formation_p2p.workload.work import Work
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -95,17 +100,6 @@ class Discovery:
     trace: Trace
 
 
-class Work(Protocol):
-    """What `submit` takes: ProcessSpec, PythonCall, or a class of one's own for a driver of
-    one's own. `driver` names what runs it, `encode` gives the payload that it reads. It may have
-    `shared`, bytes that it has in common with other pieces: they travel to a worker once."""
-
-    @property
-    def driver(self) -> str: ...
-
-    def encode(self) -> bytes: ...
-
-
 class Node:
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`.
 
@@ -134,8 +128,12 @@ class Node:
         self._durable: DurableJobs | None = None
         if state is not None:
             self._durable = DurableJobs(state, retention, self._desk, self._call)
-        self._beside = Beside(metrics, () if tracing is None else (tracing.observe,))
+        self._sizes = SizesFile(home.path)
+        self._learner = Learner(self._sizes)
+        traced = () if tracing is None else (tracing.observe,)
+        self._beside = Beside(metrics, (self._learner.observe, *traced))
         self._trust: TrustFile | None = None
+        self._usage: UsageFile | None = None
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
         self._blobs: BlobStore | None = None
         self._downloads: set[asyncio.Future[None]] = set()
@@ -210,9 +208,12 @@ class Node:
             await asyncio.to_thread(self._runtime.stop)
         if self._trust is not None:
             await asyncio.to_thread(self._trust.close)
+        if self._usage is not None:
+            await asyncio.to_thread(self._usage.close)
         if self._durable is not None:
             await asyncio.to_thread(self._durable.close, left=True)
         self._beside.close()
+        await asyncio.to_thread(self._learner.close)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
         if self._claim is not None:
@@ -248,14 +249,18 @@ class Node:
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
         price_micro: int = 0,
+        permissive: bool = False,
+        shares: Shares = EVERYTHING,
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 
         `drivers` are names of those built in, or a mapping from names to what makes them. Those
         built in run tasks in a `sandbox` where there is one; `required` refuses to work without.
         `price_micro` is what a core-hour costs, in millionths of whatever the network reckons in.
-        Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
-        needs.
+        A `permissive` worker logs what the quotas, hours and labels of grants forbid, and allows it
+        (docs/quotas.md). `shares` is what each circle may have of the cores (docs/locality.md).
+        Can be called once. Raises InvalidInput; LocalError where this machine
+        lacks what a driver needs, StateError where the home's count of what was used is damaged.
         """
         _, claim = self._entered()
         if self._serving is not None:
@@ -274,7 +279,16 @@ class Node:
             problem = f"the probe took longer than {PROBE_S:.0f} s"
             raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
         said = sorted_labels(tuple((labels or {}).items()))
-        serve = Serve(hardware.capability, tuple(sorted(makers)), said, price_micro)
+        if self._usage is None:
+            self._usage = await asyncio.to_thread(UsageFile, self._home.path / USAGE)
+        serve = Serve(
+            hardware.capability,
+            tuple(sorted(makers)),
+            said,
+            price_micro,
+            permissive=permissive,
+            shares=shares,
+        )
         self._serving = (serve, makers)
         self._call(self._serve)
         return hardware
@@ -283,7 +297,7 @@ class Node:
 
     async def submit(
         self,
-        work: Work | Iterable[Work],
+        work: Plan | Work | Iterable[Work],
         *,
         needs: Needs = DEFAULT_NEEDS,
         name: str = "",
@@ -297,8 +311,10 @@ class Node:
         policy: PolicyWords = NEAREST,
         hints: HintWords = NO_HINTS,
         scope: ScopeWords = Scope.COMMONS,
+        learn: bool = True,
     ) -> JobHandle:
-        """Have each piece of work run once, wherever the needs are met.
+        """Have each piece of work run once, wherever the needs are met: pieces of a plan (see
+        `derive`) after those for which they wait.
 
         `labels` name the tasks for people. A task that fails is tried `attempts` times in all,
         for `timeout_s` each; what has not ended after `deadline_s` is given up. With `speculate`
@@ -307,26 +323,20 @@ class Node:
         farther from home than `scope`. `policy` ranks the workers: one by name, of those that
         docs/placement.md lists, or one of your own. `hints` say where the tasks should run, as
         Hints or in their words.
-        Raises InvalidInput.
+        Memory that `needs` does not give, as a text without `memory` or left out altogether, is
+        learnt from earlier runs of the same kind, unless `learn` is false: see docs/jobs.md, and
+        `sizes` of the job. Raises InvalidInput.
         """
         chosen = placing_of(policy, hints, scope)
-        pieces = list(work) if isinstance(work, Iterable) else [work]
+        plan = plan_of(work, labels)
         job_id = secrets.token_hex(8)
-        parsed = _needs(needs)
-        drivers = {piece.driver: type(piece).__name__ for piece in pieces}
-        by_driver = {name: _with_driver(parsed, name, what) for name, what in drivers.items()}
-        tasks = tuple(
-            Task(
-                task_id(job_id, index),
-                by_driver[piece.driver],
-                piece.encode(),
-                labels[index] if index < len(labels) else "",
-                timeout_s,
-                attempts,
-                getattr(piece, "shared", b""),
-            )
-            for index, piece in enumerate(pieces)
-        )
+        memory_given = gives_memory(needs) if isinstance(needs, str) else needs is not DEFAULT_NEEDS
+        learnt = None
+        if learn:
+            kinds = plan.kinds(memory_given=memory_given)
+            learnt = await asyncio.to_thread(self._sizes.learnt, kinds) if kinds else {}
+        terms = TaskTerms(_needs(needs), memory_given, attempts, timeout_s, learnt)
+        tasks, sizes = tasks_of(plan, job_id, terms)
         job = Job(
             job_id,
             tasks,
@@ -346,9 +356,11 @@ class Node:
                 )
                 raise InvalidInput("policy", problem)
             self._begun(job)
-            return await self._durable.begin(job)
-        handle = JobHandle(job, self._desk, policy=chosen["policy"])
-        self._desk.begin(job, handle, chosen["policy"])
+            handle = await self._durable.begin(job)
+        else:
+            handle = JobHandle(job, self._desk, policy=chosen["policy"])
+            self._desk.begin(job, handle, chosen["policy"])
+        handle.sizes = sizes
         return handle
 
     def jobs(self) -> tuple[JobHandle, ...]:
@@ -660,7 +672,9 @@ class Node:
     def _serve(self, shell: Shell) -> None:
         if self._serving is not None:
             serve, makers = self._serving
-            shell.serve(serve, {name: make() for name, make in makers.items()})
+            if self._usage is not None:
+                serve = replace(serve, used=self._usage.load())
+            shell.serve(serve, {name: make() for name, make in makers.items()}, self._usage)
 
     def _crashed(self, error: BaseException) -> None:
         """On the node's thread."""

@@ -19,6 +19,12 @@ _AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
     "memory": format_bytes,
     "storage": format_bytes,
     "gpu.memory": format_bytes,
+    # What a worker gives to one circle of those that it knows (workload/scope.py).
+    "share.local": format_milli,
+    "share.cell": format_milli,
+    "share.org": format_milli,
+    "share.federation": format_milli,
+    "share.commons": format_milli,
 }
 
 
@@ -44,10 +50,11 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The grant shown, if any, does not allow this."""
+    """The grant shown, if any, does not allow this; or not now, where there is a `retry_ms`."""
 
     right: str
     why: str
+    retry_ms: int | None = None
 
     def __str__(self) -> str:
         return f"not allowed to {self.right}: {self.why}"

@@ -29,16 +29,19 @@ from formation_p2p.node import (
     Discovery,
     Needs,
     Node,
-    Work,
 )
 from formation_p2p.placement.decision import Decision
 from formation_p2p.placement.terms import NEAREST
 from formation_p2p.placing import HintWords, PolicyWords, ScopeWords
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.limits import Limits
+from formation_p2p.trust.reputation import Standing
 from formation_p2p.workload.hints import NO_HINTS
+from formation_p2p.workload.plan import Plan
 from formation_p2p.workload.process import ProcessResult
-from formation_p2p.workload.scope import Scope
+from formation_p2p.workload.scope import EVERYTHING, Scope, Shares
+from formation_p2p.workload.sizes import Learnt
+from formation_p2p.workload.work import Work
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -123,6 +126,8 @@ class SyncNode:
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
         price_micro: int = 0,
+        permissive: bool = False,
+        shares: Shares = EVERYTHING,
     ) -> Hardware:
         return self._wait(
             self._node.worker(
@@ -131,12 +136,14 @@ class SyncNode:
                 limits=limits,
                 labels=labels,
                 price_micro=price_micro,
+                permissive=permissive,
+                shares=shares,
             )
         )
 
     def submit(
         self,
-        work: Work | Iterable[Work],
+        work: Plan | Work | Iterable[Work],
         *,
         needs: Needs = DEFAULT_NEEDS,
         name: str = "",
@@ -150,6 +157,7 @@ class SyncNode:
         policy: PolicyWords = NEAREST,
         hints: HintWords = NO_HINTS,
         scope: ScopeWords = Scope.COMMONS,
+        learn: bool = True,
     ) -> SyncJob:
         handle = self._wait(
             self._node.submit(
@@ -166,6 +174,7 @@ class SyncNode:
                 policy=policy,
                 hints=hints,
                 scope=scope,
+                learn=learn,
             )
         )
         return SyncJob(handle, self._wait, self._loop)
@@ -294,6 +303,12 @@ class SyncNode:
     def neighbours(self) -> int:
         return self._wait(self._node.neighbours())
 
+    def trust(self) -> tuple[Standing, ...]:
+        return self._wait(self._node.trust())
+
+    def report_wrong(self, worker: PeerId | TaskResult) -> None:
+        self._wait(self._node.report_wrong(worker))
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -324,6 +339,10 @@ class SyncJob:
     @property
     def job_id(self) -> str:
         return self._handle.job_id
+
+    @property
+    def sizes(self) -> tuple[Learnt, ...]:
+        return self._handle.sizes
 
     def results(self) -> tuple[TaskResult, ...]:
         results: tuple[TaskResult, ...] = self._wait(self._handle.results())

@@ -113,6 +113,13 @@ def rights(allowed: Rights) -> Json:
         "may": sorted(allowed.may),
         "drivers": None if allowed.drivers is None else sorted(allowed.drivers),
         "max_priority": allowed.max_priority,
+        "priority_weight_milli": allowed.weight_milli,
+        "cpu_milli_hours": allowed.quota.cpu_milli_hours,
+        "gpu_milli_hours": allowed.quota.gpu_milli_hours,
+        "concurrent": allowed.quota.leases,
+        "hours": None if allowed.hours is None else str(allowed.hours),
+        "labels": [f"{key}={value}" for key, value in sorted(allowed.labels)],
+        "place": asdict(allowed.place),
         "expires_unix_s": allowed.expires_unix_s,
     }
 
@@ -142,17 +149,20 @@ class EventLines:
                 stream = "stderr" if is_stderr else "stdout"
                 text = self._decoder(task_id, is_stderr).decode(data)
                 return {**self._task("printed", task_id), "stream": stream, "text": text}
-            case TaskSucceeded(task_id, worker, result, ran_ms):
+            case TaskSucceeded(task_id, worker, result, ran_ms, used):
                 task = self._task("succeeded", task_id)
-                return {**task, "worker": worker, "ran_ms": ran_ms, **_process(result)}
+                told = {"worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
+                return {**task, **told, **_process(result)}
             case TaskRetried(task_id, attempt):
                 return {**self._task("retried", task_id), **asdict(attempt)}
             case TaskRecalled(task_id, attempt_id):
                 return {**self._task("recalled", task_id), "attempt": attempt_id}
-            case TaskGaveUp(task_id, attempts, kind, result):
+            case TaskGaveUp(task_id, attempts, kind, result, waited_for):
                 task = self._task("failed", task_id)
                 tries = [asdict(each) for each in attempts]
-                return {**task, "kind": kind, "attempts": tries, **_process(result)}
+                label = self._labels.get(waited_for)
+                told = {"kind": kind, "attempts": tries, "waited_for": label}
+                return {**task, **told, **_process(result)}
             case TaskUnplaceable(task_id, reasons):
                 refusals = [refusal(worker, why) for worker, why in reasons]
                 return {**self._task("unplaceable", task_id), "refusals": refusals}

@@ -16,8 +16,8 @@ from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.wasm import WasmSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.node import Work
     from formation_p2p.workload.task import Task
+    from formation_p2p.workload.work import Work
 
 WasmOption = Annotated[
     Path | None,

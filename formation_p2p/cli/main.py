@@ -15,7 +15,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from formation_p2p.cli import look, network, resume, run, serve, submit, top, version
+from formation_p2p.cli import (
+    look,
+    network,
+    resume,
+    run,
+    serve,
+    sizes,
+    submit,
+    top,
+    trust,
+    usage,
+    version,
+)
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
 from formation_p2p.cli.words import say
 from formation_p2p.errors import FormationError
@@ -126,6 +138,15 @@ app.command("explain", epilog=look.EXPLAIN_EPILOG, short_help="Show who could ru
 )
 app.command("profile", epilog=look.PROFILE_EPILOG, short_help="Show what this machine offers.")(
     look.profile
+)
+app.command("trust", epilog=trust.TRUST_EPILOG, short_help="Show whom this machine trusts.")(
+    trust.trust
+)
+app.command("sizes", epilog=sizes.SIZES_EPILOG, short_help="Show what tasks used, and learn.")(
+    sizes.sizes
+)
+app.command("usage", epilog=usage.USAGE_EPILOG, short_help="Show who has used this machine.")(
+    usage.usage
 )
 app.add_typer(network.app, name="network")
 app.command("version")(version.version)

@@ -92,12 +92,32 @@ NeedsOption = Annotated[
     ),
 ]
 
+LearnOption = Annotated[
+    bool,
+    typer.Option(
+        "--learn/--no-learn",
+        help="Give tasks whose memory nobody says as much as earlier runs of their kind took, and "
+        "learn from these: see `formation sizes`.",
+    ),
+]
+
 PriceOption = Annotated[
     str,
     typer.Option(
         "--price",
         metavar="PRICE",
         help="Ask this for a core-hour, such as 0.05, in whatever the network reckons in.",
+    ),
+]
+ShareOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--share",
+        metavar="SCOPE=SHARE",
+        help="How much of the cores one circle may have, such as commons=0.25; 0 closes the "
+        "machine to it. local, cell, org and federation are the others. All have the whole by "
+        "default. Can be given again.",
+        show_default=False,
     ),
 ]
 MaxPriceOption = Annotated[

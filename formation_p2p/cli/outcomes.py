@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from formation_p2p.cli.as_json import put
 from formation_p2p.cli.exits import DONE, FAILED, code_of
-from formation_p2p.cli.words import one_line, refusal_in_words, short, tally
+from formation_p2p.cli.words import one_line, refusal_in_words, say, short, tally
 from formation_p2p.errors import (
     FormationError,
     InvalidInput,
@@ -20,6 +21,7 @@ from formation_p2p.node import Node
 from formation_p2p.refusals import Refusal
 from formation_p2p.workload.outcome import FailureKind
 from formation_p2p.workload.process import ProcessResult
+from formation_p2p.workload.sizes import Learnt
 
 
 def process_result(raw: bytes) -> ProcessResult:
@@ -34,6 +36,8 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
     """Of a task that failed. `printed`: the person has seen already what it wrote to stderr."""
     if result.kind is FailureKind.DEADLINE:
         return "it did not end before the deadline; allow it longer"
+    if result.waited_for:
+        return f"did not run: it waited for {result.waited_for}, which brought no result"
     last = result.reasons[-1]
     why = last.why
     if not last.lost and result.kind is not None:
@@ -67,9 +71,21 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
 
 
 def exit_code_of(results: Sequence[TaskResult]) -> int:
-    """Of a whole job: of its failures, if any; or else of what nobody could run."""
-    codes = {code_of(error) for each in results if (error := each.error()) is not None}
+    """Of a whole job: of its failures, if any; or else of what nobody could run. What only waited
+    for one of these does not count."""
+    errors = (each.error() for each in results if not each.waited_for)
+    codes = {code_of(error) for error in errors if error is not None}
     return FAILED if FAILED in codes else min(codes, default=DONE)
+
+
+def tell_sizes(sizes: Iterable[Learnt], *, as_json: bool) -> None:
+    """What tasks are given that nobody said."""
+    for each in sizes:
+        if as_json:
+            learnt = {"kind": each.kind, "memory_bytes": each.memory_bytes, "runs": each.runs}
+            put({"event": "learnt", **learnt})
+        else:
+            say(f"formation: {one_line(str(each))}")
 
 
 async def why_alone(node: Node, home: Home) -> str | None:

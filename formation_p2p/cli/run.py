@@ -22,6 +22,7 @@ from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
     JsonOption,
+    LearnOption,
     MaxPriceOption,
     MetricsOption,
     NeedsOption,
@@ -45,7 +46,6 @@ from formation_p2p.workload.process import ProcessSpec
 if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent
     from formation_p2p.host.home import Home
-    from formation_p2p.resources.requirements import Requirements
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -131,6 +131,7 @@ def run(
     fuel: FuelOption = 0,
     image: ImageOption = None,
     max_price: MaxPriceOption = None,
+    learn: LearnOption = True,
     policy: PolicyOption = "xor",
     hints: HintOption = None,
     scope: ScopeOption = "commons",
@@ -159,7 +160,7 @@ def run(
     )
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # what is wrong with it is told before anybody is asked
-    asked = parse_requirements(needs)
+    parse_requirements(needs)  # likewise
     timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
     max_price_micro = price_of(max_price, "max-price")
     placing = placing_of(policy, hints or (), scope)
@@ -172,7 +173,8 @@ def run(
             kind,
             spec,
             large,
-            asked,
+            needs,
+            learn,
             timeout_s,
             attempts,
             priority,
@@ -192,7 +194,8 @@ async def _run(
     kind: Kind,
     spec: ProcessSpec,
     large: Mapping[str, Path],
-    needs: Requirements,
+    needs: str,
+    learn: bool,
     timeout_s: float | None,
     attempts: int,
     priority: int,
@@ -203,7 +206,7 @@ async def _run(
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import lines_of
-    from formation_p2p.cli.outcomes import error_of, process_result, why_empty
+    from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
     from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
@@ -218,7 +221,9 @@ async def _run(
             priority=priority,
             max_price_micro=max_price_micro,
             **placing,
+            learn=learn,
         )
+        tell_sizes(job.sizes, as_json=as_json)
         if state is None:
             interrupt.first(job.cancel, "cancelling the command")
         else:

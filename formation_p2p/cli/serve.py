@@ -24,6 +24,7 @@ from formation_p2p.cli.options import (
     MetricsOption,
     NetworkOption,
     PriceOption,
+    ShareOption,
     StorageOption,
     VerboseOption,
     home_of,
@@ -35,6 +36,7 @@ from formation_p2p.cli.options import (
 from formation_p2p.cli.words import say
 from formation_p2p.errors import InvalidInput, NodeClosed
 from formation_p2p.trust.grants import Right
+from formation_p2p.workload.scope import Shares
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +59,7 @@ Examples:
   formation worker
   formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
   formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
+  formation worker --share commons=0.25 --share federation=0.5
 
 A task of the process or python driver is a program that runs as this user. In bubblewrap it sees
 no home folder and no key, reaches no network that it did not ask for (network=1 among its needs),
@@ -112,6 +115,14 @@ def worker(
         ),
     ] = None,
     price: PriceOption = "0",
+    shares: ShareOption = None,
+    permissive: Annotated[
+        bool,
+        typer.Option(
+            "--permissive",
+            help="Only say what quotas, hours and labels of grants forbid, and allow it.",
+        ),
+    ] = False,
     metrics: MetricsOption = None,
     home: HomeOption = None,
     join: JoinOption = None,
@@ -128,12 +139,24 @@ def worker(
     limits = limits_of(cpu, memory, storage, network, gpus)
     said = pairs_of("label", labels or ())
     asked = price_of(price, "price") or 0
+    given = Shares.parse(shares or ())
     place = home_of(home, join)
     require(place, Right.WORK)
     raise typer.Exit(
         run_interruptible(
             lambda interrupt: _worker(
-                interrupt, place, listen, drivers, wanted, limits, said, asked, metrics, as_json
+                interrupt,
+                place,
+                listen,
+                drivers,
+                wanted,
+                limits,
+                said,
+                asked,
+                given,
+                permissive,
+                metrics,
+                as_json,
             )
         )
     )
@@ -148,6 +171,8 @@ async def _worker(
     limits: Limits,
     labels: Mapping[str, str],
     price_micro: int,
+    shares: Shares,
+    permissive: bool,
     metrics: str | None,
     as_json: bool,
 ) -> int:
@@ -165,7 +190,12 @@ async def _worker(
         interrupt.first(leave.set, "leaving the network")
         _freeze_imports()
         hardware = await node.worker(
-            drivers=makers, limits=limits, labels=labels, price_micro=price_micro
+            drivers=makers,
+            limits=limits,
+            labels=labels,
+            price_micro=price_micro,
+            shares=shares,
+            permissive=permissive,
         )
         can = hardware.capability
         if as_json:
@@ -176,6 +206,8 @@ async def _worker(
             for address in node.addresses:
                 log.line(f"  listens at {address}")
             log.line(f"  offers {offer_in_words(can, sorted(makers), labels, price_micro)}")
+            if limited := str(shares):
+                log.line(f"  gives of its cores, at most: {limited}")
         showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
         showing.add_done_callback(lambda _: leave.set())  # nobody reads it any more
         alone = asyncio.create_task(_say_when_alone(node, home))

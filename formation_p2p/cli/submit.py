@@ -20,6 +20,7 @@ from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
     JsonOption,
+    LearnOption,
     MaxPriceOption,
     MetricsOption,
     StateOption,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent
     from formation_p2p.host.home import Home
     from formation_p2p.job import JobHandle, TaskResult
-    from formation_p2p.node import Work
+    from formation_p2p.workload.plan import Plan
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -56,6 +57,7 @@ A job file:
   scope = "commons"
 \b
   [[task]]                        # as many of these as you like
+  name = "small"                  # how later ones call it that say: after = ["small"]
   each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
   label = "small-{{each}}"          # how it is called; its number or `each` otherwise
   argv = ["convert", "{{each}}", "-resize", "25%", "small.png"]
@@ -64,6 +66,13 @@ A job file:
   env = {{ LANG = "C" }}
   stdin = ""
   image = "alpine:3.22"           # in a container; or wasm = "count.wasm", a module
+\b
+  [[task]]
+  after = ["small"]               # once these have succeeded
+  matrix = {{ lr = [0.1, 0.01], seed = {{ from = 1, to = 3 }} }}   # one for each combination
+  inputs = ["data/*.csv"]         # of each file, which is sent along; {{input}} and {{name}} below
+  needs = "cpu=4,gpu=1"           # in place of the job's
+  argv = ["./train.py", "--lr", "{{lr}}", "--seed", "{{seed}}", "{{name}}"]
 
 Only argv must be there. `each = {{ from = 1, to = 250 }}` counts. An unknown key is an error.
 
@@ -92,6 +101,7 @@ def submit(
         ),
     ] = None,
     max_price: MaxPriceOption = None,
+    learn: LearnOption = True,
     state: StateOption = None,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -108,14 +118,14 @@ def submit(
     job = read_job_file(job_file)
     if out_dir is None and any(task.files_out for task in job.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
-    specs = job.specs()
+    plan = job.plan()
     max_price_micro = price_of(max_price, "max-price")
     place = home_of(home, join)
     for driver in sorted({task.kind.driver for task in job.tasks}):
         require(place, Right.SUBMIT, driver=driver, priority=job.priority)
     code = run_interruptible(
         lambda interrupt: _submit(
-            interrupt, place, job, specs, out_dir, max_price_micro, state, metrics, as_json
+            interrupt, place, job, plan, out_dir, max_price_micro, learn, state, metrics, as_json
         )
     )
     raise typer.Exit(code)
@@ -125,24 +135,23 @@ async def _submit(
     interrupt: Interrupt,
     home: Home,
     job_file: JobFile,
-    specs: list[Work],
+    plan: Plan,
     out_dir: Path | None,
     max_price_micro: int | None,
+    learn: bool,
     state: Path | None,
     metrics: str | None,
     as_json: bool,
 ) -> int:
     from formation_p2p.cli.as_json import lines_of
-    from formation_p2p.cli.outcomes import exit_code_of, why_empty
+    from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
     from formation_p2p.node import Node
 
     began_s = time.monotonic()
     async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
         job = await node.submit(
-            specs,
-            needs=job_file.needs,
+            plan,
             name=job_file.name,
-            labels=[task.label for task in job_file.tasks],
             priority=job_file.priority,
             attempts=job_file.attempts,
             timeout_s=job_file.timeout_s,
@@ -150,7 +159,9 @@ async def _submit(
             speculate=job_file.speculate,
             max_price_micro=max_price_micro,
             **job_file.placing,
+            learn=learn,
         )
+        tell_sizes(job.sizes, as_json=as_json)
         if state is None:
             interrupt.first(job.cancel, "cancelling the job")
         else:

@@ -12,6 +12,7 @@ from rich.table import Table
 from formation_p2p.cli.words import date, one_line, printable, refusal_in_words, short
 from formation_p2p.discovery.trace import Trace
 from formation_p2p.host.hardware import Hardware
+from formation_p2p.host.sizes_file import KindSeen
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import TaskResult
@@ -38,6 +39,22 @@ def console(*, stderr: bool = False) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def sizes(seen: Iterable[KindSeen]) -> Table:
+    table = plain_table("kind", "runs", "most memory", "given", "cores", "seconds", "last")
+    for each in seen:
+        learnt = each.learnt
+        table.add_row(
+            printable(each.kind),
+            str(each.runs),
+            format_bytes(each.most_bytes),
+            "default" if learnt is None else format_bytes(learnt.memory_bytes),
+            "-" if each.cpu_milli is None else format_milli(each.cpu_milli),
+            f"{each.ran_ms / 1000:.1f}",
+            date(each.last_unix_s),
+        )
+    return table
 
 
 def workers(profiles: Iterable[Profile]) -> Table:

@@ -20,7 +20,7 @@ from formation_p2p.host.drivers.driver import (
     Stream,
     Turns,
 )
-from formation_p2p.workload.outcome import Failed, Outcome
+from formation_p2p.workload.outcome import UNMEASURED, Failed, Outcome, Usage
 
 # Events that wait for a terminal that shows nothing, or a pipe that nobody reads; past it the
 # oldest are dropped.
@@ -211,10 +211,10 @@ class _WatchedTurns:
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None:
         self._turns.output(execution_id, stream, data)
 
-    def ended(self, execution_id: str, outcome: Outcome) -> None:
+    def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         self._taken.pop(execution_id, None)
         self._end(execution_id, *_how(outcome))
-        self._turns.ended(execution_id, outcome)
+        self._turns.ended(execution_id, outcome, used)
 
     def flush(self) -> None:
         self._turns.flush()

@@ -20,14 +20,16 @@ from formation_p2p.trust.network import Network
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds and
-    `status` a socket for whoever looks on; they may not exist yet. Release when done."""
+    """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds,
+    `status` a socket for whoever looks on and `trust` a file of what was learnt of others; they may
+    not exist yet. Release when done."""
 
     identity: Identity
     network: Network
     scratch: Path
     blobs: Path
     status: Path
+    trust: Path
     _lock: int
 
     def release(self) -> None:
@@ -62,6 +64,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                 home.path / f"scratch-{index}",
                 home.path / f"blobs-{index}",
                 home.path / f"status-{index}.sock",
+                home.path / f"trust-{index}.db",
                 lock,
             )
         except BaseException:

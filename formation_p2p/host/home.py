@@ -4,6 +4,7 @@
 | -------------- | ------------- |
 | `identity.key` | the node's private key and its peer id, in one line of text |
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
+| `trust-0.db`…  | what each of them has learnt of others (trust_file.py) |
 | `network`      | the join string of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
@@ -29,6 +30,7 @@ from formation_p2p.errors import InvalidInput, LocalError
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue, rights_of
 from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.workload.scope import NOWHERE, Place
 
 _log = logging.getLogger(__name__)
 
@@ -88,9 +90,9 @@ class Home:
                 return None
             return network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
 
-    def create_network(self) -> Network:
-        """Make a network and put this node in it, with every right and no end. A root key that
-        is here already is used again.
+    def create_network(self, place: Place = NOWHERE) -> Network:
+        """Make a network and put this node in it, at a place, with every right and no end. A root
+        key that is here already is used again.
 
         Raises InvalidInput where the node is in one.
         """
@@ -98,7 +100,7 @@ class Home:
             if self._network() is not None:
                 raise InvalidInput("network", f"this node is in one; {self._how_to_leave()}")
             root = self._load_or_make(_ROOT)
-            grant = issue(root, Rights(MAX_EXPIRY_UNIX_S))
+            grant = issue(root, Rights(MAX_EXPIRY_UNIX_S, place=place))
             return self._enter(Network(root.public_key, (), grant))
 
     def join(self, network: Network) -> Network:

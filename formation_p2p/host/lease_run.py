@@ -19,7 +19,14 @@ from formation_p2p.execution.effects import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
 from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
+from formation_p2p.workload.outcome import (
+    UNMEASURED,
+    Ended,
+    Failed,
+    FailureKind,
+    Outcome,
+    Usage,
+)
 
 log = logging.getLogger(__name__)
 
@@ -165,12 +172,12 @@ class LeaseRun:
         self.flush()
         self._tell(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
 
-    def ended(self, execution_id: str, outcome: Outcome) -> None:
+    def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((trio.current_time() - self._began_s) * 1e6)
         del self._taken[execution_id]
         self._forget(execution_id)
         self._current = ""
-        self._ended.append(Ended(execution_id, outcome, ran_us))
+        self._ended.append(Ended(execution_id, outcome, ran_us, used))
 
     def flush(self) -> None:
         if self._ended:
@@ -217,17 +224,17 @@ class LeaseRun:
             work = self._take()
             self.begin(work.attempt_id)
             outcome: Outcome = _CANCELLED
+            report = _Report(self, work.attempt_id)
             with trio.CancelScope() as self._killing:
-                outcome = await self._drive(driver, work)
-            self.ended(work.attempt_id, outcome)
+                outcome = await self._drive(driver, work, report)
+            self.ended(work.attempt_id, outcome, report.usage)
             self.flush()
 
-    async def _drive(self, driver: Driver | None, work: Work) -> Outcome:
+    async def _drive(self, driver: Driver | None, work: Work, report: _Report) -> Outcome:
         if driver is None:
             problem = f"this worker has no driver {self._under.driver}"
             return Failed(FailureKind.DRIVER, problem)
         async with scratch_folder(self._scratch_root) as scratch:
-            report = _Report(self, work.attempt_id)
             return await driver.run(self._execution(work, scratch), report)
 
     def _execution(self, work: Work, scratch: Path) -> Execution:
@@ -262,11 +269,15 @@ class LeaseRun:
 
 
 class _Report:
-    """Where a driver's output goes: to the peer, which sends it on."""
+    """Where a driver's output goes: to the peer, which sends it on. `usage` goes with the end."""
 
     def __init__(self, run: LeaseRun, attempt_id: str) -> None:
+        self.usage = UNMEASURED
         self._run = run
         self._attempt_id = attempt_id
 
     def output(self, stream: Stream, data: bytes) -> None:
         self._run.output(self._attempt_id, stream, data)
+
+    def used(self, usage: Usage) -> None:
+        self.usage = usage

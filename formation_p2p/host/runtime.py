@@ -22,6 +22,7 @@ from formation_p2p.host.journal import Journal
 from formation_p2p.host.shell import LEAVE_S, Observe, Shell
 from formation_p2p.identity import Identity
 from formation_p2p.trust.network import Network
+from formation_p2p.trust.reputation import Reputation
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Runtime:
         started: Callable[[Shell], None],
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
+        reputation: Reputation | None = None,
     ) -> None:
         self._identity = identity
         self._network = network
@@ -62,6 +64,7 @@ class Runtime:
         self._started = started
         self._journal = journal
         self._observers = observers
+        self._reputation = reputation
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -150,6 +153,7 @@ class Runtime:
             self._tell,
             self._journal,
             self._observers,
+            self._reputation,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)

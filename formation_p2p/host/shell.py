@@ -43,10 +43,21 @@ from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation import messages as work
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.peer.events import Event, Joined, Leave, Left, Serve, Tick
+from formation_p2p.peer.events import (
+    BlobsChanged,
+    Event,
+    Joined,
+    Leave,
+    Left,
+    Measured,
+    Serve,
+    Tick,
+)
 from formation_p2p.peer.peer import Peer
 from formation_p2p.peer.status import Status
 from formation_p2p.trust.network import Network
+from formation_p2p.trust.reputation import Reputation
+from formation_p2p.trust.warden import Charged, Tolerated
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
@@ -54,6 +65,7 @@ if TYPE_CHECKING:
 
     from formation_p2p.host.exchange import Exchange
     from formation_p2p.host.stack import Stack
+    from formation_p2p.host.usage_file import UsageFile
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +113,10 @@ class Shell:
         tell: Callable[[Effect], None],
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
+        reputation: Reputation | None = None,
     ) -> None:
-        self._peer = Peer(identity, network, random.Random(random.SystemRandom().getrandbits(128)))
+        rng = random.Random(random.SystemRandom().getrandbits(128))
+        self._peer = Peer(identity, network, rng, reputation=reputation)
         self._network = network
         self._stack = stack
         self.exchange = exchange
@@ -118,6 +132,7 @@ class Shell:
         self._left = trio.Event()
         self._reach = Reach.UNKNOWN
         self._serving = False
+        self._usage: UsageFile | None = None
         self._warned = False
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -130,14 +145,23 @@ class Shell:
             self._nursery = nursery
             await nursery.start(self._stack.run, self)
             self.feed(Joined(self._stack.announced, self._network.contacts()))
+            self.exchange.watch(lambda here, gone: self.feed(BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
             task_status.started()
             await self._left.wait()
             await self._stack.close()
             nursery.cancel_scope.cancel()
 
-    def serve(self, serve: Serve, drivers: Mapping[str, Driver | LeaseDriver]) -> None:
-        """Become a worker with these drivers."""
+    def serve(
+        self,
+        serve: Serve,
+        drivers: Mapping[str, Driver | LeaseDriver],
+        usage: UsageFile | None = None,
+    ) -> None:
+        """Become a worker with these drivers. What is charged goes to `usage`."""
+        self._usage = usage
+        if usage is not None:
+            self._start(usage.keep)
         self._drivers = drivers
         for driver in drivers.values():
             if isinstance(driver, UsesBlobs):
@@ -185,6 +209,10 @@ class Shell:
         """How many peers have answered and are thought to be there still."""
         return len(self._peer.dht.table)
 
+    @property
+    def reputation(self) -> Reputation:
+        return self._peer.reputation
+
     def status(self) -> Status:
         """What the peer is doing."""
         return self._peer.status(moment())
@@ -220,6 +248,9 @@ class Shell:
 
     def dialled_by(self, peer: PeerId, host: str) -> None:
         self.feed(DialledBy(peer, host))
+
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        self.feed(Measured(peer, rtt_us))
 
     def told(self, peer: Contact) -> None:
         self.feed(Met(peer))
@@ -272,6 +303,11 @@ class Shell:
                 self._start(self._fence, lease_id)
             case Hold() | LetGo():
                 pass  # for a journal alone
+            case Charged():
+                if self._usage is not None:
+                    self._usage.add(effect)
+            case Tolerated(peer_id, why):
+                log.warning("permissive, so %s is served although: %s", peer_id, why)
             case Left():
                 self._left.set()
             case _:

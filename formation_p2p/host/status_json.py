@@ -70,8 +70,11 @@ def event_in_json(event: JobEvent) -> Json:
             return {**named, "stream": stream, "text": data.decode(errors="replace")}
         case TaskRetried(_, attempt):
             return {**named, **asdict(attempt)}
-        case TaskGaveUp(_, attempts, kind):
-            return {**named, "kind": kind, "attempts": [asdict(each) for each in attempts]}
+        case TaskSucceeded(_, worker, _, ran_ms, used):
+            return {**named, "worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
+        case TaskGaveUp(_, attempts, kind, _, waited_for):
+            tries = [asdict(each) for each in attempts]
+            return {**named, "kind": kind, "attempts": tries, "waited_for": waited_for or None}
         case TaskUnplaceable(_, reasons):
             refusals = [{"worker": worker, "why": str(why)} for worker, why in reasons]
             return {**named, "refusals": refusals}

@@ -8,7 +8,7 @@ the renewal was sent, so that this side never believes in a lease longer than th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -128,11 +128,18 @@ NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
 
 class Lessee:
     """Hand it every message of the lessor's kind and every Undelivered, `tick` when due; then
-    `take` what came of it. `held` are the leases in force."""
+    `take` what came of it. `held` are the leases in force. `rtt_us` says how far a peer is, as
+    far as that was measured."""
 
-    def __init__(self, grant: bytes, rng: random.Random) -> None:
+    def __init__(
+        self,
+        grant: bytes,
+        rng: random.Random,
+        rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
+    ) -> None:
         self.held: dict[tuple[PeerId, str], HeldLease] = {}
         self._grant = grant
+        self._rtt_us = rtt_us
         self._rounds: dict[RoundId, Round] = {}
         self._round_count = 0
         # Random, so that answers to an earlier life of this node match nothing.
@@ -164,8 +171,9 @@ class Lessee:
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
+            near = tuple(blob.cid for blob in terms.hints.near)
             request = PlacementRequest(
-                self._request_count, terms.needs, self._grant, terms.priority
+                self._request_count, terms.needs, self._grant, terms.priority, near
             )
             self._send(contact, request, cause)
         return asked.round
@@ -173,7 +181,7 @@ class Lessee:
     def offered(self, sender: Contact, offer: Offer, now: Moment) -> None:
         asked = self._round_of(sender, offer.request_id)
         if asked is not None:
-            asked.offered(sender, offer, now)
+            asked.offered(sender, offer, now, self._rtt_us(sender.peer_id, now))
             self._close_if_decided(asked, now)
         elif not self._knows(sender, offer.lease_id):
             # Too late, or never asked for. (Where it is known, the message came twice.)
@@ -309,7 +317,7 @@ class Lessee:
         del self._rounds[asked.round]
         committed: list[PeerId] = []
         refusals: list[tuple[PeerId, Refusal]] = []
-        for contact in asked.order:
+        for contact in asked.best_first():
             standing = asked.offers.get(contact.peer_id)
             refusal = asked.refusals.get(contact.peer_id)
             if refusal is not None:

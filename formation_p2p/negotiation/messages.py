@@ -5,7 +5,7 @@ has been checked: types, lengths and ranges. Who may say what is for the state t
 
 Scheduler to worker: PlacementRequest, Commit, Renew, Release, Dispatch, Cancel, ResultAck.
 Worker to scheduler: Offer, Refused, Leased, CommitRefused, Renewed, LeaseEnded, TaskStarted,
-TaskOutput, TasksEnded.
+TaskOutput, TasksEnded. Either to the other: AskOpinions, Opinions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,22 @@ from formation_p2p.records.codec import (
     take_list,
     take_text,
 )
-from formation_p2p.records.resources import pack_requirements, unpack_requirements
+from formation_p2p.records.resources import checked, pack_requirements, unpack_requirements
 from formation_p2p.refusals import PeerRefusal
+from formation_p2p.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.trust.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.workload.blob import Cid
+from formation_p2p.workload.hints import MAX_NEAR
+from formation_p2p.workload.outcome import (
+    MAX_CPU_MS,
+    Ended,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Usage,
+)
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 
@@ -48,25 +60,31 @@ MAX_INT: Final = 2**63 - 1
 # Attempts under way under one lease. A scheduler keeps a record of each; many more than hide
 # the longest round trip behind the shortest task would only be taken from other workers.
 MAX_WINDOW: Final = MAX_BATCH
+# In one message: the sender's own, and those of the voices that it heard last. To check the
+# signatures of so many takes two milliseconds.
+MAX_ATTESTATIONS: Final = 8
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """Would you take work with these needs, on this grant? `request_id` is the asker's own."""
+    """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
+    is data that the work would like to find."""
 
     request_id: int
     needs: Requirements
     grant: bytes
     priority: int = 0
+    near: tuple[Cid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
 
-    `price_micro` is what it costs, in the unit of the worker's profile.
+    `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
+    the request's `near`, of the data that the worker has.
     """
 
     request_id: int
@@ -74,6 +92,7 @@ class Offer:
     holds: Held
     price_micro: int
     hold_ms: int
+    there: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +221,20 @@ class ResultAck:
     attempt_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AskOpinions:
+    """What do you, and those you listen to, think of others? Asked on this grant."""
+
+    grant: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Opinions:
+    """Signed by whoever is of that opinion (trust/attestation.py)."""
+
+    attestations: tuple[bytes, ...]
+
+
 WorkMessage = (
     PlacementRequest
     | Offer
@@ -219,16 +252,20 @@ WorkMessage = (
     | TasksEnded
     | Cancel
     | ResultAck
+    | AskOpinions
+    | Opinions
 )
 
 
 def pack(message: WorkMessage) -> bytes:
     """The frame of a message that this side made."""
     match message:
-        case PlacementRequest(request_id, needs, grant, priority):
-            return encode([1, request_id, pack_requirements(needs), grant, priority])
-        case Offer(request_id, lease_id, holds, price_micro, hold_ms):
-            return encode([2, request_id, lease_id, pack_held(holds), price_micro, hold_ms])
+        case PlacementRequest(request_id, needs, grant, priority, near):
+            wanted = [cid.to_bytes() for cid in near]
+            return encode([1, request_id, pack_requirements(needs), grant, priority, wanted])
+        case Offer(request_id, lease_id, holds, price_micro, hold_ms, there):
+            held = pack_held(holds)
+            return encode([2, request_id, lease_id, held, price_micro, hold_ms, list(there)])
         case Refused(request_id, refusal):
             return encode([3, request_id, pack_refusal(refusal)])
         case Commit(lease_id):
@@ -253,12 +290,25 @@ def pack(message: WorkMessage) -> bytes:
         case TaskOutput(lease_id, attempt_id, is_stderr, data):
             return encode([13, lease_id, attempt_id, int(is_stderr), data])
         case TasksEnded(lease_id, fence, ended):
-            over = [[x.attempt_id, _pack_outcome(x.outcome), x.ran_us] for x in ended]
+            over = [
+                [
+                    x.attempt_id,
+                    _pack_outcome(x.outcome),
+                    x.ran_us,
+                    x.used.memory_bytes,
+                    x.used.cpu_ms,
+                ]
+                for x in ended
+            ]
             return encode([14, lease_id, fence, over])
         case Cancel(lease_id, attempt_ids, begun):
             return encode([15, lease_id, list(attempt_ids), int(begun)])
         case ResultAck(lease_id, attempt_ids):
             return encode([16, lease_id, list(attempt_ids)])
+        case AskOpinions(grant):
+            return encode([17, grant])
+        case Opinions(attestations):
+            return encode([18, list(attestations)])
         case _:
             assert_never(message)
 
@@ -273,20 +323,22 @@ def parse(raw: bytes) -> WorkMessage:
 
 def _parse(fields: object) -> WorkMessage:
     match fields:
-        case [1, request_id, needs, grant, priority]:
+        case [1, request_id, needs, grant, priority, near]:
             return PlacementRequest(
                 _count(request_id),
                 _needs_of_a_task(needs),
                 take_bytes(grant, "grant", MAX_GRANT_BYTES),
                 take_int(priority, "priority", 0, MAX_PRIORITY),
+                tuple(_cid(each) for each in take_list(near, "near", MAX_NEAR)),
             )
-        case [2, request_id, lease_id, holds, price_micro, hold_ms]:
+        case [2, request_id, lease_id, holds, price_micro, hold_ms, there]:
             return Offer(
                 _count(request_id),
                 _id(lease_id),
                 read_held(holds),
                 take_int(price_micro, "price", 0, MAX_INT),
                 _ms(hold_ms),
+                tuple(_place(each) for each in take_list(there, "there", MAX_NEAR)),
             )
         case [3, request_id, refusal]:
             return Refused(_count(request_id), read_refusal(refusal))
@@ -331,6 +383,15 @@ def _parse(fields: object) -> WorkMessage:
             return Cancel(_id(lease_id), _attempt_ids(attempt_ids), too)
         case [16, lease_id, attempt_ids]:
             return ResultAck(_id(lease_id), _attempt_ids(attempt_ids))
+        case [17, grant]:
+            return AskOpinions(take_bytes(grant, "grant", MAX_GRANT_BYTES))
+        case [18, attestations]:
+            return Opinions(
+                tuple(
+                    take_bytes(each, "attestation", MAX_ATTESTATION_BYTES)
+                    for each in take_list(attestations, "attestations", MAX_ATTESTATIONS)
+                )
+            )
         case _:
             raise Malformed("message", "its number or its count of fields is not known")
 
@@ -349,6 +410,14 @@ def _id(value: object) -> str:
 
 def _window(value: object) -> int:
     return take_int(value, "window", 1, MAX_WINDOW)
+
+
+def _cid(value: object) -> Cid:
+    return checked(Cid.from_bytes, value)
+
+
+def _place(value: object) -> int:
+    return take_int(value, "place", 0, MAX_NEAR - 1)
 
 
 def _part(value: object) -> tuple[int, bytes]:
@@ -374,11 +443,16 @@ def _assignment(value: object) -> Assignment:
 
 def _ended(value: object) -> Ended:
     match value:
-        case [attempt_id, outcome, ran_us]:
+        case [attempt_id, outcome, ran_us, memory_bytes, cpu_ms]:
             ran = take_int(ran_us, "ran_us", 0, MAX_INT)
-            return Ended(_id(attempt_id), _parse_outcome(outcome), ran)
+            used = Usage(_known(memory_bytes, MAX_MEMORY_BYTES), _known(cpu_ms, MAX_CPU_MS))
+            return Ended(_id(attempt_id), _parse_outcome(outcome), ran, used)
         case _:
-            raise Malformed("ended", "is no attempt with its outcome and its time")
+            raise Malformed("ended", "is no attempt with its outcome, its time and what it used")
+
+
+def _known(value: object, most: int) -> int | None:
+    return None if value is None else take_int(value, "used", 0, most)
 
 
 def _attempt_ids(value: object) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from formation_p2p.effects import Contact, Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.held import shortfall
 from formation_p2p.negotiation.messages import Offer
+from formation_p2p.placement.hinted import unmet
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Infeasible, Refusal, TooDear
 
@@ -64,9 +65,12 @@ class Round:
     def outstanding(self, peer_id: PeerId) -> bool:
         return peer_id not in self.offers and peer_id not in self.refusals
 
-    def offered(self, sender: Contact, offer: Offer, now: Moment) -> None:
-        """The answer of a worker that is outstanding. Everything in it is checked here."""
-        problem = self._problem(offer)
+    def offered(self, sender: Contact, offer: Offer, now: Moment, rtt_us: int | None) -> None:
+        """The answer of a worker that is outstanding. Everything in it is checked here. Where its
+        distance was not measured, it is no more than its answer took."""
+        if rtt_us is None:
+            rtt_us = round((now.mono_s - self.started_s) * 1_000_000)
+        problem = self._problem(offer) or unmet(self.terms.hints, offer.there, rtt_us)
         if problem is None:
             self.offers[sender.peer_id] = Standing(offer, now.mono_s + offer.hold_ms / 1000)
             self.offered_s = min(self.offered_s, now.mono_s)
@@ -84,18 +88,30 @@ class Round:
 
     def decided(self) -> bool:
         """Whether no answer still to come could change the choice: the best `wanted` offers
-        stand before the first worker that has not answered."""
+        stand before the first worker that has not answered, and none can have more of the data."""
         offers = 0
         for contact in self.order:
             if offers >= self.wanted:
                 return True
             if self.outstanding(contact.peer_id):
                 return False
-            offers += contact.peer_id in self.offers
+            offers += contact.peer_id in self.offers and self._lacks(contact) == 0
         return True
+
+    def best_first(self) -> list[Contact]:
+        """The `order`, but that whoever has more of the data that is hinted at comes before."""
+        return sorted(self.order, key=self._lacks)
 
     def closes_s(self) -> float:
         return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
+
+    def _lacks(self, contact: Contact) -> int:
+        """Bytes of the data hinted at that are not there; more yet for one to be avoided."""
+        hints, standing = self.terms.hints, self.offers.get(contact.peer_id)
+        if not hints.near:
+            return 0
+        there = 0 if standing is None else hints.bytes_of(standing.offer.there)
+        return hints.data_bytes * (1 + hints.avoids(contact.peer_id)) - there
 
     def _problem(self, offer: Offer) -> Refusal | None:
         short = shortfall(offer.holds, self.terms.needs)

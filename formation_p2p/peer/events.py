@@ -18,12 +18,17 @@ from formation_p2p.execution.effects import (
     Kill,
     Pause,
 )
+from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.placement.decision import Decision
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.resources.capability import Capability
+from formation_p2p.trust.quota import Used
+from formation_p2p.trust.warden import Charged, Tolerated
+from formation_p2p.workload.blob import Cid
+from formation_p2p.workload.scope import EVERYTHING, Shares
 from formation_p2p.workload.task import Job
 
 
@@ -37,12 +42,19 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Become a worker: lease this machine to others. `price_micro` is as in the profile."""
+    """Become a worker: lease this machine to others. `price_micro` is as in the profile.
+
+    `used` is what earlier lives charged, by month and account; `permissive` is as for a Warden.
+    `shares` is what each circle may have of its cores.
+    """
 
     capability: Capability
     drivers: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
     price_micro: int = 0
+    used: tuple[tuple[str, str, Used], ...] = ()
+    permissive: bool = False
+    shares: Shares = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,22 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """A round trip on a connection with a peer took so long."""
+
+    peer_id: PeerId
+    rtt_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsChanged:
+    """Content that is on this machine by now, whole, and content that is gone."""
+
+    here: tuple[Cid, ...] = ()
+    gone: tuple[Cid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """`next_timeout` has passed."""
 
@@ -100,6 +128,8 @@ Event = (
     | CancelJob
     | Explain
     | Leave
+    | Measured
+    | BlobsChanged
     | Tick
     | DhtEvent
     | Received
@@ -149,6 +179,8 @@ PeerEffect = (
     | Tell
     | Hold
     | LetGo
+    | Charged
+    | Tolerated
     | Explained
     | Left
     | Refuse

@@ -25,8 +25,9 @@ from formation_p2p.execution.effects import ExecutionOutput, ExecutionsEnded, Ex
 from formation_p2p.identity import Identity
 from formation_p2p.keyspace import key_of
 from formation_p2p.negotiation.fencing import Fenced
-from formation_p2p.negotiation.lessee import Lessee
+from formation_p2p.negotiation.lessee import LeaseHeld, Lessee
 from formation_p2p.negotiation.messages import (
+    AskOpinions,
     Cancel,
     Commit,
     CommitRefused,
@@ -34,6 +35,7 @@ from formation_p2p.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    Opinions,
     PlacementRequest,
     Refused,
     Release,
@@ -46,7 +48,9 @@ from formation_p2p.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.peer.blobs import Blobs
 from formation_p2p.peer.events import (
+    BlobsChanged,
     CancelJob,
     Event,
     Explain,
@@ -54,31 +58,42 @@ from formation_p2p.peer.events import (
     Joined,
     Leave,
     Left,
+    Measured,
     Refuse,
     Resume,
     Serve,
     Submit,
     Tick,
 )
+from formation_p2p.peer.hearsay import Hearsay
 from formation_p2p.peer.status import Status, status_of
 from formation_p2p.peer.surroundings import Surroundings
 from formation_p2p.peer.worker import Worker
+from formation_p2p.placement.round_trips import RoundTrips
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import SignedProfile
 from formation_p2p.refusals import Denied, Leaving
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.circles import Circles
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.network import Network
+from formation_p2p.trust.reputation import SUBMIT_MILLI, Reputation
 
 # What a query that nobody filters by is decided with: the least that a task can need.
 _ANYTHING = AskedTerms(Requirements(cpu_milli=1, memory_bytes=1))
 
 
 class Peer:
-    """`network` is as this peer joins it: its grant is bound to `identity`."""
+    """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
+    an earlier life learnt of others."""
 
     def __init__(
-        self, identity: Identity, network: Network, rng: random.Random, terms: Terms | None = None
+        self,
+        identity: Identity,
+        network: Network,
+        rng: random.Random,
+        terms: Terms | None = None,
+        reputation: Reputation | None = None,
     ) -> None:
         self._identity = identity
         self._network = network
@@ -91,14 +106,20 @@ class Peer:
         self._terms = terms or Terms()
         self.dht = Kademlia(identity.peer_id, store, rng)
         self._finder = Finder(self.dht, self._network_id)
-        self._lessee = Lessee(network.grant, rng)
-        self._surroundings = Surroundings()
+        self._circles = Circles.of(identity.peer_id, network)
+        self._round_trips = RoundTrips(identity.peer_id)
+        self._blobs = Blobs()
+        self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
+        self.reputation = reputation or Reputation(identity.peer_id)
+        self._hearsay = Hearsay(identity, network.grant, self._membership, self.reputation)
+        self._surroundings = Surroundings(self.reputation, self._circles, self._round_trips)
         self._scheduler = Scheduler(
             identity.peer_id,
             self._finder,
             self._lessee,
             self._membership.may_work,
             self._surroundings.candidate,
+            self.reputation.note,
         )
         self._worker: Worker | None = None
         self._serve: Serve | None = None
@@ -166,6 +187,10 @@ class Peer:
                     self._worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
                 return [] if self._worker is None else self._worker.told(event, now)
+            case Measured(peer_id, rtt_us):
+                self._round_trips.measured(peer_id, rtt_us, now)
+            case BlobsChanged():
+                self._blobs.changed(event)
             case Tick():
                 return self._tick(now)
             case Joined(addresses, gates):
@@ -210,6 +235,14 @@ class Peer:
                 return self._scheduler.printed(sender, message)
             case TasksEnded():
                 return self._scheduler.ended(sender, message, now)
+            case AskOpinions():
+                return self._hearsay.asked(sender, message, now)
+            case Opinions():
+                self._hearsay.told(sender, message, now)
+            case PlacementRequest() if self._distrusts(sender, now):
+                denied = Denied("submit", "this node has had bad experience with you")
+                refused = Refused(message.request_id, denied)
+                return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
             case _ if self._worker is None:
                 return self._without_worker(sender, message, now)
             case (
@@ -225,6 +258,11 @@ class Peer:
             case _:
                 assert_never(message)
         return []
+
+    def _distrusts(self, submitter: Contact, now: Moment) -> bool:
+        if submitter.peer_id == self._identity.peer_id:
+            return False
+        return self.reputation.score_milli(submitter.peer_id, now) < SUBMIT_MILLI
 
     def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
         """What a worker is asked, by somebody who may know this node from an earlier life: told
@@ -272,7 +310,9 @@ class Peer:
             self._network_id,
             self._serve,
             self.dht,
-            self._membership.may_submit,
+            self._membership,
+            self._circles,
+            self._blobs,
             self._rng,
             self._terms,
         )
@@ -341,6 +381,9 @@ class Peer:
                 return effects
             for each in completed:
                 effects += self._completed(each, now)
+            for event in negotiated:
+                if isinstance(event, LeaseHeld):
+                    effects += self._hearsay.met(event.lease.lessor, now)
             effects += self._scheduler.negotiated(negotiated, now)
             for every in found:
                 effects += self._found(every, now)

@@ -10,7 +10,7 @@ from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.task_run import JobRun, TaskState
 from formation_p2p.effects import Moment
 from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.lessor import Lease, LeaseState
+from formation_p2p.negotiation.lease import Lease, LeaseState
 from formation_p2p.resources.capability import Capacity
 from formation_p2p.resources.requirements import Requirements
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import assert_never
 
 from formation_p2p.capability.buckets import buckets_of
@@ -16,8 +16,10 @@ from formation_p2p.execution.effects import ExecutionOutput, ExecutionsEnded, Ex
 from formation_p2p.execution.executions import Executions
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.keyspace import Span
+from formation_p2p.negotiation.budget import Budget
 from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.lessor import Lease, Lessor
+from formation_p2p.negotiation.lease import Lease
+from formation_p2p.negotiation.lessor import Lessor
 from formation_p2p.negotiation.messages import (
     Cancel,
     Commit,
@@ -29,11 +31,13 @@ from formation_p2p.negotiation.messages import (
     ResultAck,
 )
 from formation_p2p.negotiation.session import Send
+from formation_p2p.peer.blobs import Blobs
 from formation_p2p.peer.events import Serve
 from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
-from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capacity
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.trust.circles import Circles
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.warden import Warden
 
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
 FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
@@ -50,7 +54,9 @@ class Worker:
         network_id: bytes,
         serve: Serve,
         dht: Kademlia[SignedProfile],
-        admits: Callable[[bytes, PeerId, Requirements, int, Moment], Denied | None],
+        membership: Membership,
+        circles: Circles,
+        blobs: Blobs,
         rng: random.Random,
         terms: Terms,
     ) -> None:
@@ -60,8 +66,16 @@ class Worker:
         self._serve = serve
         self._sequence = 0
         self._executions = Executions()
+        self._warden = Warden(membership, dict(serve.labels), serve.used, serve.permissive)
         self._lessor = Lessor(
-            serve.capability, dict(serve.labels), serve.drivers, admits, rng, serve.price_micro
+            serve.capability,
+            dict(serve.labels),
+            serve.drivers,
+            self._warden,
+            rng,
+            serve.price_micro,
+            Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
+            blobs.places,
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
         self._ttl_s = terms.ttl_s
@@ -81,7 +95,7 @@ class Worker:
             case Commit():
                 effects = self._lessor.committed(sender, message, now)
             case Release():
-                effects = self._lessor.released(sender, message)
+                effects = self._lessor.released(sender, message, now)
             case Renew():
                 effects = self._lessor.renewed(sender, message, now)
                 lease = self._lessor.lease(sender, message.lease_id, message.fence)
@@ -134,7 +148,7 @@ class Worker:
         return self._announcer.published(ended, now)
 
     def leave(self, now: Moment) -> list[Effect]:
-        effects = self._after(self._lessor.leave(), now)
+        effects = self._after(self._lessor.leave(now), now)
         self._announcer.withdraw(now, "leave")
         return effects
 
@@ -163,7 +177,7 @@ class Worker:
             if isinstance(effect, Fence):
                 self._executions.drop(effect.lease_id)
         self._announcer.changed(self._lessor.ledger.free, now)
-        return effects
+        return effects + self._warden.take()
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also

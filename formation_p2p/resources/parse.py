@@ -104,6 +104,13 @@ def parse_requirements(text: str) -> Requirements:
     return _requirements(items)
 
 
+def gives_memory(text: str) -> bool:
+    """Of requirements that can be parsed: whether they say how much memory, which is a default
+    otherwise."""
+    items = (_ITEM.fullmatch(item) for item in text.split(","))
+    return any(item is not None and item[1] == "memory" for item in items)
+
+
 def requirements_from_mapping(fields: Mapping[str, object]) -> Requirements:
     """The same from a job file or keyword arguments, with `gpu` and `label` flat or as tables.
 

@@ -27,6 +27,8 @@ from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.liars import Liar
 from formation_p2p.trust.network import Network
+from formation_p2p.trust.quota import NOTHING, Used
+from formation_p2p.trust.warden import Charged, Tolerated
 from formation_p2p.workload.task import Job
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class SimNode:
 
     `life` counts how often it was restarted. While it is `suspended`, what it is told waits in its
     `inbox`. With a `disk`, what a scheduler's next life needs is written before it is performed.
+    What grants have `used` of a worker is kept over its lives; `tolerated` is what it told of that.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` whom it was ever connected to, where connections are not
@@ -62,6 +65,8 @@ class SimNode:
     left: bool = False
     told: list[JobEvent] = field(default_factory=list)
     refused: list[Refuse] = field(default_factory=list)
+    used: dict[tuple[str, str], Used] = field(default_factory=dict)
+    tolerated: list[Tolerated] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
     messages: Counter[str] = field(default_factory=Counter)
@@ -107,6 +112,17 @@ class SimNode:
 
     def leave(self) -> None:
         self.world.tell(self, Leave())
+
+    def charge(self, charged: Charged) -> None:
+        """As on a disk of its own, for its next life."""
+        for account in charged.accounts:
+            key = (charged.month, account.name)
+            self.used[key] = self.used.get(key, NOTHING) + charged.used
+
+    @property
+    def usage(self) -> tuple[tuple[str, str, Used], ...]:
+        """As `Serve` has it."""
+        return tuple((month, account, used) for (month, account), used in self.used.items())
 
     def forget(self) -> None:
         """Give back the memory of one that is gone for good."""

@@ -60,6 +60,7 @@ from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.trust.grants import Rights, issue
 from formation_p2p.trust.network import Network
+from formation_p2p.trust.warden import Charged, Tolerated
 from formation_p2p.units import GIB
 from formation_p2p.workload.outcome import Succeeded
 
@@ -433,6 +434,10 @@ class World:
                 node.told.append(event)
             case Hold() | LetGo():
                 pass  # for a next life, of which there is none without a disk
+            case Charged():
+                node.charge(effect)
+            case Tolerated():
+                node.tolerated.append(effect)
             case Explained():
                 node.explained.append(effect)
                 node.heard(effect)

@@ -19,7 +19,7 @@ from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Outcome
+from formation_p2p.workload.outcome import UNMEASURED, Outcome, Usage
 
 _numbers = itertools.count()
 
@@ -45,6 +45,10 @@ class Recorder:
 
     react: Callable[[bytes], None] = lambda _: None
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
+    usage: Usage = UNMEASURED
+
+    def used(self, usage: Usage) -> None:
+        self.usage = usage
 
     def output(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
         self.pieces.append((stream, data))
@@ -146,6 +150,7 @@ class ALease:
             case ExecutionsEnded(_, ended):
                 for each in ended:
                     self._outcomes[each.attempt_id] = each.outcome
+                    self._reports[each.attempt_id].used(each.used)
                     self._ended[each.attempt_id].set()
 
 

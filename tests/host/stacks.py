@@ -28,6 +28,7 @@ class Recorder:
     gone: list[PeerId] = field(default_factory=list)
     dialled: list[tuple[PeerId, str]] = field(default_factory=list)
     met: list[Contact] = field(default_factory=list)
+    rtts_us: dict[PeerId, list[int]] = field(default_factory=dict)
     respond: Callable[[bytes, Answer], None] = lambda frame, answer: answer(b"re:" + frame)
     take: Callable[[bytes], None] = lambda frame: None
 
@@ -44,6 +45,9 @@ class Recorder:
 
     def dialled_by(self, peer: PeerId, host: str) -> None:
         self.dialled.append((peer, host))
+
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        self.rtts_us.setdefault(peer, []).append(rtt_us)
 
     def told(self, peer: Contact) -> None:
         self.met.append(peer)

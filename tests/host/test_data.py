@@ -631,6 +631,36 @@ def test_the_cache_keeps_to_its_limit_and_the_least_lately_used_goes(tmp_path: P
     run(story)
 
 
+def test_whoever_watches_hears_what_is_here_and_then_what_comes_and_goes(tmp_path: Path) -> None:
+    alice = Holder(tmp_path / "alice")
+    bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            first, second, third = (alice.put(content(1.5), name) for name in "abc")
+            await bob.fetch(first)
+            heard: list[tuple[tuple[Cid, ...], tuple[Cid, ...]]] = []
+            bob.exchange.watch(lambda here, gone: heard.append((here, gone)))
+            await until(lambda: bool(heard))
+            assert heard.pop() == ((first.cid,), ())
+            await bob.fetch(second)
+            await bob.fetch(third)
+            made = bob.folder / "made"
+            made.write_bytes(b"an output")
+            file = os.open(made, os.O_RDONLY)
+            output = await bob.exchange.keep(file, made)
+            os.close(file)
+            await until(lambda: len(heard) == 4)
+            assert heard == [
+                ((second.cid,), ()),
+                ((), (first.cid,)),
+                ((third.cid,), ()),
+                ((output.cid,), ()),
+            ]
+
+    run(story)
+
+
 def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
     alice = Holder(tmp_path / "alice")
     bob = Holder(tmp_path / "bob", limit_bytes=4 * MIB)

@@ -25,7 +25,7 @@ from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
 from formation_p2p.host.drivers.supervised import Ending, Machine, _read_ending
 from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from tests.host.drivers_world import (
     DAEMON,
@@ -252,6 +252,9 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
     [
         (b"exit 3", Ending("exit", 3)),
         (b"signal 11", Ending("signal", 11)),
+        (b"exit 3\nused 52428800 1250\n", Ending("exit", 3, used=Usage(52428800, 1250))),
+        (b"exit 3\nused 52428800\n", Ending("exit", 3)),
+        (b"exit 3\nused -1 " + b"1" * 8000, Ending("exit", 3)),
         (b"memory 734003200", Ending("memory", 734003200)),
         (b"start no: such\nexit 127", Ending("start", problem="no: such")),
         (b"", Ending("lost")),

@@ -93,6 +93,27 @@ def test_a_program_reads_its_input_and_files_and_leaves_files(tmp_path: Path) ->
     assert result.stdout_tail.startswith(b"hello from " + str(tmp_path).encode())
 
 
+def test_what_a_task_used_is_told_with_all_that_it_started(tmp_path: Path) -> None:
+    # Two that hold 60 MiB each for longer than it takes to see that, and one that is only busy.
+    child = "import time; held = b'x' * (60 * 2**20); time.sleep(3)"
+    program = (
+        "import subprocess, sys, time\n"
+        f"both = [subprocess.Popen([*sys.argv[1:], {child!r}]) for _ in range(2)]\n"
+        "while time.process_time() < 0.3: pass\n"
+        "for each in both: each.wait()"
+    )
+    report = Recorder()
+    succeeded(run(tmp_path, *PYTHON, program, *PYTHON, report=report))
+    assert 120 * MIB <= (report.usage.memory_bytes or 0) < 250 * MIB
+    assert 300 <= (report.usage.cpu_ms or 0) < 3000
+
+
+def test_what_a_short_task_used_is_told_too(tmp_path: Path) -> None:
+    report = Recorder()
+    succeeded(run(tmp_path, *PYTHON, "held = b'x' * (60 * 2**20)", report=report))
+    assert 60 * MIB <= (report.usage.memory_bytes or 0) < 120 * MIB
+
+
 def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

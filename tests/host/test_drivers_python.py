@@ -522,7 +522,7 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
         time.sleep(60)
 
     def reply(kind: bytes, message_bytes: int, value_bytes: int) -> bytes:
-        return interpreter.REPLY.pack(kind, 0, False, message_bytes, value_bytes)
+        return interpreter.REPLY.pack(kind, 0, False, 0, 0, message_bytes, value_bytes)
 
     half = reply(interpreter.RETURNED, 0, 9)
     junk = {
@@ -551,7 +551,7 @@ def test_a_call_that_forges_more_replies_than_there_are_calls_is_told_of(tmp_pat
     def forge() -> None:
         (fd,) = open_sockets()
         one, another = (
-            interpreter.REPLY.pack(interpreter.RETURNED, which, False, 0, 2) + b"N."
+            interpreter.REPLY.pack(interpreter.RETURNED, which, False, 0, 0, 0, 2) + b"N."
             for which in (1, 2)
         )
         os.write(fd, one + another)
@@ -711,6 +711,26 @@ def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
         less = {"lease_id": "another", "memory_bytes": 128 * MIB}
         failed = await world.failure(FailureKind.MEMORY, bit_by_bit, **less)
         assert failed.message == "stopped at its memory limit of 128MiB; ask for more memory"
+
+    story(tmp_path, tell)
+
+
+def test_what_a_call_used_is_told_with_its_end(tmp_path: Path) -> None:
+    def large() -> int:
+        return len(b"x" * 90 * 2**20)
+
+    def busy() -> None:
+        until_s = time.process_time() + 0.2
+        while time.process_time() < until_s:
+            pass
+
+    async def tell(world: World) -> None:
+        await world.value(large, report=(first := Recorder()))
+        await world.value(busy, report=(second := Recorder()))
+        assert 90 * MIB <= (first.usage.memory_bytes or 0) < 200 * MIB
+        # The interpreter is the same: it has had as much before.
+        assert (second.usage.memory_bytes or 0) >= 90 * MIB
+        assert 150 <= (second.usage.cpu_ms or 0) < 2000
 
     story(tmp_path, tell)
 

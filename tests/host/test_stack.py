@@ -454,6 +454,19 @@ def test_two_who_dial_each_other_at_once_both_succeed() -> None:
 # -- ends ---------------------------------------------------------------------------------------
 
 
+def test_both_ends_of_a_connection_measure_how_far_the_other_is() -> None:
+    async def story() -> None:
+        alice, bob = Node(), Node()
+        async with running(alice, bob):
+            await alice.ask(bob, b"hello")
+            await until(lambda: alice.rtts_us and bob.rtts_us)
+            (to_bob_us,), (to_alice_us,) = alice.rtts_us[bob.peer_id], bob.rtts_us[alice.peer_id]
+            assert 0 < to_bob_us < 1_000_000
+            assert 0 < to_alice_us < 1_000_000
+
+    run(story)
+
+
 def test_both_hear_of_the_end_of_a_connection_once() -> None:
     async def story() -> None:
         alice, bob = Node(), Node()

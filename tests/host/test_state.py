@@ -92,6 +92,22 @@ def test_a_job_that_was_saved_begins_the_next_life(path: Path) -> None:
     assert leases == ()
 
 
+def test_what_waits_for_what_and_what_was_learnt_is_kept(path: Path) -> None:
+    state = State(path)
+    first, second, third = job_of(3).tasks
+    second = replace(second, after=(first.task_id,), kind="process:x", more_memory_bytes=1 << 30)
+    third = replace(third, after=(second.task_id, first.task_id))
+    job = replace(job_of(3), tasks=(first, second, third))
+    state.save_job(job)
+    fell = TaskGaveUp(second.task_id, (), FailureKind.UPSTREAM, b"", first.task_id)
+    state.write(told(job, fell))
+    state = reopened(state)
+    ((saved,), _) = state.load(ALICE)
+    assert saved.job == job
+    assert list(state.history(job.job_id)) == [fell]
+    state.close()
+
+
 def test_a_deadline_goes_on_while_nobody_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State(path)
     state.save_job(replace(job_of(1), deadline_s=100.0))
@@ -176,6 +192,10 @@ def test_its_whole_story_can_be_told_again(path: Path) -> None:
         placed(job, 2),
         TaskRecalled(ids[2], f"{ids[2]}#1"),
         placed(job, 2, 2),
+        TaskRetried(ids[2], attempt(job, 2, 2), counts=False),
+        placed(job, 2, 3),
+        TaskRetried(ids[2], attempt(job, 2, 3, lost=True), counts=False),
+        placed(job, 2, 4),
         succeeded(job, 2),
         TaskUnplaceable(ids[3], reasons),
         TaskCancelled(ids[4]),

@@ -31,12 +31,24 @@ from formation_p2p.host.net_channel import (
 from formation_p2p.host.net_yamux import (
     MAX_INBOUND_STREAMS,
     MAX_UNREAD_BYTES,
+    MEASURE_TICKS,
     SILENT_TICKS,
     TICK_S,
     Muxer,
 )
 from formation_p2p.units import KIB, MIB
-from tests.host.mallory import DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
+from tests.host.mallory import (
+    ACK,
+    DATA,
+    FIN,
+    GO_AWAY,
+    HEADER,
+    PING,
+    RST,
+    SYN,
+    WINDOW_UPDATE,
+    Hand,
+)
 from tests.host.stacks import until
 
 
@@ -311,7 +323,7 @@ def test_streams_past_the_bound_are_reset_and_the_others_live() -> None:
                 await mallory.send(WINDOW_UPDATE, SYN, 2 * i + 1, 0)
             resets = 0
             for _ in range(MAX_INBOUND_STREAMS + 100):
-                resets += bool((await mallory.frame())[1] & RST)
+                resets += bool((await mallory.until(WINDOW_UPDATE))[1] & RST)
             assert resets == 100
             assert len(bob.channels) == MAX_INBOUND_STREAMS
             await mallory.send(DATA, 0, 1, 5, b"hello")
@@ -393,6 +405,62 @@ def test_an_idle_peer_that_answers_pings_is_kept() -> None:
             assert bob.broken is None
 
     run(story, within_s=700, mock=True)
+
+
+def test_how_far_the_peer_is_is_measured_at_once_and_by_every_ping() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            measured_us: list[int] = []
+            bob.measured = measured_us.append
+            for delay_s in (0.05, 0.2):
+                _, _, _, number = await mallory.until(PING, SYN)
+                await trio.sleep(delay_s)
+                await mallory.send(PING, ACK, 0, number)
+            await trio.sleep(1)
+            assert measured_us == pytest.approx([50_000, 200_000], rel=0.01)
+
+    run(story, within_s=60, mock=True)
+
+
+def test_a_ping_that_nobody_sent_cannot_be_answered_and_no_ping_twice() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, bob):
+            measured_us: list[int] = []
+            bob.measured = measured_us.append
+            _, _, _, number = await mallory.until(PING, SYN)
+            await mallory.send(PING, ACK, 0, (number + 1) % 2**32)
+            await trio.sleep(1)
+            assert measured_us == []
+            for _ in range(2):
+                await mallory.send(PING, ACK, 0, number)
+            await trio.sleep(1)
+            assert len(measured_us) == 1
+            assert bob.broken is None
+
+    run(story, mock=True)
+
+
+def test_a_connection_that_is_never_silent_is_measured_every_minute() -> None:
+    async def story() -> None:
+        async with by_hand() as (mallory, _):
+            pings_s: list[float] = []
+
+            async def listen() -> None:
+                while True:
+                    await mallory.until(PING, SYN)
+                    pings_s.append(trio.current_time())
+
+            start_s = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listen)
+                for number in range(150):
+                    await mallory.send(PING, SYN, 0, number)
+                    await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+            after_s = [round(at_s - start_s) for at_s in pings_s]
+            assert after_s == [0, MEASURE_TICKS * TICK_S, 2 * MEASURE_TICKS * TICK_S]
+
+    run(story, within_s=200, mock=True)
 
 
 def test_a_writer_waits_for_the_window_longer_than_five_seconds() -> None:

@@ -187,6 +187,9 @@ class PlainNode:
     def dialled_by(self, peer: PeerId, host: str) -> None:
         self._feed(DialledBy(peer, host))
 
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        pass
+
     def told(self, peer: Contact) -> None:
         self._feed(Met(peer))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.lessor import Lessor
 from formation_p2p.negotiation.messages import Release, ResultAck, TasksEnded
 from formation_p2p.negotiation.session import Received, Send
-from formation_p2p.peer.events import Event
+from formation_p2p.peer.events import Event, Submit
 from formation_p2p.peer.peer import Peer
 from formation_p2p.resources.ledger import Ledger
 from formation_p2p.sim import world as world_module
@@ -29,7 +29,7 @@ FAULTS = {
 }
 SEEN = (
     *("TaskSucceeded", "TaskGaveUp", "TaskCancelled", "TaskRetried", "TaskRecalled", "Fence"),
-    *("resumed", "adopted leases", "adopted attempts"),
+    *("resumed", "adopted leases", "adopted attempts", "placed in order"),
 )
 # Within so many seeds each kind of broken peer is found out.
 FOUND_WITHIN = 15
@@ -143,6 +143,16 @@ class LosesTasks(Peer):
         return effects
 
 
+class Impatient(Peer):
+    """Does not wait for what comes first."""
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        if isinstance(event, Submit):
+            tasks = tuple(replace(task, after=()) for task in event.job.tasks)
+            event = Submit(replace(event.job, tasks=tasks))
+        return super().handle(event, now)
+
+
 class Raises(Peer):
     def handle(self, event: Event, now: Moment) -> list[Effect]:
         effects = super().handle(event, now)
@@ -197,6 +207,7 @@ def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
+    "does not wait for what comes first": Mutant(("tasks run in order",), Impatient),
     "frees what it does not fence": Mutant((RUNS_ON, ONE), Unfenced),
     "counts results twice": Mutant(("no task ends twice", LAST), CountsTwice),
     "takes stale results": Mutant(

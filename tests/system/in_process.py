@@ -20,13 +20,14 @@ DEADLINE_S = 40.0
 
 
 @asynccontextmanager
-async def gate_at(folder: Path) -> AsyncIterator[Callable[[], str]]:
-    """A running gate of a new network; what it gives makes join strings."""
+async def gate_at(folder: Path) -> AsyncIterator[Callable[..., str]]:
+    """A running gate of a new network; what it gives makes join strings, of rights that are
+    limited as `Rights` says."""
     home = Home(folder / "gate")
     home.create_network()
     async with Node.join(home=home.path, listen=LOOPBACK) as gate:
         home.add_gate(gate.addresses[0])
-        yield lambda: home.invite(Rights(int(time.time()) + 3600))
+        yield lambda **limits: home.invite(Rights(int(time.time()) + 3600, **limits))
 
 
 def runs(argument: str) -> bool:

@@ -44,7 +44,18 @@ def test_help_needs_neither_the_network_nor_a_terminal_library() -> None:
 
 
 def test_every_command_has_a_page_of_help(tmp_path: Path) -> None:
-    commands = ["worker", "gate", "run", "submit", "workers", "explain", "profile", "version"]
+    commands = [
+        "worker",
+        "gate",
+        "run",
+        "submit",
+        "workers",
+        "explain",
+        "profile",
+        "trust",
+        "usage",
+        "version",
+    ]
     networks = ["create", "invite", "join", "show", "add-gate"]
     for command in [[name] for name in commands] + [["network", name] for name in networks]:
         code, out, _ = formation(tmp_path / "home", *command, "--help")
@@ -98,8 +109,17 @@ def test_without_a_network_every_command_says_what_to_do(
         (["workers", "--join", "ormation1:c2VjcmV0"], "neither a join string nor a file"),
         (["network", "invite", "--peer", "bob"], "peer: "),
         (["network", "add-gate", "here"], "formation: "),
+        (["network", "invite", "--hours", "nights"], "hours: 'nights' is no span of hours"),
+        (["network", "invite", "--cpu-hours", "some"], "cpu-hours: 'some' is no number"),
+        (["network", "invite", "--concurrent", "-1"], "concurrent: -1 is less than 0"),
+        (["network", "invite", "--label", "site"], "label: 'site' is no pair"),
+        (["network", "create", "--org", "a b"], "org: 'a b' is no name"),
+        (["usage", "--month", "May"], "month: 'May' is no month; write it like 2026-11"),
         (["profile", "--cpu", "99999"], "cpu: the limit is 99999000, the machine has "),
         (["nonsense"], "No such command"),
+        (["worker", "--share", "galaxy=1"], "'galaxy' is none of local, cell, org, federation"),
+        (["run", "--hint", "regoin=eu", "--", "true"], "is no hint; write prefer=PEER, avoid=PEER"),
+        (["run", "--scope", "galaxy", "--", "true"], "'galaxy' is none of local, cell, org"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], told: str) -> None:
@@ -137,6 +157,37 @@ def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) ->
     assert formation(guest, "network", "join", tmp_path / "join.txt")[0] == 0
     other = json.loads(formation(guest, "network", "show", "--json")[1])
     assert (other["gates"], other["has_root_key"]) == ([gate], False)
+
+
+def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Path) -> None:
+    home, guest = tmp_path / "home", tmp_path / "guest"
+    formation(home, "network", "create", "--org", "acme", "--federation", "north")
+    assert "as of org acme, federation north" in formation(home, "network", "show")[1]
+    options = (
+        *("--cpu-hours", "100", "--gpu-hours", "10.5", "--concurrent", "4"),
+        *("--hours", "mon-fri 18:00-08:00", "--label", "site=lab", "--priority-weight", "0.5"),
+        *("--org", "acme", "--cell", "kitchen"),
+    )
+    _, join, said = formation(home, "network", "invite", *options)
+    words = (
+        "with priorities weighed by 0.5 with 100.0 CPU-hours a month, 10.5 GPU-hours a month, "
+        "4 tasks at once on workers with site=lab at mon-fri 18:00-08:00 UTC "
+        "as of cell kitchen, org acme until"
+    )
+    assert words in said
+    (tmp_path / "join.txt").write_text(join)
+    assert words in formation(guest, "network", "join", tmp_path / "join.txt")[1]
+    shown = json.loads(formation(guest, "network", "show", "--json")[1])
+    assert {name: shown[name] for name in ("cpu_milli_hours", "gpu_milli_hours", "concurrent")} == {
+        "cpu_milli_hours": 100_000,
+        "gpu_milli_hours": 10_500,
+        "concurrent": 4,
+    }
+    assert (shown["hours"], shown["labels"]) == ("mon-fri 18:00-08:00", ["site=lab"])
+    assert shown["place"] == {"cell": "kitchen", "org": "acme", "federation": ""}
+    code, out, err = formation(guest, "usage", "--month", "2026-11")
+    assert (code, out) == (0, "")
+    assert "nobody has used this machine in 2026-11" in err
 
 
 def test_profile_shows_what_the_limits_leave(tmp_path: Path) -> None:

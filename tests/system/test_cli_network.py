@@ -165,6 +165,40 @@ def test_a_job_of_many_tasks(world: World, tmp_path: Path) -> None:
     assert not (tmp_path / "out/[red]2/n").exists()
 
 
+def test_a_job_in_order_says_what_waited_and_what_was_learnt(world: World, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text("""
+        attempts = 1
+        [[task]]
+        name = "large"
+        needs = "memory=64TiB"
+        argv = ["true"]
+        [[task]]
+        after = ["large"]
+        argv = ["true"]
+        [[task]]
+        name = "small"
+        matrix = { n = { from = 1, to = 5 } }
+        needs = "cpu=0.25"
+        kind = "small"
+        argv = ["echo", "{n}"]
+    """)
+    done = world.carols("submit", tmp_path / "job.toml")
+    assert done.code == 3, done.err  # of what nobody could run; not of what waited for it
+    assert "did not run: it waited for large, which brought no result" in done.out.decode()
+    assert "process:small" in world.carols("sizes").out.decode()
+    again = world.carols("submit", tmp_path / "job.toml", "--json")
+    learnt, *told = [json.loads(line) for line in again.out.splitlines()]
+    assert (learnt["event"], learnt["kind"], learnt["runs"]) == ("learnt", "process:small", 5)
+    (fell,) = [each for each in told if each["event"] == "failed"]
+    assert (fell["task"], fell["kind"], fell["waited_for"]) == ("1", "upstream", "large")
+    (known,) = json.loads(world.carols("sizes", "--json").out)["kinds"]
+    assert (known["kind"], known["runs"]) == ("process:small", 10)
+    unlearnt = world.carols("submit", tmp_path / "job.toml", "--no-learn")
+    assert "learnt" not in unlearnt.err
+    assert world.carols("sizes", "--forget", "process:small").code == 0
+    assert world.carols("sizes", "--forget", "process:small").code == 2
+
+
 def test_what_nobody_can_run_is_explained(world: World) -> None:
     done = world.carols("run", "--needs", "memory=3GiB", "--", "true")
     assert (done.code, done.out) == (3, b"")

@@ -26,11 +26,14 @@ from formation_p2p.peer.worker import Worker
 from formation_p2p.placement.candidate import Candidate
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capacity, idle
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.trust.membership import Membership
+from formation_p2p.trust.warden import Warden
 from formation_p2p.workload.task import Job, Task, task_id
 
 T = TypeVar("T")
@@ -70,6 +73,31 @@ def sent(effects: Iterable[Effect]) -> list[tuple[PeerId, WorkMessage]]:
         assert isinstance(effect, Send), effect
         messages.append((effect.to.peer_id, effect.message))
     return messages
+
+
+class Lenient(Warden):
+    """Denies nobody anything, and counts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Membership(bytes(32)), {})
+
+    def denied(
+        self,
+        grant: bytes,
+        peer_id: PeerId,
+        needs: Requirements,
+        priority: int,
+        now: Moment,
+        *,
+        another: bool,
+    ) -> Denied | None:
+        return None
+
+    def weighed(self, grant: bytes, priority: int) -> int:
+        return priority
+
+    def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
+        pass
 
 
 # -- worlds ---------------------------------------------------------------------------------

@@ -290,3 +290,176 @@ def test_a_task_is_of_one_kind() -> None:
         parsed(task + "image = '-v'").specs()
     with pytest.raises(LocalError, match=r"a\.wasm: No such file"):
         parsed(task + "wasm = 'a.wasm'").specs()
+
+
+# -- many tasks in an order -------------------------------------------------------------------
+
+
+def test_a_matrix_makes_a_task_of_each_combination() -> None:
+    job = parsed("""
+        [[task]]
+        name = "train"
+        argv = ["./train.py", "--lr", "{lr}", "--seed", "{seed}", "{tag}"]
+        files_out = ["{lr}.bin"]
+        env = { SEED = "{seed}" }
+
+        [task.matrix]
+        lr = [0.1, 0.01]
+        seed = { from = 1, to = 2 }
+        exclude = [{ lr = 0.1, seed = 2 }]
+        include = [{ lr = 0.1, tag = "slow" }]
+    """)
+    assert [task.label for task in job.tasks] == [
+        "train-0.1-1-slow",
+        "train-0.01-1",
+        "train-0.01-2",
+    ]
+    assert job.tasks[0].argv == ("./train.py", "--lr", "0.1", "--seed", "1", "slow")
+    assert job.tasks[1].argv[-1] == "{tag}"  # nobody's, here
+    assert (job.tasks[2].files_out, job.tasks[2].env) == (("0.01.bin",), {"SEED": "2"})
+
+
+def test_each_and_a_matrix_go_together() -> None:
+    job = parsed("""
+        [[task]]
+        each = ["a", "b"]
+        matrix = { n = [1, 2] }
+        argv = ["echo", "{each}{n}"]
+    """)
+    assert [task.argv[1] for task in job.tasks] == ["a1", "a2", "b1", "b2"]
+    assert [task.label for task in job.tasks] == ["a-1", "a-2", "b-1", "b-2"]
+
+
+def test_tasks_come_after_others_by_name_or_label() -> None:
+    job = parsed("""
+        [[task]]
+        name = "fetch"
+        each = ["x", "y"]
+        argv = ["fetch", "{each}"]
+
+        [[task]]
+        name = "read"
+        each = ["x", "y"]
+        after = ["fetch-{each}"]
+        argv = ["read", "{each}"]
+
+        [[task]]
+        after = ["fetch", "read"]
+        argv = ["sum"]
+    """)
+    assert [(task.label, task.after) for task in job.tasks] == [
+        ("fetch-x", ()),
+        ("fetch-y", ()),
+        ("read-x", (0,)),
+        ("read-y", (1,)),
+        ("4", (0, 1, 2, 3)),
+    ]
+    assert [task.after for task in job.plan().tasks] == [task.after for task in job.tasks]
+
+
+def test_inputs_are_files_that_go_with_their_tasks(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("b.csv", "a.csv", "other.txt"):
+        (tmp_path / "data" / name).write_text(name)
+    text = """
+        [[task]]
+        inputs = ["data/*.csv", "data/other.txt", "data/a.csv"]
+        label = "{stem}"
+        files_in = ["data/other.txt"]
+        argv = ["wc", "{name}", "{input}"]
+    """
+    job = parse_job_file(dedent(text), tmp_path)
+    assert [task.argv[1:] for task in job.tasks] == [
+        ("a.csv", "data/a.csv"),
+        ("b.csv", "data/b.csv"),
+        ("other.txt", "data/other.txt"),
+    ]
+    assert [task.label for task in job.tasks] == ["a", "b", "other"]
+    assert [sorted(task.files_in) for task in job.tasks] == [
+        ["a.csv", "other.txt"],
+        ["b.csv", "other.txt"],
+        ["other.txt"],
+    ]
+
+
+def test_inputs_may_be_lines_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("http://a/x\n\n  http://b/y\n")
+    text = """
+        [[task]]
+        inputs = { lines = "urls.txt" }
+        argv = ["curl", "{input}"]
+    """
+    job = parse_job_file(dedent(text), tmp_path)
+    assert [task.argv[1] for task in job.tasks] == ["http://a/x", "http://b/y"]
+    assert [task.label for task in job.tasks] == ["http:--a-x", "http:--b-y"]
+    assert job.tasks[0].files_in == {}
+
+
+def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    for inputs, told in (
+        ('["*.csv"]', "task 1: inputs: '*.csv' names no file; look for it in"),
+        ('["/*.csv"]', "'/*.csv' names no files here"),
+        ("[]", "is no list of files"),
+        ("[1]", "is no list of files"),
+        ('{ lines = "empty" }', "empty has no line"),
+        ('{ lines = "empty", more = 1 }', "is no list of files"),
+    ):
+        with pytest.raises(InvalidInput) as error:
+            parse_job_file(f'[[task]]\ninputs = {inputs}\nargv = ["x"]', tmp_path)
+        assert told in str(error.value)
+    with pytest.raises(LocalError, match="No such file"):
+        parse_job_file('[[task]]\ninputs = { lines = "gone" }\nargv = ["x"]', tmp_path)
+
+
+def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
+    job = parsed("""
+        needs = "cpu=2"
+
+        [[task]]
+        argv = ["true"]
+
+        [[task]]
+        needs = "memory=1GiB"
+        kind = "large"
+        argv = ["true"]
+
+        [[task]]
+        name = "small"
+        matrix = { mib = [64, 128] }
+        needs = { cpu = 0.5, memory = "{mib}MiB" }
+        argv = ["true"]
+    """)
+    first, large, small, smaller = job.plan().tasks
+    assert (first.needs, first.memory_given) == (Requirements(cpu_milli=2000), False)
+    assert (large.needs, large.memory_given) == (Requirements(memory_bytes=1024 * MIB), True)
+    assert (large.kind, first.kind) == ("large", "")
+    assert small.needs == Requirements(cpu_milli=500, memory_bytes=64 * MIB)
+    assert smaller.needs == Requirements(cpu_milli=500, memory_bytes=128 * MIB)
+    assert parsed('needs = "memory=1GiB"\n[[task]]\nargv = ["a"]').plan().tasks[0].memory_given
+    table = 'needs = { memory = "1GiB" }\n[[task]]\nargv = ["a"]'
+    assert parsed(table).plan().tasks[0].memory_given
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("matrix = 3", "task 1: matrix: 3 is not a table of lists"),
+        ("matrix = { a = 3 }", "task 1: matrix.a: is no list of values"),
+        ("matrix = { a = [1], exclude = 3 }", "task 1: matrix.exclude: 3 is not a list of tables"),
+        ("matrix = { a = [1], exclude = [3] }", "task 1: exclude: 3 is no table"),
+        ('after = ["b"]', "after: 0 waits for 'b', and no task is called that"),
+        ('name = "a"\nafter = ["a"]', "tasks wait for each other in a circle: 'a' for 'a'"),
+        ("after = 3", "task 1: after: 3 is not a list of texts"),
+        ("after = [3]", "task 1: after: 3 is no text"),
+        ('name = "a"\nargv = ["b"]\n[[task]]\nname = "a"', "task 2: name: 'a' is there twice"),
+        ('needs = "cpus=1"', "cpus: is no requirement"),
+        ("kind = 3", "task 1: kind: 3 is no text"),
+        ("name = 3", "task 1: name: 3 is no text"),
+    ],
+)
+def test_what_is_wrong_with_many_tasks_is_named(text: str, told: str) -> None:
+    if "argv" in text:
+        assert told in refused(f'[[task]]\n{text}\nargv = ["x"]\nlabel = "other"')
+    else:
+        assert told in refused(f'[[task]]\n{text}\nargv = ["x"]')

@@ -26,7 +26,8 @@ from formation_p2p.execution.executions import (
     MAX_REMEMBERED,
     Executions,
 )
-from formation_p2p.negotiation.lessor import WINDOW, Lease, LeaseState
+from formation_p2p.negotiation.lease import Lease, LeaseState
+from formation_p2p.negotiation.lessor import WINDOW
 from formation_p2p.negotiation.messages import (
     MAX_BATCH,
     MAX_FRAME_BYTES,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from formation_p2p.errors import ProtocolViolation
 from formation_p2p.negotiation.held import Held
 from formation_p2p.negotiation.messages import (
+    MAX_ATTESTATIONS,
     MAX_BATCH,
     MAX_FRAME_BYTES,
     MAX_GRANT_BYTES,
@@ -22,6 +23,7 @@ from formation_p2p.negotiation.messages import (
     MAX_MS,
     MAX_OUTPUT_BYTES,
     MAX_WINDOW,
+    AskOpinions,
     Assignment,
     Cancel,
     CommitRefused,
@@ -29,6 +31,7 @@ from formation_p2p.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    Opinions,
     PlacementRequest,
     Refused,
     Renewed,
@@ -41,6 +44,7 @@ from formation_p2p.negotiation.messages import (
 from formation_p2p.negotiation.parts import MAX_PARTS
 from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
 from formation_p2p.records.codec import decode, encode
+from formation_p2p.records.resources import pack_requirements
 from formation_p2p.refusals import (
     Busy,
     Denied,
@@ -53,8 +57,11 @@ from formation_p2p.refusals import (
 )
 from formation_p2p.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
+from formation_p2p.trust.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.units import MAX_BYTES, MIB
+from formation_p2p.workload.blob import RAW, Cid, digest_of
+from formation_p2p.workload.hints import MAX_NEAR
+from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
 from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 from tests.unit.stories import NEEDS
@@ -122,6 +129,7 @@ def test_no_field_of_another_kind_breaks_the_parser(
     [
         Infeasible("gpu", "2 of h100", "1 of t4"),
         Denied("submit", "no grant was shown"),
+        Denied("submit", "Concurrent task limit reached: 2/2", 1000),
         Gone("lease 7", "it expired"),
         Busy("the ledger", 5),
         Leaving(),
@@ -135,6 +143,7 @@ def test_every_refusal_comes_back_as_it_was(refusal: PeerRefusal) -> None:
         assert parse(pack(message)) == message
 
 
+CID = Cid(RAW, digest_of(b"data"))
 HELD = Held(cpu_milli=1000, memory_bytes=MIB)
 LONG = "x" * (MAX_ID_CHARS + 1)
 WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
@@ -149,7 +158,11 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         PlacementRequest(1, NEEDS, b"", MAX_PRIORITY + 1),
         PlacementRequest(1, NEEDS, b"", -1),
         PlacementRequest(1, Requirements(), b""),  # of no driver
+        PlacementRequest(1, NEEDS, b"", 0, (CID,) * (MAX_NEAR + 1)),
         Offer(1, LONG, HELD, 0, 0),
+        Offer(1, "lease", HELD, 0, 0, (-1,)),
+        Offer(1, "lease", HELD, 0, 0, (MAX_NEAR,)),
+        Offer(1, "lease", HELD, 0, 0, (0,) * (MAX_NEAR + 1)),
         Offer(1, "lease\x07", HELD, 0, 0),
         Offer(1, "lease", replace(HELD, device_ids=("GPU-0",) * (MAX_GPUS + 1)), 0, 0),
         Offer(1, "lease", replace(HELD, device_ids=(LONG,)), 0, 0),
@@ -184,9 +197,14 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", -1),)),
         Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", 0),) * (MAX_BATCH + 1)),
         Cancel("lease", ("attempt",) * (MAX_BATCH + 1), True),
+        AskOpinions(bytes(MAX_GRANT_BYTES + 1)),
+        Opinions((b"",) * (MAX_ATTESTATIONS + 1)),
+        Opinions((bytes(MAX_ATTESTATION_BYTES + 1),)),
         TaskOutput("lease", "attempt", False, bytes(MAX_OUTPUT_BYTES + 1)),
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(bytes(MAX_RESULT_BYTES + 1)), 0),)),
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), -1),)),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0, Usage(MAX_BYTES + 1)),)),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0, Usage(None, -1)),)),
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0),) * (MAX_BATCH + 1)),
     ],
     ids=lambda message: type(message).__name__,
@@ -207,9 +225,11 @@ def test_what_is_out_of_bounds_is_refused(message: WorkMessage) -> None:
         [17, "lease"],
         [4, "lease", "more"],
         [4, b"lease"],
-        [2, 1, "lease", [1, 1], 0, 0],
-        [2, 1, "lease", [1, 1, 0, 0, [], 0, 0], 0.5, 0],
-        [2, 1, "lease", [1, 1, 0, 0, [], 0, float("nan")], 0, 0],
+        [1, 1, pack_requirements(NEEDS), b"", 0, [b"no cid"]],
+        [2, 1, "lease", [1, 1, 0, 0, [], 0, 0], 0, 0, [True]],
+        [2, 1, "lease", [1, 1], 0, 0, []],
+        [2, 1, "lease", [1, 1, 0, 0, [], 0, 0], 0.5, 0, []],
+        [2, 1, "lease", [1, 1, 0, 0, [], 0, float("nan")], 0, 0, []],
         [3, 1, ["unheard of"]],
         [3, 1, ["too dear", 2, 1]],
         [3, 1, ["leaving", "more"]],

@@ -33,6 +33,7 @@ from formation_p2p.negotiation.session import Received
 from formation_p2p.refusals import Leaving
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
+from formation_p2p.workload.blob import RAW, Cid, digest_of
 from formation_p2p.workload.outcome import Ended, Succeeded
 from tests.unit.stories import (
     NEEDS,
@@ -163,7 +164,10 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "begun": True,
         "needs": NEEDS,
         "grant": b"",
+        "attestations": (b"mine",),
         "priority": 0,
+        "near": (Cid(RAW, digest_of(b"mine")),),
+        "there": (0, 15),
     }
     kinds = WorkMessage.__args__
     return [kind(**{each.name: values[each.name] for each in fields(kind)}) for kind in kinds]

@@ -11,6 +11,7 @@ from formation_p2p.negotiation.messages import (
     MAX_INT,
     MAX_MS,
     MAX_WINDOW,
+    AskOpinions,
     Assignment,
     Cancel,
     Commit,
@@ -19,6 +20,7 @@ from formation_p2p.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    Opinions,
     PlacementRequest,
     Refused,
     Release,
@@ -48,7 +50,17 @@ from formation_p2p.resources.bounds import (
     MAX_STORAGE_BYTES,
 )
 from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Cid
+from formation_p2p.workload.hints import MAX_NEAR
+from formation_p2p.workload.outcome import (
+    MAX_CPU_MS,
+    Ended,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Usage,
+)
 from formation_p2p.workload.task import MAX_PRIORITY
 from tests.unit import resources_world
 
@@ -87,14 +99,25 @@ refusals: st.SearchStrategy[PeerRefusal] = (
 )
 blobs = st.binary(max_size=20)
 lines = st.lists(shown, max_size=3).map("\n\t".join)
+usages = st.builds(
+    Usage,
+    st.none() | st.integers(0, MAX_MEMORY_BYTES),
+    st.none() | st.integers(0, MAX_CPU_MS),
+)
 outcomes: st.SearchStrategy[Outcome] = st.builds(Succeeded, blobs) | st.builds(
     Failed, st.sampled_from(FailureKind), lines, blobs
 )
+cids = st.builds(
+    Cid, st.sampled_from((RAW, DAG_CBOR)), st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+)
+places = st.integers(0, MAX_NEAR - 1)
 parts = st.tuples(st.integers(1, MAX_INT), blobs)
 assignments = st.builds(Assignment, ids, counts, blobs, times_ms)
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
-    st.builds(PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY)),
-    st.builds(Offer, counts, ids, holdings, counts, times_ms),
+    st.builds(
+        PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY), tuples_of(cids)
+    ),
+    st.builds(Offer, counts, ids, holdings, counts, times_ms, tuples_of(places)),
     st.builds(Refused, counts, refusals),
     st.builds(Commit, ids),
     st.builds(Leased, ids, counts, times_ms, windows),
@@ -106,7 +129,9 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(Dispatch, ids, counts, tuples_of(parts), tuples_of(assignments)),
     st.builds(TaskStarted, ids, ids),
     st.builds(TaskOutput, ids, ids, st.booleans(), blobs),
-    st.builds(TasksEnded, ids, counts, tuples_of(st.builds(Ended, ids, outcomes, counts))),
+    st.builds(TasksEnded, ids, counts, tuples_of(st.builds(Ended, ids, outcomes, counts, usages))),
     st.builds(Cancel, ids, tuples_of(ids), st.booleans()),
     st.builds(ResultAck, ids, tuples_of(ids)),
+    st.builds(AskOpinions, blobs),
+    st.builds(Opinions, tuples_of(blobs)),
 )
