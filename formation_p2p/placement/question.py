@@ -1,0 +1,108 @@
+"""Which workers are asked for: as conditions that are tried for many, and as one exact answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+from typing import Final
+
+from formation_p2p.placement.columns import (
+    CEILING,
+    Amount,
+    AtLeast,
+    Condition,
+    HasNames,
+    Names,
+    bits_of,
+    whole_mib,
+)
+from formation_p2p.records.profile import Profile
+from formation_p2p.resources.fits import fits, fits_now
+from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import MIB
+
+_IDLE: Final = (Amount.MEMORY, Amount.STORAGE, Amount.CPU, Amount.NETWORK)
+_FREE: Final = (Amount.FREE_MEMORY, Amount.FREE_STORAGE, Amount.FREE_CPU, Amount.FREE_NETWORK)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Workers whose profile is valid at `now_unix_s`, is not too dear, and fits the needs: an idle
+    machine does or, with `free_now`, what is free on it."""
+
+    needs: Requirements
+    now_unix_s: float
+    free_now: bool = False
+    max_price_micro: int | None = None
+
+    def admits(self, profile: Profile) -> bool:
+        """The answer for one worker, in some 3 us."""
+        if profile.expires_unix_s <= self.now_unix_s:
+            return False
+        if self.max_price_micro is not None and profile.price_micro > self.max_price_micro:
+            return False
+        needs, has, labels = self.needs, profile.capability, dict(profile.labels)
+        if self.free_now:
+            return fits_now(needs, has, labels, profile.drivers, profile.capacity) is None
+        return fits(needs, has, labels, profile.drivers) is None
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """What everyone who is admitted meets, the rarest first. Never empty."""
+        labels, labels_too, kinds = self._names()
+        amounts = [AtLeast(column, least) for column, least, _ in self._amounts() if least > 0]
+        asked = (labels, *self._devices(), kinds, *amounts, labels_too)
+        return tuple(each for each in asked if isinstance(each, AtLeast) or any(each.masks))
+
+    def settled(self) -> bool:
+        """Whether all who meet the conditions are admitted, so that none need be asked."""
+        needs = self.needs
+        if needs.labels or needs.driver or needs.gpu_count:
+            return False
+        return all(exact for _, _, exact in self._amounts())
+
+    def _names(self) -> tuple[HasNames, HasNames, HasNames]:
+        """Inexact: several names may have the bits of one."""
+        needs = self.needs
+        driver = bits_of(Names.KINDS, [("driver", needs.driver)] if needs.driver else [])
+        kinds = [driver | bits_of(Names.KINDS, [("model", each)]) for each in needs.gpu_models]
+        return (
+            HasNames(Names.LABELS, (bits_of(Names.LABELS, needs.labels),)),
+            HasNames(Names.LABELS_TOO, (bits_of(Names.LABELS_TOO, needs.labels),)),
+            HasNames(Names.KINDS, tuple(kinds) or (driver,)),
+        )
+
+    def _devices(self) -> list[Condition]:
+        """Inexact: one device may have the memory, and another the version."""
+        needs = self.needs
+        if needs.gpu_count == 0:
+            return []
+        asked = {
+            Amount.GPUS: needs.gpu_count,
+            Amount.GPU_MEMORY: whole_mib(needs.gpu_memory_bytes),
+            Amount.GPU_CC: needs.gpu_compute_capability,
+        }
+        if self.free_now and needs.gpu_share_milli == WHOLE_GPU_MILLI:
+            asked[Amount.FREE_GPUS] = needs.gpu_count
+        elif self.free_now:
+            asked[Amount.FREE_SHARE] = needs.gpu_share_milli
+        return [AtLeast(column, least) for column, least in asked.items() if least > 0]
+
+    def _amounts(self) -> list[tuple[Amount, int, bool]]:
+        """The least value in each column, and whether that is exact."""
+        needs = self.needs
+        memory, storage, cpu, network = _FREE if self.free_now else _IDLE
+        asked = [
+            (column, size // MIB, size % MIB == 0)
+            for column, size in ((memory, needs.memory_bytes), (storage, needs.storage_bytes))
+        ]
+        asked += [(cpu, needs.cpu_milli, True), (network, needs.network_mbps, True)]
+        price = self.max_price_micro
+        if price is not None:
+            asked.append((Amount.CHEAPNESS, CEILING - price, price < CEILING))
+        # Whole seconds. In an empty slot there are none.
+        asked.append((Amount.EXPIRES, max(floor(self.now_unix_s) + 1, 1), True))
+        return [
+            (column, min(least, CEILING), exact and least <= CEILING)
+            for column, least, exact in asked
+        ]

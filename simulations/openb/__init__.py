@@ -1,0 +1,1 @@
+"""GPU packing on Alibaba's trace, against the published results of others (docs/packing.md)."""

@@ -1,0 +1,319 @@
+"""The table names exactly those that one would find by asking each worker, one by one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.keyspace import KEY_BITS, Key, distance
+from formation_p2p.placement import columns, table
+from formation_p2p.placement.table import Table
+from formation_p2p.records.profile import Profile
+from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.resources.fits import fits, fits_now
+from formation_p2p.resources.ledger import Ledger
+from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.units import GIB, MIB, TIB
+from tests.unit import resources_world as world
+from tests.unit.resources_world import a100, h100, machine
+
+NOW = 1_767_225_600
+PEERS = [peer_id_of(number.to_bytes(32, "big")) for number in range(700)]
+ALICE, BOB, CAROL = PEERS[:3]
+IDLE = machine()
+PIECE = Requirements(cpu_milli=1000, memory_bytes=GIB)
+HERE = Key(0)
+
+
+def profile(peer_id: PeerId, has: Capability = IDLE, **fields: object) -> Profile:
+    said: dict[str, object] = {
+        "peer_id": peer_id,
+        "sequence": 1,
+        "issued_unix_s": NOW,
+        "expires_unix_s": NOW + 120,
+        "capability": has,
+        "capacity": idle(has),
+    }
+    return Profile(**(said | fields))  # type: ignore[arg-type]
+
+
+def table_of(profiles: Iterable[Profile]) -> Table:
+    town = Table()
+    for each in profiles:
+        assert town.put(each)
+    return town
+
+
+def by_hand(
+    profiles: Iterable[Profile],
+    needs: Requirements,
+    target: Key,
+    now_unix_s: float,
+    free_now: bool,
+    max_price_micro: int | None,
+) -> list[Profile]:
+    """Each asked by itself, and put in order."""
+
+    def serves(each: Profile) -> bool:
+        has, labels = each.capability, dict(each.labels)
+        if free_now:
+            lacking = fits_now(needs, has, labels, each.drivers, each.capacity)
+        else:
+            lacking = fits(needs, has, labels, each.drivers)
+        cheap = max_price_micro is None or each.price_micro <= max_price_micro
+        return lacking is None and cheap and each.expires_unix_s > now_unix_s
+
+    def far(each: Profile) -> tuple[int, PeerId]:
+        return distance(key_of_peer(each.peer_id), target), each.peer_id
+
+    return sorted(filter(serves, profiles), key=far)
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a large table does in a small one: several blocks, then a scan in several parts."""
+    monkeypatch.setattr(table, "_FIRST_BLOCK", 8)
+    monkeypatch.setattr(table, "_ORDERED_AT_ONCE", 3)
+    monkeypatch.setattr(table, "_NEIGHBOURHOOD", 2)
+    monkeypatch.setattr(columns, "_SLOTS_AT_ONCE", 100)
+    monkeypatch.setattr(columns, "_LEAST_ROOM", 2)
+
+
+def crowd(count: int, rng: random.Random) -> list[Profile]:
+    """Half of them in use, some of them gone."""
+    return [_one_of_many(peer_id, rng) for peer_id in PEERS[:count]]
+
+
+def _one_of_many(peer_id: PeerId, rng: random.Random) -> Profile:
+    make = rng.choice((a100, h100))
+    gpus = tuple(make(f"G{place}") for place in range(rng.choice((0, 0, 1, 4))))
+    gpus = (*gpus, a100("odd")) if rng.random() < 0.1 else gpus
+    has = machine(*gpus, cpu_milli=rng.randint(1, 64_000), memory_bytes=rng.randint(MIB, TIB))
+    left = tuple(
+        GpuFree(gpu.device_id, share, gpu.memory_bytes * share // 1000)
+        for gpu in gpus
+        for share in [rng.choice((0, 500, 1000))]
+    )
+    cpu, memory = rng.randint(0, has.cpu_milli), rng.randint(0, has.memory_bytes)
+    free = Capacity(cpu, memory, has.storage_bytes, has.network_mbps, left)
+    return profile(
+        peer_id,
+        has,
+        expires_unix_s=NOW + rng.choice((-1, 0, 1, 60)),
+        capacity=rng.choice((idle(has), free)),
+        labels=(("region", rng.choice(("eu", "us"))), ("rack", f"r{rng.randrange(30)}")),
+        drivers=tuple(rng.sample(world.DRIVERS, rng.randint(0, 3))),
+        price_micro=rng.choice((0, 1000, 5000)),
+    )
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("free_now", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "cpu=1m,memory=1",
+        "cpu=60,memory=900GiB",
+        "cpu=1,memory=1GB",
+        "gpu=1,gpu.memory=80GB",
+        "gpu=4,gpu.cc=8.0",
+        "gpu=5,gpu.model=h100|a100",
+        "gpu=3,gpu.model=h100,gpu.share=0.5,driver=python",
+        "gpu=2,gpu.model=a100,gpu.share=0.5,gpu.memory=20GB",
+        "label.region=eu,driver=wasm",
+        "label.region=eu,label.rack=r7",
+        "label.rack=r77",
+        "network=1000,storage=100GiB",
+        "network=1001",
+        "driver=dask",
+    ],
+)
+def test_the_nearest_are_those_found_by_hand(text: str, free_now: bool) -> None:
+    rng = random.Random(text)
+    profiles = crowd(len(PEERS), rng)
+    town = table_of(profiles)
+    needs = parse_requirements(text)
+    for price in (None, 0, 4999):
+        target = Key(rng.getrandbits(KEY_BITS))
+        expected = by_hand(profiles, needs, target, NOW, free_now, price)
+        for count in (0, 1, 20, len(PEERS)):
+            nearest = town.nearest(
+                needs, target, count, NOW, free_now=free_now, max_price_micro=price
+            )
+            assert nearest == expected[:count]
+        matched = town.match(needs, NOW, free_now=free_now, max_price_micro=price)
+        assert matched == by_hand(profiles, needs, HERE, NOW, free_now, price)
+
+
+said = st.builds(
+    profile,
+    st.sampled_from(PEERS[:12]),
+    world.capabilities,
+    capacity=st.builds(
+        Capacity,
+        st.sampled_from([0, 300, 8000, 200_000]),
+        st.sampled_from([0, GIB - 1, GIB, 4 * TIB]),
+        st.sampled_from([0, TIB, 40 * TIB]),
+        st.sampled_from([0, 1000]),
+        st.lists(
+            st.builds(
+                GpuFree,
+                st.sampled_from(["G0", "G1", "G2", "elsewhere"]),
+                st.sampled_from([0, 333, 1000]),
+                st.sampled_from([0, 24 * world.GB, 180 * world.GB]),
+            ),
+            max_size=4,
+            unique_by=lambda left: left.device_id,
+        ).map(tuple),
+    ),
+    labels=world.labels.map(lambda held: tuple(held.items())),
+    drivers=world.drivers.map(lambda held: tuple(sorted(held))),
+    expires_unix_s=st.sampled_from([NOW, NOW + 1, 2**40]),
+    price_micro=st.sampled_from([0, 7, 2**32 - 1, 2**32, 2**40]),
+    withdrawn=st.sampled_from([False] * 5 + [True]),
+)
+prices = st.sampled_from([None, -1, 0, 7, 2**32 - 2, 2**32 - 1, 2**32, 2**41])
+times = st.sampled_from([0.0, NOW - 0.5, NOW, NOW + 0.5, 2.0**32 - 1, 2.0**33, 2.0**41])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(said | st.sampled_from(PEERS[:12]), max_size=40),
+    st.lists(st.tuples(world.needs, times, st.booleans(), prices), min_size=5, max_size=5),
+    st.integers(0, 2**KEY_BITS - 1),
+)
+def test_after_any_changes_the_table_is_what_was_last_said(
+    changes: list[Profile | PeerId],
+    questions: list[tuple[Requirements, float, bool, int | None]],
+    target: int,
+) -> None:
+    """A profile is put in, a peer id removed."""
+    town, known = Table(), dict[PeerId, Profile]()
+    for change in changes:
+        if isinstance(change, Profile) and not change.withdrawn:
+            assert town.put(change)
+            known[change.peer_id] = change
+        elif isinstance(change, Profile):
+            assert town.put(change)
+            known.pop(change.peer_id, None)
+        else:
+            assert town.remove(change) == (known.pop(change, None) is not None)
+    assert len(town) == len(known)
+    assert all((peer_id in town) == (peer_id in known) for peer_id in PEERS[:12])
+    for needs, now, free_now, price in questions:
+        for asked in (needs, Requirements(cpu_milli=1, memory_bytes=1), PIECE):
+            nearest = town.nearest(
+                asked, Key(target), 3, now, free_now=free_now, max_price_micro=price
+            )
+            expected = by_hand(known.values(), asked, Key(target), now, free_now, price)
+            assert nearest == expected[:3]
+            matched = town.match(asked, now, free_now=free_now, max_price_micro=price)
+            assert {each.peer_id for each in matched} == {each.peer_id for each in expected}
+
+
+@pytest.mark.parametrize(
+    ("price", "max_price", "admitted"),
+    [
+        (0, -1, False),
+        (7, 7, True),
+        (8, 7, False),
+        (2**32, 2**32 - 1, False),
+        (2**32, 2**32, True),
+        (2**40, 2**32, False),
+        (2**40, 2**41, True),
+    ],
+)
+def test_a_price_is_compared_in_full(price: int, max_price: int, admitted: bool) -> None:
+    town = table_of([profile(ALICE, price_micro=price)])
+    assert bool(town.match(PIECE, NOW, max_price_micro=max_price)) is admitted
+
+
+@pytest.mark.parametrize("size", [1, MIB - 1, MIB, GIB - 1, GIB + 1, 2**52, 2**52 + MIB, 2**60])
+def test_a_byte_decides(size: int) -> None:
+    """Past 4 PiB as well, which is all that the column can tell."""
+    town = table_of([profile(ALICE, Capability(1000, size)), profile(BOB, Capability(1000, 2**53))])
+    for asked in (size - 1, size, min(size + 1, 2**60), min(size + MIB, 2**60)):
+        if asked > 0:
+            matched = town.match(Requirements(memory_bytes=asked), NOW)
+            assert (ALICE in {each.peer_id for each in matched}) is (asked <= size)
+
+
+def test_nobody_has_more_free_than_there_is() -> None:
+    boast = Capacity(64_000, TIB, 90 * TIB, 90_000, (GpuFree("G0", 1000, TIB),))
+    town = table_of([profile(ALICE, capacity=boast)])
+    for text in ("cpu=9", "memory=9GiB", "storage=1TiB", "network=2000", "gpu=1"):
+        assert town.match(parse_requirements(text), NOW, free_now=True) == []
+    assert town.match(PIECE, NOW, free_now=True) != []
+
+
+def test_what_is_reserved_is_no_longer_free_and_comes_back() -> None:
+    ledger = Ledger(machine(a100("G0"), cpu_milli=2000))
+    alice = profile(ALICE, machine(a100("G0"), cpu_milli=2000))
+    town = table_of([alice])
+    half = parse_requirements("gpu=1,gpu.share=0.5,memory=1GiB")
+    for number in (1, 2):
+        assert town.match(half, NOW, free_now=True) == [replace(alice, capacity=ledger.free)]
+        ledger.reserve(f"r{number}", half)
+        town.put(replace(alice, capacity=ledger.free))
+    assert town.match(half, NOW, free_now=True) == []
+    assert len(town.match(half, NOW)) == 1
+    ledger.release("r1")
+    town.put(replace(alice, capacity=ledger.free))
+    assert len(town.match(half, NOW, free_now=True)) == 1
+
+
+def test_the_place_of_one_who_left_goes_to_the_next_who_comes() -> None:
+    town = table_of([profile(ALICE, drivers=("wasm",)), profile(BOB)])
+    assert town.remove(ALICE)
+    assert not town.remove(ALICE)
+    town.put(profile(CAROL))
+    assert town.match(Requirements(driver="wasm"), NOW) == []
+    assert {each.peer_id for each in town.match(PIECE, NOW)} == {BOB, CAROL}
+
+
+def test_a_full_table_takes_nobody_new_and_listens_to_those_it_has() -> None:
+    town = Table(limit=2)
+    assert town.put(profile(ALICE))
+    assert town.put(profile(BOB))
+    assert not town.put(profile(CAROL))
+    assert town.put(profile(BOB, sequence=2))
+    assert CAROL not in town
+    assert sorted(each.sequence for each in town.match(PIECE, NOW)) == [1, 2]
+    assert town.put(profile(ALICE, withdrawn=True))
+    assert town.put(profile(CAROL))
+
+
+def test_an_empty_table_names_nobody() -> None:
+    assert Table().nearest(PIECE, HERE, 20, NOW) == []
+    assert Table().match(PIECE, NOW) == []
+
+
+def test_keys_that_begin_alike_are_told_apart_and_equal_ones_by_peer_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who can find such keys cannot change the order by it."""
+    keys = {peer_id: Key(number // 2) for number, peer_id in enumerate(PEERS[:200])}
+    monkeypatch.setattr(table, "key_of_peer", keys.__getitem__)
+    town = table_of(map(profile, reversed(keys)))
+    for target in (0, 50, 2**KEY_BITS - 1):
+        nearest = town.nearest(PIECE, Key(target), 20, NOW)
+        ranked = sorted(keys, key=lambda peer_id: (keys[peer_id] ^ target, peer_id))
+        assert [each.peer_id for each in nearest] == ranked[:20]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_worker_with_every_name_there_is_has_only_its_own() -> None:
+    """Whose names have all the bits passes every condition, and is asked in the end."""
+    crowded = tuple((f"k{number}", f"v{number}") for number in range(8))
+    town = table_of(profile(peer_id, labels=crowded) for peer_id in PEERS[:300])
+    for number in range(300):
+        assert town.match(Requirements(labels=((f"k{number}", "else"),)), NOW) == []
+    assert len(town.match(Requirements(labels=(("k3", "v3"),)), NOW)) == 300
