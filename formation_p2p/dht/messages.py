@@ -37,9 +37,10 @@ MAX_PROVIDERS: Final = 32
 MAX_NAMES: Final = 64
 # A peer id is a multihash; those in use have 34 and 38 bytes.
 MAX_ID_BYTES: Final = 64
-# A signed profile's bound (records/profile.py), and the same for requirements in CBOR.
+# A signed profile's bound (records/profile.py); and that of requirements in CBOR, with a mark
+# before them (discovery/finder.py).
 MAX_VALUE_BYTES: Final = 4096
-MAX_REQUIREMENTS_BYTES: Final = 2048
+MAX_REQUIREMENTS_BYTES: Final = 2049
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from formation_p2p.keyspace import KEY_BITS, Key, prefix
 from formation_p2p.records.codec import Malformed
 from formation_p2p.records.profile import Profile, SignedProfile
 from formation_p2p.records.resources import decode_requirements, encode_requirements
-from formation_p2p.resources.fits import fits
+from formation_p2p.resources.fits import fits, fits_now
 from formation_p2p.resources.requirements import Requirements
 
 FindId = NewType("FindId", int)
@@ -40,6 +40,11 @@ MAX_FINDS: Final = 64
 # A search is content with so many workers. Half a shard's members are twice as many, so that one
 # shard is enough wherever most of its members suit.
 WANTED: Final = 8
+# Where what is free decides who is best, of so many: with more, hardly anything is gained
+# (docs/packing.md).
+WANTED_ROOMY: Final = 16
+# Before the requirements of a query, which are CBOR and begin otherwise: of those with room now.
+ROOMY: Final = b"\x00"
 # Lookups for one search. Two are the rule; with so many it has seen 200 workers.
 MAX_STEPS: Final = 12
 # Other buckets tried where the first has too few that suit.
@@ -99,6 +104,7 @@ class _Find:
     walk: Walk
     fresh: bool
     suited: bool = True
+    roomy: bool = False
     tried: dict[str, int] = field(default_factory=dict)  # how deep each of them is
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -120,9 +126,18 @@ class Finder:
         self._count = 0
 
     def find(
-        self, needs: Requirements, target: Key, now: Moment, cause: str, *, fresh: bool = False
+        self,
+        needs: Requirements,
+        target: Key,
+        now: Moment,
+        cause: str,
+        *,
+        fresh: bool = False,
+        roomy: bool = False,
     ) -> FindId | None:
-        """None while too many finds are under way. A `fresh` one remembers no answers."""
+        """None while too many finds are under way. A `fresh` one remembers no answers. A `roomy`
+        one looks for those that have room now, as far as they have announced it; for all that
+        suit where there is none."""
         requirements = encode_requirements(needs)
         buckets = list(widening(needs))
         first = buckets[0]
@@ -131,7 +146,7 @@ class Finder:
             known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
             first = min(known, key=lambda bucket: self._depth(bucket, now) or 0)
         buckets.remove(first)
-        return self._start(first, buckets, requirements, target, now, cause, fresh)
+        return self._start(first, buckets, requirements, target, now, cause, fresh, roomy)
 
     def everyone(self, target: Key, now: Moment, cause: str) -> FindId | None:
         """The workers nearest to a key, whatever they can do, as many as a search can see. None
@@ -165,6 +180,7 @@ class Finder:
         now: Moment,
         cause: str,
         fresh: bool,
+        roomy: bool = False,
     ) -> FindId | None:
         if len(self._finds) >= MAX_FINDS:
             return None
@@ -172,8 +188,8 @@ class Finder:
         find = _Find(
             FindId(self._count),
             target,
-            requirements,
-            WANTED if requirements else MAX_STEPS * MAX_PROVIDERS,
+            ROOMY + requirements if roomy else requirements,
+            _wanted(requirements, roomy),
             cause,
             others,
             bucket,
@@ -181,6 +197,7 @@ class Finder:
             Walk(0),
             fresh,
             suited=bool(requirements),
+            roomy=roomy,
         )
         self._enter(find, bucket, now)
         self._proceed(find, self._search(find, now), now)
@@ -208,18 +225,25 @@ class Finder:
         more = find.walk.learn(answer.held) is not None or self._next_region(find, now)
         if more and len(find.steps) < find.max_steps:
             return True
+        if find.roomy and not find.found:
+            find.roomy, find.requirements = False, find.requirements.removeprefix(ROOMY)
+            self._begin_again(find, next(iter(find.tried)), now)
+            return True
         if find.suited and not find.found:
             find.suited, find.requirements, find.wanted = False, b"", MAX_PROVIDERS
             find.buckets, find.fresh = [], True
-            find.max_steps = len(find.steps) + MAX_STEPS
-            find.tried.clear()
-            self._enter(find, ANY, now)
+            self._begin_again(find, ANY, now)
             return True
         profiles = tuple(signed.profile for signed in find.found.values())
         complete = not more and len(profiles) < find.wanted
         trace = Trace(tuple(find.steps))
         self._ended.append(Found(find.find, profiles, trace, find.suited, complete, find.heard))
         return False
+
+    def _begin_again(self, find: _Find, bucket: str, now: Moment) -> None:
+        find.max_steps = len(find.steps) + MAX_STEPS
+        find.tried.clear()
+        self._enter(find, bucket, now)
 
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:
         """Begin at the shard of the target's prefix."""
@@ -282,14 +306,27 @@ def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
         del table[next(iter(table))]
 
 
+def _wanted(requirements: bytes, roomy: bool) -> int:
+    if not requirements:
+        return MAX_STEPS * MAX_PROVIDERS
+    return WANTED_ROOMY if roomy else WANTED
+
+
 def suits(requirements: bytes) -> Callable[[Profile], bool]:
     """The test that a storing peer filters by. Bytes that do not parse suit nobody."""
     if requirements == b"":
         return lambda profile: True
     try:
-        needs = decode_requirements(requirements)
+        needs = decode_requirements(requirements.removeprefix(ROOMY))
     except Malformed:
         return lambda profile: False
+    if requirements.startswith(ROOMY):
+        return lambda profile: (
+            fits_now(
+                needs, profile.capability, dict(profile.labels), profile.drivers, profile.capacity
+            )
+            is None
+        )
     return lambda profile: (
         fits(needs, profile.capability, dict(profile.labels), profile.drivers) is None
     )

@@ -9,6 +9,7 @@ from formation_p2p.dispatch.group import Group, Known
 from formation_p2p.dispatch.task_run import TaskRun
 from formation_p2p.effects import Moment
 from formation_p2p.negotiation.lessee import Lessee
+from formation_p2p.placement.guarded import seeks_room
 
 # With nobody capable, discovery is tried again once after this long: a worker that has just
 # been started is still announcing itself.
@@ -68,7 +69,14 @@ class Recruiter:
         target = group.look_around(head)
         # Who looks again wants to see others.
         fresh = group.looked_s > float("-inf")
-        group.find = self._finder.find(group.terms.needs, target, now, cause, fresh=fresh)
+        group.find = self._finder.find(
+            group.terms.needs,
+            target,
+            now,
+            cause,
+            fresh=fresh,
+            roomy=seeks_room(group.terms.policy),
+        )
         if group.find is None:  # too many are under way
             group.wake_s = now.mono_s + SECOND_LOOK_S
             return

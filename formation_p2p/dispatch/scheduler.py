@@ -10,28 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
+from formation_p2p.dispatch.attempts import Attempts
+from formation_p2p.dispatch.choosing import Choosing
+from formation_p2p.dispatch.dispatcher import Dispatcher
 from formation_p2p.dispatch.group import Facts, Group
-from formation_p2p.dispatch.job_events import (
-    Hold,
-    LetGo,
-    TaskBegan,
-    TaskPlaced,
-    TaskPrinted,
-    WorkerLost,
-)
 from formation_p2p.dispatch.jobs import Jobs
+from formation_p2p.dispatch.leases import Leases
 from formation_p2p.dispatch.recruiting import Recruiter
 from formation_p2p.dispatch.revival import revive
 from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.dispatch.slot import Slot
-from formation_p2p.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import Key, key_of
+from formation_p2p.keyspace import key_of
 from formation_p2p.negotiation.lessee import (
     HeldLease,
     LeaseHeld,
@@ -41,41 +36,22 @@ from formation_p2p.negotiation.lessee import (
     NegotiationEvent,
     RoundClosed,
 )
-from formation_p2p.negotiation.messages import (
-    Cancel,
-    ResultAck,
-    TaskOutput,
-    TasksEnded,
-    TaskStarted,
-    WorkMessage,
-)
+from formation_p2p.negotiation.messages import ResultAck, TaskOutput, TasksEnded, TaskStarted
 from formation_p2p.negotiation.session import Send
-from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
-from formation_p2p.placement.candidate import Candidate
-from formation_p2p.placement.decision import Decision, decide
+from formation_p2p.placement.decision import Decision
 from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
-from formation_p2p.refusals import Denied, Faulty, Preempted, Refusal
+from formation_p2p.refusals import Denied, Refusal
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.experience import Experience
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Ended, FailureKind, Succeeded
 from formation_p2p.workload.task import Job, Task
-
-# Of one attempt; what comes after is dropped, since whoever keeps it would fill a disk. Our own
-# workers pass on 16 MiB (host/drivers/output.py), and say so where there is more.
-MAX_PRINTED_BYTES: Final = 64 * MIB
-# A lease under which nothing runs is given back after this long, at once where another kind of
-# task of ours looks for room: the next call of a loop finds it warm.
-LINGER_S: Final = 0.25
 
 
 class Scheduler:
-    """`authorised` says whether a worker's own grant lets it work in this network, `facts` what
-    this node knows of it beside what it signed."""
+    """`authorised` and `facts` are as for Choosing, `experienced` as for Attempts."""
 
     def __init__(
         self,
@@ -87,15 +63,15 @@ class Scheduler:
         experienced: Callable[[PeerId, Experience, Moment], None],
     ) -> None:
         self._own = own
-        self._facts = facts
-        self._experienced = experienced
-        self._recruiter = Recruiter(finder, lessee, self._candidates)
-        self._lessee = lessee
-        self._authorised = authorised
-        self._jobs = Jobs()
         self._groups: dict[AskedTerms, Group] = {}
         self._effects: list[Effect] = []
         self._acks: list[Effect] = []
+        self._jobs = Jobs()
+        self._choosing = Choosing(authorised, facts, self.slots)
+        self._recruiter = Recruiter(finder, lessee, self._choosing.candidates)
+        self._leases = Leases(lessee, self._effects)
+        self._dispatcher = Dispatcher(self._jobs, self._effects)
+        self._attempts = Attempts(self._jobs, self._dispatcher, experienced)
 
     # -- the person -----------------------------------------------------------------------------
 
@@ -163,16 +139,7 @@ class Scheduler:
             (_terms_of(run.job, run.task) for run in known),
             AskedTerms(saved.needs, saved.priority),
         )
-        held = self._lessee.adopt(
-            saved.lessor,
-            saved.lease_id,
-            terms,
-            saved.fence,
-            saved.device_ids,
-            now,
-        )
-        slot = Slot(held, idle_s=now.mono_s, adopted=True)
-        self._group(held.terms).slots[held.key] = slot
+        slot = self._leases.adopt(self._group(terms), saved, now)
         for attempt_id, task_id in saved.attempts:
             run = runs.get(task_id)
             if run is not None:
@@ -195,7 +162,8 @@ class Scheduler:
             for waiting in group.drain(job):
                 self._jobs.stopped(waiting)
             for slot in group.slots.values():
-                self._cancel(slot, [a for a, run in slot.attempts.items() if run.job is job], cause)
+                unwanted = [a for a, run in slot.attempts.items() if run.job is job]
+                self._dispatcher.cancel(slot, unwanted, cause)
             self._pump(group, now, cause)
 
     def leave(self) -> list[Effect]:
@@ -208,7 +176,7 @@ class Scheduler:
             for run in (*group.drain(), *running):
                 self._jobs.cancelled(run)
             for slot in group.slots.values():
-                self._let_go_of(slot)
+                self._leases.let_go(slot)
         self._groups.clear()
         return self._take()
 
@@ -225,7 +193,7 @@ class Scheduler:
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
         tasks of the same terms are under way."""
-        decision = self.decide(terms, name, key_of(name.encode()), profiles, now)
+        decision = self._choosing.decide(terms, name, key_of(name.encode()), profiles, now)
         group = self._groups.get(terms)
         reasons = {} if group is None else dict(group.reasons())
         known = {each.profile.peer_id for each in decision.ranked}
@@ -235,18 +203,6 @@ class Scheduler:
                 rejected.setdefault(worker, refusal)
         return replace(decision, rejected=tuple(rejected.items()))
 
-    def decide(
-        self, terms: AskedTerms, name: str, key: Key, profiles: Iterable[Profile], now: Moment
-    ) -> Decision:
-        """Who of these workers is to run a task, and why not the others."""
-        return decide(
-            terms.asked(name, key),
-            self._candidates(profiles, terms, now),
-            terms.policy,
-            authorised=lambda profile: self._authorised(profile, now),
-            now_unix_s=now.unix_s,
-        )
-
     # -- discovery and negotiation ----------------------------------------------------------------
 
     def found(self, found: Found, now: Moment) -> list[Effect]:
@@ -254,7 +210,9 @@ class Scheduler:
         if group is None:
             return []
         group.find, group.answered = None, found.heard
-        decision = self.decide(group.terms, self._own, key_of_peer(self._own), found.profiles, now)
+        decision = self._choosing.decide(
+            group.terms, self._own, key_of_peer(self._own), found.profiles, now
+        )
         if group.learn(decision.ranked, decision.rejected):
             group.looked_s = float("-inf")  # where there were more, there may be more yet
         self._pump(group, now, "discovery ended")
@@ -288,34 +246,15 @@ class Scheduler:
 
     def _lease_held(self, lease: HeldLease, now: Moment) -> None:
         group = self._groups[lease.terms]
-        worker = lease.lessor.peer_id
-        group.committing.discard(worker)
-        group.welcome(worker)
-        group.slots[lease.key] = Slot(lease, idle_s=now.mono_s)
-        group.had_leases = True
-        self._effects.append(
-            Hold(
-                lease.lease_id,
-                lease.lessor,
-                lease.terms.needs,
-                lease.terms.priority,
-                lease.fence,
-                lease.device_ids,
-                cause="a lease was granted",
-            )
-        )
+        self._leases.granted(group, lease, now)
         self._pump(group, now, f"lease {lease.lease_id}")
 
     def _lease_recovered(self, lease: HeldLease, now: Moment) -> None:
         group = self._groups[lease.terms]
         slot = group.slots[lease.key]
-        cause = "the worker answers again"
         slot.adopted = False
-        slot.parts.forget()
-        self._dispatch(slot, list(slot.attempts.items()), cause)
-        unwanted = [a for a, run in slot.attempts.items() if not run.is_wanted]
-        self._cancel(slot, unwanted, cause)
-        self._take_back(slot, slot.recalled, False, cause)
+        cause = "the worker answers again"
+        self._dispatcher.repeat(slot, cause)
         self._pump(group, now, cause)
 
     def _lease_lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
@@ -327,49 +266,22 @@ class Scheduler:
         group.back_off(worker, refusal, now)
         slot = group.slots.pop(lease.key, None)
         if slot is not None:
-            self._slot_lost(group, slot, refusal, now)
+            self._leases.let_go(slot)
+            self._attempts.lost(group, slot, refusal, now)
         self._pump(group, now, f"lease {lease.lease_id} is lost")
-
-    def _slot_lost(self, group: Group, slot: Slot, refusal: Refusal, now: Moment) -> None:
-        self._let_go_of(slot)
-        runs = list(slot.attempts.items())
-        why = str(refusal)
-        # A worker runs one at a time, in order: only the oldest was running. It had no part in
-        # the loss where it had to make room, or where this scheduler was away meanwhile.
-        blamed = None if isinstance(refusal, Preempted) or slot.adopted else next(iter(runs), None)
-        if blamed is not None:
-            self._experienced(slot.worker, Experience.LOST, now)
-            under_way = (run for _, run in runs if run.state is TaskState.DISPATCHED)
-            for job in dict.fromkeys(run.job for run in under_way):
-                self._jobs.tell(job, WorkerLost(slot.worker, why))
-        again = []
-        for attempt_id, run in runs:
-            slot.remove(attempt_id, now)
-            is_over = run.state is not TaskState.DISPATCHED
-            report = self._jobs.lost if (attempt_id, run) == blamed else self._jobs.returned
-            if not is_over and report(run, attempt_id, slot.worker, why):
-                again.append(run)
-        for run in reversed(again):
-            group.wait(run, first=True)
 
     # -- what workers tell ------------------------------------------------------------------------
 
     def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[Effect]:
         slot = self._slot((sender.peer_id, message.lease_id))
-        run = None if slot is None else slot.attempts.get(message.attempt_id)
-        if slot is not None and run is not None and run.is_wanted:
-            slot.began, slot.began_s = message.attempt_id, now.mono_s
-            self._jobs.tell(run.job, TaskBegan(run.task.task_id, sender.peer_id))
+        if slot is not None and self._attempts.began(slot, message, now):
             self._pump(self._group_of(slot), now, f"{message.attempt_id} runs")
         return self._take()
 
     def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
         slot = self._slot((sender.peer_id, message.lease_id))
-        run = None if slot is None else slot.attempts.get(message.attempt_id)
-        if run is not None and run.is_wanted and run.printed_bytes < MAX_PRINTED_BYTES:
-            run.printed_bytes += len(message.data)
-            printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
-            self._jobs.tell(run.job, printed)
+        if slot is not None:
+            self._attempts.printed(slot, message)
         return self._take()
 
     def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[Effect]:
@@ -380,9 +292,7 @@ class Scheduler:
             return []
         cause = f"attempts under {message.lease_id} ended"
         group = self._group_of(slot)
-        group.took(slot.mean_s(message.ended, now))
-        for ended in message.ended:
-            self._attempt_ended(group, slot, ended, now)
+        self._attempts.ended(group, slot, message.ended, now)
         touched = self._queue(self._jobs.take_ready())
         if touched:
             # Told before a lease is let go to make room for what comes next.
@@ -392,34 +302,6 @@ class Scheduler:
         ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
         self._acks.append(Send(sender, ack, cause=cause))
         return self._take()
-
-    def _attempt_ended(self, group: Group, slot: Slot, ended: Ended, now: Moment) -> None:
-        attempt_id, outcome = ended.attempt_id, ended.outcome
-        recalled = attempt_id in slot.recalled
-        run = slot.remove(attempt_id, now)
-        if run is None or run.state is not TaskState.DISPATCHED:
-            return  # told before, or another attempt of the task was faster
-        if isinstance(outcome, Succeeded):
-            group.succeeded(slot.worker)
-            self._experienced(slot.worker, Experience.SUCCESS, now)
-            ran_ms = ended.ran_us // 1000
-            self._jobs.succeeded(run, slot.worker, outcome.result, ran_ms, ended.used)
-            if run.copies:
-                self._cancel_copies(group, run, f"{attempt_id} was faster")
-            return
-        if recalled and outcome.kind is FailureKind.CANCELLED:
-            again = self._jobs.recalled(run, attempt_id)
-        else:
-            if outcome.kind is FailureKind.DRIVER:
-                group.back_off(slot.worker, Faulty(outcome.message), now)
-                self._experienced(slot.worker, Experience.ERROR, now)
-            again = self._jobs.failed(run, attempt_id, slot.worker, outcome)
-        if again:
-            group.wait(run, first=True)
-
-    def _cancel_copies(self, group: Group, run: TaskRun, cause: str) -> None:
-        for slot in group.slots.values():
-            self._cancel(slot, [a for a, other in slot.attempts.items() if other is run], cause)
 
     def heard(self, worker: PeerId) -> None:
         """A message outside the work protocol came from a peer: it lives."""
@@ -448,82 +330,16 @@ class Scheduler:
         """Do all that can be done for a group now. Called after everything that touches it."""
         group.wake_s = float("inf")
         group.forget_expired(now)
-        self._fill(group, 1, 0, now, cause)
+        self._dispatcher.fill(group, 1, 0, now, cause)
         head = group.first_waiting()
         if head is not None:
             # Tasks are left over for the leases that may yet come.
-            self._fill(group, 0, self._seek(group, head, now, cause), now, cause)
+            coming = self._seek(group, head, now, cause)
+            self._dispatcher.fill(group, 0, coming, now, cause)
         if not group.waiting:
-            self._let_go(group, self._rebalance(group, now, cause), now, cause)
-
-    def _fill(self, group: Group, depth: int, coming: int, now: Moment, cause: str) -> None:
-        """Give leases more to do, up to `depth` each, or as deep as pays for 0."""
-        slots = [
-            slot
-            for slot in group.slots.values()
-            if not slot.lease.doubtful
-            and not group.is_failing(slot.worker, now)
-            and not is_stuck(slot, group.mean_s, now)
-        ]
-        for left, slot in zip(range(len(slots), 0, -1), slots, strict=True):
-            deep = depth or group.depth(slot)
-            under_way = len(slot.attempts)
-            if under_way * 2 > deep or slot.load.total_bytes * 2 > MAX_UNDER_WAY_BYTES:
-                continue  # half of it is still to be done: more at once costs less
-            share = -(-group.waiting // (left + coming))
-            count = min(deep - under_way, share)
-            self._place(slot, group.take(slot.worker, count, slot.has_room_for, now), now, cause)
-
-    def _place(
-        self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
-    ) -> None:
-        attempts: list[tuple[str, TaskRun]] = []
-        for run, nearest in taken:
-            run.move("dispatch")
-            run.tried += 1
-            run.printed_bytes = 0
-            task_id = run.task.task_id
-            attempt_id = f"{task_id}#{run.tried}{run.job.life}"
-            slot.add(attempt_id, run, now)
-            attempts.append((attempt_id, run))
-            lease_id = slot.lease.lease_id
-            placed = TaskPlaced(task_id, attempt_id, slot.worker, lease_id, nearest)
-            self._jobs.tell(run.job, placed)
-        self._dispatch(slot, attempts, cause)
-
-    def _dispatch(self, slot: Slot, attempts: list[tuple[str, TaskRun]], cause: str) -> None:
-        for message in slot.messages(attempts):
-            self._send(slot.lease.lessor, message, cause)
-
-    def _cancel(self, slot: Slot, attempt_ids: Iterable[str], cause: str) -> None:
-        self._take_back(slot, attempt_ids, True, cause)
-
-    def _take_back(self, slot: Slot, attempt_ids: Iterable[str], begun: bool, cause: str) -> None:
-        if ids := tuple(attempt_ids):
-            self._send(slot.lease.lessor, Cancel(slot.lease.lease_id, ids, begun), cause)
-
-    def _rebalance(self, group: Group, now: Moment, cause: str) -> set[Slot]:
-        """Nothing waits here: see to what waits on a lease, and to what is slow. Returns the idle
-        leases that are to be kept, since a slow task gets its second attempt there soon."""
-        idle = [s for s in idle_of(group.slots.values()) if not group.is_failing(s.worker, now)]
-        kept: set[Slot] = set()
-        for slot in list(group.slots.values()):
-            behind, again_s = to_recall(slot, group.mean_s, bool(idle), now)
-            self._take_back(slot, behind, False, cause)
-            group.wake_s = min(group.wake_s, again_s)
-            due_s = overtake_s(slot, group.mean_s)
-            if due_s == float("inf"):
-                continue
-            run = slot.attempts[slot.began]
-            elsewhere = [s for s in idle if s.worker != slot.worker and not run.avoids(s.worker)]
-            for other in elsewhere[:1]:
-                idle.remove(other)
-                if due_s <= now.mono_s:
-                    self._place(other, [(run, False)], now, "it takes long elsewhere")
-                else:
-                    kept.add(other)
-                    group.wake_s = min(group.wake_s, due_s)
-        return kept
+            kept = self._dispatcher.rebalance(group, now, cause)
+            self._leases.linger(group, kept, now, cause)
+            self._forget_idle(group)
 
     def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
         """Go for more leases. Returns how many may yet come of what is under way."""
@@ -541,25 +357,12 @@ class Scheduler:
         """Leases that are kept warm for other kinds of tasks may be in the way."""
         for other in list(self._groups.values()):
             if other is not group:
-                self._release_idle(other, set(), float("inf"), cause)
+                self._leases.release_idle(other, cause)
+                self._forget_idle(other)
 
-    def _let_go(self, group: Group, kept: set[Slot], now: Moment, cause: str) -> None:
-        """Nothing waits: give back the leases under which nothing has run for a while."""
-        self._release_idle(group, kept, now.mono_s, cause)
-        ends = [slot.idle_s + LINGER_S for slot in group.slots.values() if slot not in kept]
-        group.wake_s = min([group.wake_s, *ends])
-
-    def _release_idle(self, group: Group, kept: set[Slot], now_s: float, cause: str) -> None:
-        idle = [slot for slot in group.slots.values() if not slot.attempts and slot not in kept]
-        for slot in [each for each in idle if each.idle_s + LINGER_S <= now_s]:
-            del group.slots[slot.lease.key]
-            self._let_go_of(slot)
-            self._lessee.release(slot.lease, cause)
+    def _forget_idle(self, group: Group) -> None:
         if group.is_idle:
             self._groups.pop(group.terms, None)
-
-    def _let_go_of(self, slot: Slot) -> None:
-        self._effects.append(LetGo(slot.worker, slot.lease.lease_id, cause="the lease ended"))
 
     def _group(self, terms: AskedTerms) -> Group:
         group = self._groups.get(terms)
@@ -567,36 +370,18 @@ class Scheduler:
             group = self._groups[terms] = Group(terms)
         return group
 
-    def _candidates(
-        self, profiles: Iterable[Profile], terms: AskedTerms, now: Moment
-    ) -> list[Candidate]:
-        """With what of ours is under way there."""
-        under_way: dict[PeerId, list[TaskRun]] = {}
-        for slot in self.slots():
-            under_way.setdefault(slot.worker, []).extend(slot.attempts.values())
-        return [
-            replace(
-                self._facts(profile, terms, now),
-                queue=len(runs := under_way.get(profile.peer_id, [])),
-                tasks=frozenset(name for run in runs for name in run.task.names),
-            )
-            for profile in profiles
-        ]
-
     def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
 
     def _group_of(self, slot: Slot) -> Group:
         return self._groups[slot.lease.terms]
 
-    def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
-        self._effects.append(Send(to, message, cause=cause))
-
     def _take(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        acks, self._acks = self._acks, []
         # First what others wait for; and acknowledged is what has been told.
-        return effects + self._jobs.take() + acks
+        effects = [*self._effects, *self._jobs.take(), *self._acks]
+        self._effects.clear()  # which the parts add to
+        self._acks.clear()
+        return effects
 
 
 def _terms_of(run: JobRun, task: Task) -> AskedTerms:

@@ -37,6 +37,7 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.preemption import Wants, to_displace
 from formation_p2p.negotiation.session import Send
+from formation_p2p.placement.fragmentation import best_devices
 from formation_p2p.refusals import (
     Busy,
     Denied,
@@ -53,6 +54,7 @@ from formation_p2p.resources.ledger import Ledger
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.warden import Warden
 from formation_p2p.workload.blob import Cid
+from formation_p2p.workload.mix import Seen
 from formation_p2p.workload.scope import EVERYTHING, Scope
 from formation_p2p.workload.task import MIN_MEMORY_BYTES
 
@@ -78,7 +80,8 @@ MAX_OFFERS_PER_OWNER: Final = 16
 
 class Lessor:
     """`warden` judges grants, and `budget` how near their holders are; both are told what leases
-    use. `places` says which content of a list is here."""
+    use. `places` says which content of a list is here. `seen` is what it was asked for lately, by
+    which it chooses devices."""
 
     def __init__(
         self,
@@ -91,7 +94,10 @@ class Lessor:
         budget: Budget | None = None,
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
     ) -> None:
-        self.ledger = Ledger(capability)
+        self.seen = Seen()
+        self.ledger = Ledger(
+            capability, lambda needs, has, free: best_devices(needs, has, free, self.seen.mix)
+        )
         self._capability = capability
         self._labels = labels
         self._drivers = drivers
@@ -113,6 +119,8 @@ class Lessor:
         cause = f"{sender.peer_id} asks for a placement"
         answer: WorkMessage
         lease = self._offer(sender, request, now)
+        if not isinstance(lease, Denied):
+            self.seen.see(request.needs)
         if isinstance(lease, Lease):
             holds, hold_ms = held_by(lease.reservation), round(HOLD_S * 1000)
             price_micro, there = self._price_micro, self._places(request.near)

@@ -197,5 +197,6 @@ class Worker:
             grant=self._grant,
             withdrawn=withdrawn,
             spans=spans,
+            mix=self._lessor.seen.mix,
         )
         return SignedProfile(profile, seal_profile(self._identity, profile))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
-from formation_p2p.placement.mix import EMPTY_MIX, Mix
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.hints import NO_HINTS, Hints
@@ -16,7 +15,7 @@ from formation_p2p.workload.scope import Scope
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A task to place. `name` seeds what is drawn for it, `key` is where it stands in the key
-    space, `scope` the widest circle that it may go to, `mix` what the network has been asked for.
+    space, `scope` the widest circle that it may go to.
     """
 
     name: str
@@ -25,7 +24,6 @@ class Asked:
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
     max_price_micro: int | None = None
-    mix: Mix = EMPTY_MIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from formation_p2p.placement.mix import Mix, Shape
 from formation_p2p.refusals import Infeasible
 from formation_p2p.resources.capability import Capability, Capacity
 from formation_p2p.resources.fits import GpuClaim, claims_on
 from formation_p2p.resources.gpu import WHOLE_GPU_MILLI, Gpu
 from formation_p2p.resources.requirements import Requirements
+from formation_p2p.workload.mix import Mix, Shape
 
 # A whole idle device more on a machine weighs as much as 4 thousandths of one in fragments.
 # Twice the weight costs 0.1 per cent of a cluster's GPUs, none at all 0.3 (docs/packing.md).
@@ -58,6 +58,8 @@ def best_devices(
     needs: Requirements, capability: Capability, capacity: Capacity, mix: Mix
 ) -> tuple[GpuClaim, ...] | Infeasible:
     """The devices to take, so that fragments grow least; as `claims_on` otherwise."""
+    if needs.gpu_count == 0:
+        return claims_on(needs, capability, capacity)
     fit = best_fit(needs, capability, capacity, mix)
     return fit if isinstance(fit, Infeasible) else fit.claims
 

@@ -44,5 +44,13 @@ def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
         return None
 
 
+def seeks_room(policy: PlacementPolicy) -> bool:
+    """Not where it fails: see above."""
+    try:
+        return bool(policy.seeks_room)
+    except Exception:  # noqa: BLE001 - see above
+        return False
+
+
 def _failed(error: Exception) -> Unwanted:
     return Unwanted("policy", f"it failed: {error!r}"[:256])

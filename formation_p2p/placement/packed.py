@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.fragmentation import Fit, best_fit
-from formation_p2p.placement.mix import Mix
-from formation_p2p.placement.policy import Policy, Score, Term, scored
+from formation_p2p.placement.policy import NO_SCORE, Policy, Score, Term, scored
+from formation_p2p.refusals import Infeasible
+from formation_p2p.resources.fits import claims_on
 from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.workload.mix import Mix, merged
+
+# Those looked at of all that have room, the nearest: docs/packing.md has what more would bring.
+CANDIDATES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +29,30 @@ class Packed(Policy):
     """
 
     def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        return [_score(task, each) for each in candidates]
+        roomy = (each for each in candidates if _has_room(task, each))
+        nearest = sorted(roomy, key=lambda each: each.distance(task))[:CANDIDATES]
+        mix = merged(each.profile.mix for each in nearest)
+        scores = {each.peer_id: _score(task, each, mix) for each in nearest}
+        return [scores.get(each.peer_id, NO_SCORE) for each in candidates]
+
+    @property
+    def seeks_room(self) -> bool:
+        return True
 
     def __str__(self) -> str:
         return "packed"
 
 
-def _score(task: Asked, candidate: Candidate) -> Score:
+def _has_room(task: Asked, candidate: Candidate) -> bool:
     profile = candidate.profile
-    fit = best_fit(task.needs, profile.capability, profile.capacity, task.mix)
-    value = _value(fit, task.mix) if isinstance(fit, Fit) else 0.0
+    claims = claims_on(task.needs, profile.capability, profile.capacity)
+    return not isinstance(claims, Infeasible)
+
+
+def _score(task: Asked, candidate: Candidate, mix: Mix) -> Score:
+    profile = candidate.profile
+    fit = best_fit(task.needs, profile.capability, profile.capacity, mix)
+    value = _value(fit, mix) if isinstance(fit, Fit) else 0.0
     return scored([Term("fragments", value)])
 
 

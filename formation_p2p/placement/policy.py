@@ -66,6 +66,10 @@ class PlacementPolicy(Protocol):
         """Which of many workers a task with this key is to wait for, where the policy spreads
         tasks over workers by their keys; None where it ranks workers when they are asked."""
 
+    @property
+    def seeks_room(self) -> bool:
+        """Whether what is free now decides, so that discovery is to name those with room first."""
+
 
 class Policy:
     """A base for policies, with the operators. By itself: everybody, nearest first. One of your
@@ -81,6 +85,10 @@ class Policy:
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
         return None
+
+    @property
+    def seeks_room(self) -> bool:
+        return False
 
     def __and__(self, other: PlacementPolicy) -> Gated:
         """Whom both admit, ranked as the second says."""
@@ -106,6 +114,10 @@ class Gated(Policy):
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
         return self.policy.home(key, workers)
+
+    @property
+    def seeks_room(self) -> bool:
+        return self.policy.seeks_room
 
     def __str__(self) -> str:
         behind = f"({self.policy})" if isinstance(self.policy, Gated) else str(self.policy)
@@ -137,6 +149,10 @@ class Sum(Policy):
         return [
             scored([term for score in each for term in score]) for each in zip(*parts, strict=True)
         ]
+
+    @property
+    def seeks_room(self) -> bool:
+        return any(policy.seeks_room for _, policy in self.parts)
 
     def __str__(self) -> str:
         alone = len(self.parts) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import floor
 from typing import Final
 
@@ -22,6 +23,8 @@ from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
 
+# 1 KiB each. The tasks of a job ask for the same, or for a few things.
+_QUESTIONS_REMEMBERED: Final = 4096
 _IDLE: Final = (Amount.MEMORY, Amount.STORAGE, Amount.CPU, Amount.NETWORK)
 _FREE: Final = (Amount.FREE_MEMORY, Amount.FREE_STORAGE, Amount.FREE_CPU, Amount.FREE_NETWORK)
 
@@ -49,60 +52,71 @@ class Question:
 
     def conditions(self) -> tuple[Condition, ...]:
         """What everyone who is admitted meets, the rarest first. Never empty."""
-        labels, labels_too, kinds = self._names()
-        amounts = [AtLeast(column, least) for column, least, _ in self._amounts() if least > 0]
-        asked = (labels, *self._devices(), kinds, *amounts, labels_too)
-        return tuple(each for each in asked if isinstance(each, AtLeast) or any(each.masks))
+        lasting, _ = _lasting(self.needs, self.free_now, self.max_price_micro)
+        return (*lasting, AtLeast(Amount.EXPIRES, min(self._first_second(), CEILING)))
 
     def settled(self) -> bool:
         """Whether all who meet the conditions are admitted, so that none need be asked."""
-        needs = self.needs
-        if needs.labels or needs.driver or needs.gpu_count:
-            return False
-        return all(exact for _, _, exact in self._amounts())
+        _, exact = _lasting(self.needs, self.free_now, self.max_price_micro)
+        return exact and self._first_second() <= CEILING
 
-    def _names(self) -> tuple[HasNames, HasNames, HasNames]:
-        """Inexact: several names may have the bits of one."""
-        needs = self.needs
-        driver = bits_of(Names.KINDS, [("driver", needs.driver)] if needs.driver else [])
-        kinds = [driver | bits_of(Names.KINDS, [("model", each)]) for each in needs.gpu_models]
-        return (
-            HasNames(Names.LABELS, (bits_of(Names.LABELS, needs.labels),)),
-            HasNames(Names.LABELS_TOO, (bits_of(Names.LABELS_TOO, needs.labels),)),
-            HasNames(Names.KINDS, tuple(kinds) or (driver,)),
-        )
+    def _first_second(self) -> int:
+        """At which a profile may expire. An empty slot has 0, which is never late enough."""
+        return max(floor(self.now_unix_s) + 1, 1)
 
-    def _devices(self) -> list[Condition]:
-        """Inexact: one device may have the memory, and another the version."""
-        needs = self.needs
-        if needs.gpu_count == 0:
-            return []
-        asked = {
-            Amount.GPUS: needs.gpu_count,
-            Amount.GPU_MEMORY: whole_mib(needs.gpu_memory_bytes),
-            Amount.GPU_CC: needs.gpu_compute_capability,
-        }
-        if self.free_now and needs.gpu_share_milli == WHOLE_GPU_MILLI:
-            asked[Amount.FREE_GPUS] = needs.gpu_count
-        elif self.free_now:
-            asked[Amount.FREE_SHARE] = needs.gpu_share_milli
-        return [AtLeast(column, least) for column, least in asked.items() if least > 0]
 
-    def _amounts(self) -> list[tuple[Amount, int, bool]]:
-        """The least value in each column, and whether that is exact."""
-        needs = self.needs
-        memory, storage, cpu, network = _FREE if self.free_now else _IDLE
-        asked = [
-            (column, size // MIB, size % MIB == 0)
-            for column, size in ((memory, needs.memory_bytes), (storage, needs.storage_bytes))
-        ]
-        asked += [(cpu, needs.cpu_milli, True), (network, needs.network_mbps, True)]
-        price = self.max_price_micro
-        if price is not None:
-            asked.append((Amount.CHEAPNESS, CEILING - price, price < CEILING))
-        # Whole seconds. In an empty slot there are none.
-        asked.append((Amount.EXPIRES, max(floor(self.now_unix_s) + 1, 1), True))
-        return [
-            (column, min(least, CEILING), exact and least <= CEILING)
-            for column, least, exact in asked
-        ]
+@lru_cache(maxsize=_QUESTIONS_REMEMBERED)
+def _lasting(
+    needs: Requirements, free_now: bool, max_price_micro: int | None
+) -> tuple[tuple[Condition, ...], bool]:
+    """The conditions that are the same at all times, and whether who meets them is admitted."""
+    labels, labels_too, kinds = _names(needs)
+    sizes = _amounts(needs, free_now, max_price_micro)
+    amounts = [AtLeast(column, min(least, CEILING)) for column, least, _ in sizes if least > 0]
+    devices = _devices(needs, free_now)
+    asked: list[Condition] = [labels, *devices, kinds, *amounts, labels_too]
+    conditions = [each for each in asked if isinstance(each, AtLeast) or any(each.masks)]
+    coarse = needs.labels or needs.driver or needs.gpu_count
+    exact = all(exact and least <= CEILING for _, least, exact in sizes)
+    return tuple(conditions), exact and not coarse
+
+
+def _names(needs: Requirements) -> tuple[HasNames, HasNames, HasNames]:
+    """Inexact: several names may have the bits of one."""
+    driver = bits_of(Names.KINDS, [("driver", needs.driver)] if needs.driver else [])
+    kinds = [driver | bits_of(Names.KINDS, [("model", each)]) for each in needs.gpu_models]
+    return (
+        HasNames(Names.LABELS, (bits_of(Names.LABELS, needs.labels),)),
+        HasNames(Names.LABELS_TOO, (bits_of(Names.LABELS_TOO, needs.labels),)),
+        HasNames(Names.KINDS, tuple(kinds) or (driver,)),
+    )
+
+
+def _devices(needs: Requirements, free_now: bool) -> list[AtLeast]:
+    """Inexact: one device may have the memory, and another the version."""
+    if needs.gpu_count == 0:
+        return []
+    asked = {
+        Amount.GPUS: needs.gpu_count,
+        Amount.GPU_MEMORY: whole_mib(needs.gpu_memory_bytes),
+        Amount.GPU_CC: needs.gpu_compute_capability,
+    }
+    if free_now and needs.gpu_share_milli == WHOLE_GPU_MILLI:
+        asked[Amount.FREE_GPUS] = needs.gpu_count
+    elif free_now:
+        asked[Amount.FREE_SHARE] = needs.gpu_share_milli
+    return [AtLeast(column, least) for column, least in asked.items() if least > 0]
+
+
+def _amounts(
+    needs: Requirements, free_now: bool, max_price_micro: int | None
+) -> list[tuple[Amount, int, bool]]:
+    """The least value in each column, and whether that says all."""
+    memory, storage, cpu, network = _FREE if free_now else _IDLE
+    sizes = ((memory, needs.memory_bytes), (storage, needs.storage_bytes))
+    asked = [(column, size // MIB, size % MIB == 0) for column, size in sizes]
+    asked += [(cpu, needs.cpu_milli, True), (network, needs.network_mbps, True)]
+    if max_price_micro is not None:
+        cheapness = CEILING - max_price_micro
+        asked.append((Amount.CHEAPNESS, cheapness, cheapness > 0))
+    return asked

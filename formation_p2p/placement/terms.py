@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 from formation_p2p.keyspace import Key
 from formation_p2p.placement.candidate import Asked
-from formation_p2p.placement.mix import EMPTY_MIX, Mix
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.xor import Xor
 from formation_p2p.resources.requirements import Requirements
@@ -29,7 +28,7 @@ class AskedTerms(NamedTuple):
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
 
-    def asked(self, name: str, key: Key, mix: Mix = EMPTY_MIX) -> Asked:
+    def asked(self, name: str, key: Key) -> Asked:
         """A task of these terms."""
         return Asked(
             name=name,
@@ -38,5 +37,4 @@ class AskedTerms(NamedTuple):
             hints=self.hints,
             scope=self.scope,
             max_price_micro=self.max_price_micro,
-            mix=mix,
         )

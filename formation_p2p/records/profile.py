@@ -41,6 +41,7 @@ from formation_p2p.records.resources import (
 )
 from formation_p2p.resources.bounds import MAX_DRIVERS, check_amount, check_name, sorted_labels
 from formation_p2p.resources.capability import Capability, Capacity
+from formation_p2p.workload.mix import EMPTY_MIX, Mix, pack_mix, unpack_mix
 
 # Signed and sealed. Sixteen GPUs, eight labels and a grant take 2.5 KiB; an answer in the DHT
 # carries 32 profiles.
@@ -75,7 +76,7 @@ class Profile:
     work in this network; it is bound to the worker's peer id, and public. `withdrawn` marks a
     worker's last word: it is gone, and what it said before is void. `spans` says how deep the
     shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
-    of `buckets_of`; those past the end are whole.
+    of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
     """
 
     peer_id: PeerId
@@ -92,6 +93,7 @@ class Profile:
     grant: bytes = field(default=b"", repr=False)
     withdrawn: bool = False
     spans: tuple[Span, ...] = ()
+    mix: Mix = EMPTY_MIX
 
     def __post_init__(self) -> None:
         check_amount("sequence", self.sequence, 0, MAX_INT)
@@ -177,6 +179,7 @@ def _pack(profile: Profile) -> dict[str, object]:
         "grant": profile.grant,
         "withdrawn": int(profile.withdrawn),
         "span": [depth for span in profile.spans for depth in span],
+        "mix": pack_mix(profile.mix),
     }
 
 
@@ -197,6 +200,7 @@ def _unpack(fields: Any, signer: PeerId) -> Profile:
             grant,
             withdrawn,
             spans,
+            mix,
         ]:
             _check_author(author, signer)
             capable = unpack_capability(capability)
@@ -219,9 +223,10 @@ def _unpack(fields: Any, signer: PeerId) -> Profile:
                 grant=take_bytes(grant, "grant", MAX_GRANT_BYTES),
                 withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
                 spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
+                mix=checked(unpack_mix, mix),
             )
         case _:
-            raise Malformed("profile", "is no list of fourteen fields")
+            raise Malformed("profile", "is no list of fifteen fields")
 
 
 def _read_spans(depths: list[Any]) -> tuple[Span, ...]:

@@ -6,6 +6,7 @@ began. Of two requests for the last core one gets it, and the other a reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,14 +30,19 @@ class Reservation:
     gpus: tuple[GpuClaim, ...]
 
 
+Claims = Callable[[Requirements, Capability, Capacity], tuple[GpuClaim, ...] | Infeasible]
+
+
 class Ledger:
     """Reservations against a fixed capability. Apply a person's `Limits` to that first.
+    `claims` chooses the devices.
 
     Labels and drivers are not its business: ask `fits` about them before.
     """
 
-    def __init__(self, capability: Capability) -> None:
+    def __init__(self, capability: Capability, claims: Claims = claims_on) -> None:
         self._capability = capability
+        self._claims = claims
         self._free = idle(capability)
         self._reservations: dict[str, Reservation] = {}
 
@@ -71,7 +77,7 @@ class Ledger:
             return held
         if len(self._reservations) == MAX_RESERVATIONS:
             return Busy("the ledger", MAX_RESERVATIONS)
-        claims = claims_on(needs, self._capability, self._free)
+        claims = self._claims(needs, self._capability, self._free)
         if isinstance(claims, Infeasible):
             return claims
         reservation = Reservation(reservation_id, needs, claims)

@@ -13,8 +13,8 @@ import numpy as np
 
 from formation_p2p.keyspace import key_of
 from formation_p2p.placement.fragmentation import IDLE_PER_FRAGMENT
-from formation_p2p.placement.mix import EMPTY_MIX, MAX_SHAPES, REMEMBERED
-from formation_p2p.placement.mix import Shape as SeenShape
+from formation_p2p.workload.mix import EMPTY_MIX, MAX_SHAPES, REMEMBERED
+from formation_p2p.workload.mix import Shape as SeenShape
 from simulations.openb.cluster import Cluster, Ints
 from simulations.openb.network import Found, Network, requirements
 from simulations.openb.policies import Choice, Stateless

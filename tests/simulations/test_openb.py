@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import key_of
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.fragmentation import best_devices
-from formation_p2p.placement.mix import Seen, merged
 from formation_p2p.placement.packed import Packed
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Infeasible
 from formation_p2p.resources.capability import Capacity, GpuFree
 from formation_p2p.resources.fits import fits_now
 from formation_p2p.units import MIB
+from formation_p2p.workload.mix import Seen
 from simulations.openb import packing
 from simulations.openb.__main__ import main
 from simulations.openb.arguments import seeds
@@ -80,9 +81,11 @@ def test_packed_chooses_as_the_library_does() -> None:
             assert not found
             continue
         needs = requirements(pod)
-        mix = merged(recorders[each].mix for each in found)
-        task = Asked(name="", key=key_of(f"{SEED}/task/{number}".encode()), needs=needs, mix=mix)
-        workers = [Candidate(profile=profile(cluster, network, each)) for each in found]
+        task = Asked(name="", key=key_of(f"{SEED}/task/{number}".encode()), needs=needs)
+        signed = [
+            replace(profile(cluster, network, each), mix=recorders[each].mix) for each in found
+        ]
+        workers = [Candidate(profile=each) for each in signed]
         assert workers == sorted(workers, key=lambda worker: worker.distance(task))
         scores = [score.value for score in Packed().scores(task, workers)]
         machine, device = choice

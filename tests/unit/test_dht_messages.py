@@ -318,7 +318,7 @@ def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
             kind("GET_PROVIDERS")
             + name_field(b"name")
             + length(QUERY, length(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
-            "requirements of 2049 bytes",
+            "requirements of 2050 bytes",
         ),
     ],
 )

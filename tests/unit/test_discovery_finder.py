@@ -20,6 +20,7 @@ from formation_p2p.discovery.finder import (
     MAX_BUCKETS_TRIED,
     MAX_FINDS,
     MAX_STEPS,
+    ROOMY,
     WANTED,
     Finder,
     FindId,
@@ -79,12 +80,15 @@ class Market(DhtWorld):
         capability: Capability = world.MACHINE,
         labels: tuple[tuple[str, str], ...] = (),
         depth: int = 0,
+        free_milli: int | None = None,
     ) -> Profile:
         """A worker that is in a shard of each of its buckets at this depth."""
         profile = replace(
             world.profile(name, self.now),
             capability=capability,
-            capacity=idle(capability),
+            capacity=idle(capability)
+            if free_milli is None
+            else replace(idle(capability), cpu_milli=free_milli),
             labels=labels,
             spans=(Span(depth, depth),) * len(buckets_of(capability, dict(labels), ("process",))),
         )
@@ -95,15 +99,27 @@ class Market(DhtWorld):
         return profile
 
     def start(
-        self, needs: Requirements, target: Key = TASK, *, fresh: bool = False
+        self,
+        needs: Requirements,
+        target: Key = TASK,
+        *,
+        fresh: bool = False,
+        roomy: bool = False,
     ) -> FindId | None:
-        find = self.finding.finder.find(needs, target, self.now, "a test", fresh=fresh)
+        find = self.finding.finder.find(needs, target, self.now, "a test", fresh=fresh, roomy=roomy)
         self.perform(self.alice)
         self.finding.found += self.finding.finder.take()
         return find
 
-    def find(self, needs: Requirements, target: Key = TASK, *, fresh: bool = True) -> Found:
-        find = self.start(needs, target, fresh=fresh)
+    def find(
+        self,
+        needs: Requirements,
+        target: Key = TASK,
+        *,
+        fresh: bool = True,
+        roomy: bool = False,
+    ) -> Found:
+        find = self.start(needs, target, fresh=fresh, roomy=roomy)
         self.elapse(0.8)
         [found] = self.finding.found
         self.finding.found.clear()
@@ -456,6 +472,31 @@ def test_requirements_suit_whom_they_fit() -> None:
         needs = Requirements(cpu_milli=cpu, memory_bytes=1, driver=driver)
         fits = (cpu, driver) == (8000, "process")
         assert suits(encode_requirements(needs))(alice) == fits
+
+
+def test_of_those_with_room_now_the_others_are_left_out() -> None:
+    alice = world.profile("alice", Moment(0, 0))
+    busy = replace(alice, capacity=replace(alice.capacity, cpu_milli=100))
+    raw = ROOMY + encode_requirements(SMALL)
+    assert suits(raw)(alice)
+    assert not suits(raw)(busy)
+    assert suits(raw.removeprefix(ROOMY))(busy)
+
+
+def test_a_search_for_room_names_those_who_have_it(market: Market) -> None:
+    erin = market.offer("erin")
+    market.offer("frank", free_milli=100)
+    found = market.find(SMALL, roomy=True)
+    assert ids(found) == {erin.peer_id}
+    assert found.suited
+
+
+def test_where_nobody_has_room_all_that_suit_are_named(market: Market) -> None:
+    frank = market.offer("frank", free_milli=100)
+    found = market.find(SMALL, roomy=True)
+    assert ids(found) == {frank.peer_id}
+    assert found.suited
+    assert found.trace.lookups == 2
 
 
 def test_the_target_is_the_tasks_key(market: Market) -> None:

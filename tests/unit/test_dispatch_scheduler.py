@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.dispatch.attempts import MAX_PRINTED_BYTES
 from formation_p2p.dispatch.job_events import (
     JobEnded,
     TaskBegan,
@@ -19,10 +20,7 @@ from formation_p2p.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.dispatch.jobs import MAX_LOST
-from formation_p2p.dispatch.scheduler import (
-    LINGER_S,
-    MAX_PRINTED_BYTES,
-)
+from formation_p2p.dispatch.leases import LINGER_S
 from formation_p2p.execution.effects import ExecutionOutput
 from formation_p2p.identity import key_of_peer
 from formation_p2p.keyspace import distance
@@ -1006,6 +1004,20 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
     assert only(bob.told, TaskUnplaceable) == []
     world.elapse(6)
     assert bob.told[-1] == JobEnded(0, 0, 3, 0)
+
+
+def test_who_asks_while_such_tasks_run_hears_why_a_worker_takes_no_more_of_them() -> None:
+    world = town(3, lambda x: (60, Succeeded(x.payload)), alice=1, carol=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(4))
+    world.elapse(1)
+    alice.leave()
+    world.elapse(5)
+    bob.explain(NEEDS)
+    world.elapse(1)
+    decision = bob.explained[0].decision
+    assert [name_of(world, each.profile.peer_id) for each in decision.ranked] == ["carol"]
+    assert named(world, decision.rejected) == {"alice": Leaving()}
 
 
 # -- odd moments ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from formation_p2p.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.dispatch.scheduler import LINGER_S
+from formation_p2p.dispatch.leases import LINGER_S
 from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.stragglers import (
     LEAST_PATIENCE_S,

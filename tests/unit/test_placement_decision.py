@@ -17,7 +17,7 @@ from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance, key_of
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.decision import Decision, decide
-from formation_p2p.placement.guarded import home_of
+from formation_p2p.placement.guarded import home_of, seeks_room
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.policy import (
     MAX_TERMS,
@@ -383,6 +383,10 @@ class Broken(Policy):
     def home(self, key: Key, workers: Peers) -> PeerId | None:
         raise ZeroDivisionError("oh")
 
+    @property
+    def seeks_room(self) -> bool:
+        raise ZeroDivisionError("oh")
+
 
 @pytest.mark.parametrize(
     ("policy", "why"),
@@ -408,3 +412,4 @@ def test_a_policy_that_fails_costs_its_tasks_their_workers_and_says_why(
 
 def test_a_policy_that_cannot_say_where_a_task_waits_has_it_wait_for_nobody() -> None:
     assert home_of(Broken(), TARGET, Peers([ALICE.peer_id])) is None
+    assert not seeks_room(Broken())

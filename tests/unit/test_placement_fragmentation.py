@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.placement.fragmentation import best_devices, best_fit, fragments
-from formation_p2p.placement.mix import EMPTY_MIX, Mix, Shape
+from formation_p2p.workload.mix import EMPTY_MIX, Mix, Shape
 from formation_p2p.refusals import Infeasible
 from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.resources.fits import claims_on

@@ -23,7 +23,7 @@ def held(trie: KeyTrie, target: int = 0) -> list[list[int]]:
     return [list(leaf) for leaf in trie.leaves(Key(target))]
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(many_keys, wide | close)
 def test_every_key_of_a_leaf_is_nearer_than_all_of_the_next(keys: list[Key], target: int) -> None:
     trie = KeyTrie(keys)

@@ -3,10 +3,15 @@
 from dataclasses import replace
 
 from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.mix import EMPTY_MIX, Mix, Shape
-from formation_p2p.placement.packed import Packed
+from formation_p2p.placement.guarded import seeks_room
+from formation_p2p.placement.packed import CANDIDATES, Packed
+from formation_p2p.placement.policy import Policy
+from formation_p2p.placement.spread import Spread
+from formation_p2p.placement.trusted import Trusted
+from formation_p2p.placement.xor import Xor
 from formation_p2p.resources.capability import GpuFree, idle
 from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.workload.mix import Mix, Shape
 from tests.unit.placement_world import order, peer, profile, task, worker
 from tests.unit.resources_world import a100, machine
 
@@ -18,37 +23,44 @@ def node(name: str, *shares: int, cpu_milli: int = 64_000) -> Candidate:
     return worker(profile(name, able, replace(idle(able), cpu_milli=cpu_milli, gpus=free)))
 
 
-def asked(text: str, *expected: str, mix: Mix = EMPTY_MIX) -> Asked:
-    if expected:
-        mix = Mix(tuple((Shape.of(parse_requirements(each)), 1) for each in expected))
-    return replace(task(needs=parse_requirements(text)), mix=mix)
+def expecting(worker: Candidate, *expected: str) -> Candidate:
+    """One that was asked for these lately."""
+    mix = Mix(tuple((Shape.of(parse_requirements(each)), 1) for each in expected))
+    return replace(worker, profile=replace(worker.profile, mix=mix))
 
 
-def best(needs: Asked, *workers: Candidate) -> str:
+def asked(text: str) -> Asked:
+    return task(needs=parse_requirements(text))
+
+
+def best(needs: str, *workers: Candidate, expected: tuple[str, ...] = ()) -> str:
     names = {peer(name): name for name in ("alice", "bob", "carol")}
-    return names[order(needs, workers, Packed())[0]]
+    if expected:
+        workers = tuple(expecting(each, *expected) for each in workers)
+    return names[order(asked(needs), workers, Packed())[0]]
 
 
 def test_a_part_goes_to_the_device_whose_rest_it_fills() -> None:
-    needs = asked("gpu=1,gpu.share=0.5")
+    needs = "gpu=1,gpu.share=0.5"
     assert best(needs, node("alice", 1000, 1000), node("bob", 1000, 500)) == "bob"
     assert best(needs, node("alice", 1000, 500), node("bob", 1000, 1000)) == "alice"
 
 
 def test_whole_devices_stay_together_for_those_who_need_many() -> None:
-    needs = asked("gpu=1", "gpu=1", "gpu=4")
-    assert best(needs, node("alice", *[1000] * 4), node("bob", *[1000] * 5)) == "bob"
+    four, five = node("alice", *[1000] * 4), node("bob", *[1000] * 5)
+    assert best("gpu=1", four, five, expected=("gpu=1", "gpu=4")) == "bob"
 
 
 def test_cores_are_left_where_gpus_need_them() -> None:
-    needs = asked("cpu=32")
+    needs = "cpu=32"
     assert best(needs, node("alice", *[1000] * 8), node("bob", 1000, 1000)) == "bob"
     assert best(needs, node("alice", *[1000] * 8), node("bob")) == "bob"
 
 
 def test_of_two_where_fragments_grow_alike_the_fuller_is_taken() -> None:
-    needs = asked("gpu=1,cpu=1", "gpu=1,cpu=1")
-    assert best(needs, node("alice", *[1000] * 4), node("bob", 1000, 1000)) == "bob"
+    needs = "gpu=1,cpu=1"
+    four, two = node("alice", *[1000] * 4), node("bob", 1000, 1000)
+    assert best(needs, four, two, expected=(needs,)) == "bob"
 
 
 def test_what_has_no_room_now_scores_nothing_but_is_kept() -> None:
@@ -62,9 +74,9 @@ def test_what_has_no_room_now_scores_nothing_but_is_kept() -> None:
 
 
 def test_scores_stand_in_the_middle_of_the_scale_and_go_up_as_fragments_shrink() -> None:
-    needs = asked("gpu=1,gpu.share=0.5", "gpu=1")
+    needs = asked("gpu=1,gpu.share=0.5")
     shrinks, same, grows = (
-        Packed().scores(needs, [node("alice", *shares)])[0].value
+        Packed().scores(needs, [expecting(node("alice", *shares), "gpu=1")])[0].value
         for shares in ([500], [500, 0, 0], [1000])
     )
     assert shrinks == same == 0.5 + 0.5 * 500 / 1500
@@ -72,10 +84,37 @@ def test_scores_stand_in_the_middle_of_the_scale_and_go_up_as_fragments_shrink()
     assert grows == 0.5 - 0.5 * cost / (1000 + cost)
 
 
-def test_a_score_is_the_same_whoever_else_is_looked_at() -> None:
+def test_who_expects_the_same_scores_the_same_whoever_else_is_looked_at() -> None:
     needs = asked("gpu=1,gpu.share=0.3")
     one, other = node("alice", 500, 1000), node("bob", 1000, 1000)
     assert Packed().scores(needs, [one, other])[0] == Packed().scores(needs, [one])[0]
+
+
+def test_what_each_of_the_candidates_was_asked_for_counts_for_all() -> None:
+    whole, part = node("alice", 1000, 1000), node("bob", 1000, 500)
+    needs = "gpu=1,gpu.share=0.5"
+    quarters = expecting(part, *[needs] * 2)
+    apart = Packed().scores(asked(needs), [whole])
+    together = Packed().scores(asked(needs), [whole, quarters])
+    assert apart[0] != together[0]
+
+
+def test_only_the_nearest_with_room_are_scored() -> None:
+    needs = asked("gpu=1")
+    workers = [node(f"w{n}", 1000) for n in range(CANDIDATES + 2)] + [node("full", 0)]
+    workers.sort(key=lambda each: each.distance(needs))
+    scores = [score.value for score in Packed().scores(needs, workers)]
+    roomy = [
+        score for each, score in zip(workers, scores, strict=True) if each.peer_id != peer("full")
+    ]
+    assert all(roomy[:CANDIDATES])
+    assert roomy[CANDIDATES:] == [0.0, 0.0]
+
+
+def test_discovery_is_to_name_those_with_room_whatever_it_is_a_part_of() -> None:
+    seeking: list[Policy] = [Packed(), Trusted() & Packed(), 0.5 * Packed() + Spread()]
+    others: list[Policy] = [Xor(), Trusted() & Xor(), Spread() + Xor()]
+    assert [seeks_room(each) for each in seeking + others] == [True] * 3 + [False] * 3
 
 
 def test_every_score_is_the_sum_of_its_terms() -> None:

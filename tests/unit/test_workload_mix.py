@@ -3,7 +3,7 @@
 import pytest
 
 from formation_p2p.errors import InvalidInput
-from formation_p2p.placement.mix import (
+from formation_p2p.workload.mix import (
     EMPTY_MIX,
     MAX_SHAPES,
     REMEMBERED,
