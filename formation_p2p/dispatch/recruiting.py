@@ -18,7 +18,8 @@ LOOKS: Final = 2
 # Where there was a worker before, it may be restarting; where no peer answers, a cable may have
 # slipped out: that takes some seconds.
 LOOKS_FOR_LOST: Final = 15
-# While tasks wait and nobody is left to ask, discovery is tried again this often.
+# While tasks wait and nobody is left to ask, discovery is tried again this often; and where what
+# is free decides, before anybody is asked.
 LOOK_AGAIN_S: Final = 5.0
 # Workers asked in one round: the nearest few.
 ASK_AT_ONCE: Final = 3
@@ -35,6 +36,10 @@ class Recruiter:
     def seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
         """Ask workers for leases, or look for more workers, around `head` first. Returns how many
         leases may yet come of what is under way."""
+        if self._has_aged(group, now):
+            self._look(group, head, now, cause)
+            if group.find is not None:
+                return 0
         order = group.ask_order(head, now, self._known)
         if order:
             # What data a worker has it says when it is asked.
@@ -52,6 +57,12 @@ class Recruiter:
             self._look(group, head, now, cause)
         group.wake_s = min(group.wake_s, group.next_askable_s())
         return 0
+
+    def _has_aged(self, group: Group, now: Moment) -> bool:
+        """Whether what is free decides, and what is known of that was announced some time ago."""
+        if group.find is not None or not seeks_room(group.terms.policy):
+            return False
+        return now.mono_s >= group.looked_s + LOOK_AGAIN_S
 
     def is_hopeless(self, group: Group) -> bool:
         """Whether discovery has had nobody to name, time and again."""

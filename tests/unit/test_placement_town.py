@@ -12,9 +12,14 @@ from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.policy import Policy, Score
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Unwanted
+from formation_p2p.resources.gpu import Gpu
+from formation_p2p.resources.requirements import Requirements
+from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
 from formation_p2p.workload.hints import Hints
-from tests.unit.stories import NEEDS, job, name_of, only, passed, workers_of
+from formation_p2p.workload.mix import Shape
+from formation_p2p.workload.outcome import Outcome, Succeeded
+from tests.unit.stories import NEEDS, job, name_of, only, passed, worker_of, workers_of
 
 
 def shop(**prices: int) -> World:
@@ -147,3 +152,41 @@ def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> No
     assert [name_of(world, worker) for worker, _ in explained.decision.rejected] == ["alice"]
     assert len(explained.decision.ranked) == 2
     assert all(each.profile.price_micro <= 250 for each in explained.decision.ranked)
+
+
+# -- GPUs -----------------------------------------------------------------------------------
+
+
+def lasting(running: Running) -> tuple[float, Outcome]:
+    return 60.0, Succeeded(b"")
+
+
+def half() -> Requirements:
+    return replace(NEEDS, gpu_count=1, gpu_share_milli=500)
+
+
+def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
+    """alice and carol have two GPUs each: four halves leave one of them untouched."""
+    world = World(7, run=lasting)
+    world.add("gate")
+    gpus = tuple(Gpu(f"G{n}", "nvidia", "a100", 40 * 10**9) for n in range(2))
+    for name in ("alice", "carol"):
+        serve = world.machine(cpu=8)
+        able = replace(serve.capability, gpus=gpus)
+        world.add(name, serve=replace(serve, capability=able))
+    world.add("bob")
+    world.elapse(3)
+    bob = world.nodes["bob"]
+    for number in range(4):
+        tasks = (replace(job(1).tasks[0], task_id=f"half{number}/0", needs=half()),)
+        bob.submit(replace(job(1, job_id=f"half{number}"), tasks=tasks, policy="packed"))
+        world.elapse(6)
+    first, second, *_ = workers_of(bob)
+    assert first == second
+    taken = {
+        name: sorted(gpu.share_milli for gpu in worker_of(world.nodes[name]).free.gpus)
+        for name in ("alice", "carol")
+    }
+    assert sorted(taken.values()) == [[0, 0], [1000, 1000]]
+    seen = worker_of(world.nodes[first])._lessor.seen.mix
+    assert max(seen.shapes, key=lambda each: each[1])[0] == Shape.of(half())
