@@ -21,7 +21,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
 PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch chaos clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-placement chaos clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -31,6 +31,7 @@ help:
 	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
 	@echo "make bench-dht  four DHTs side by side on loopback (ARGS=--json, ARGS=--kill)"
 	@echo "make bench-dispatch  small tasks beside Ray, Dask and a pool of processes (ARGS=--json)"
+	@echo "make bench-placement  a million profiles, and 100,000 tasks on 5,000 nodes (ARGS=--json)"
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
@@ -72,6 +73,9 @@ bench-dht: $(INSTALLED_BENCH)
 
 bench-dispatch: $(INSTALLED) $(PEERS)/.installed
 	@$(BIN)/python -m benchmarks.dispatch $(ARGS)
+
+bench-placement: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.placement $(ARGS)
 
 chaos: $(INSTALLED)
 	@$(BIN)/python -m simulations.chaos --seeds 1..1000 $(ARGS)

@@ -30,8 +30,8 @@ MAX_SHAPES: Final = 32
 class Shape:
     """What of a task's needs can leave a GPU idle for want of something else.
 
-    Memory and storage of the machine are left out, as in the paper (`fragmentation.py`): with
-    memory the placements measured were no better.
+    Memory and storage of the machine are left out, as in the paper that
+    `placement/fragmentation.py` names: with memory the placements measured were no better.
     """
 
     cpu_milli: int

@@ -41,7 +41,7 @@ from formation_p2p.negotiation.messages import (
 )
 from formation_p2p.negotiation.session import Received, Undelivered
 from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
-from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving, Preempted
+from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -1006,7 +1006,7 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
     assert bob.told[-1] == JobEnded(0, 0, 3, 0)
 
 
-def test_who_asks_while_such_tasks_run_hears_why_a_worker_takes_no_more_of_them() -> None:
+def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longer_names() -> None:
     world = town(3, lambda x: (60, Succeeded(x.payload)), alice=1, carol=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(4))
@@ -1017,7 +1017,7 @@ def test_who_asks_while_such_tasks_run_hears_why_a_worker_takes_no_more_of_them(
     world.elapse(1)
     decision = bob.explained[0].decision
     assert [name_of(world, each.profile.peer_id) for each in decision.ranked] == ["carol"]
-    assert named(world, decision.rejected) == {"alice": Leaving()}
+    assert named(world, decision.rejected) == {"alice": Silent("connection refused")}
 
 
 # -- odd moments ----------------------------------------------------------------------------

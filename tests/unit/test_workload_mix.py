@@ -3,6 +3,7 @@
 import pytest
 
 from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.workload.mix import (
     EMPTY_MIX,
     MAX_SHAPES,
@@ -14,7 +15,6 @@ from formation_p2p.workload.mix import (
     pack_mix,
     unpack_mix,
 )
-from formation_p2p.resources.parse import parse_requirements
 
 PART = parse_requirements("cpu=4,gpu=1,gpu.share=0.4")
 WHOLE = parse_requirements("cpu=12,gpu=1,gpu.model=h100,gpu.memory=80GB,gpu.cc=9.0")
