@@ -7,7 +7,7 @@ comes or goes takes or leaves its own tasks and hardly any others.
 
 The nearest few are 32, as many as one answer of discovery names. In the dense parts of the key
 space a worker is among the nearest few of fewer tasks, so that fewer are less even. Of 50
-workers the busiest then has 1.24 times the mean, 1.41 in the worst of 400 networks; among the
+workers the busiest then has 1.24 times the mean, 1.47 in the worst of 400 networks; among the
 nearest 16 it is 1.7 in the worst. In larger networks, where no task sees more than its nearest
 32, the busiest share is 1.5 times the mean of 1,000 workers, and 1.9 of 5,000; by XOR it is 5.4
 and 6.1 times.
