@@ -43,7 +43,7 @@ from formation_p2p.host.state import Retention
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import Mapped
-from formation_p2p.node import Discovery, Node
+from formation_p2p.node import Node
 from formation_p2p.placement.balanced import Balanced
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.cheapest import Cheapest
@@ -55,6 +55,7 @@ from formation_p2p.placement.scored import Scored
 from formation_p2p.placement.spread import Spread
 from formation_p2p.placement.trusted import Trusted
 from formation_p2p.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.questions import Discovery
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import (
     Busy,

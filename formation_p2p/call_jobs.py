@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from formation_p2p.calls import error_of
 from formation_p2p.dispatch.job_events import TaskSucceeded
+from formation_p2p.errors import InvalidInput
 from formation_p2p.job import TaskEnd, result_of
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import NEAREST
+from formation_p2p.placing import Needs, Placing, requirements_of
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import MIB
 from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.plain_pickle import load_result
+from formation_p2p.workload.python_call import PythonCall
 from formation_p2p.workload.scope import Scope
 from formation_p2p.workload.task import Job, Task, task_id
 
@@ -40,6 +43,33 @@ class Terms:
     policy: PlacementPolicy = NEAREST
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
+
+
+def terms_of(
+    needs: Needs,
+    placing: Placing,
+    *,
+    attempts: int,
+    timeout_s: float | None,
+    priority: int,
+    trust_results: bool,
+    max_price_micro: int | None,
+    speculate: bool = False,
+) -> Terms:
+    """Raises InvalidInput."""
+    required = requirements_of(needs)
+    if required.driver not in ("", PythonCall.driver):
+        raise InvalidInput("driver", f"{required.driver} does not run a function")
+    return Terms(
+        replace(required, driver=PythonCall.driver),
+        attempts,
+        timeout_s,
+        priority,
+        trust_results,
+        max_price_micro,
+        speculate,
+        **placing,
+    )
 
 
 def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job:

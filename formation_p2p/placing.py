@@ -1,18 +1,25 @@
-"""How tasks are to be placed: ranking, hints and scope, as whoever calls may say them."""
+"""What tasks need and how they are to be placed, as whoever calls may say it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import Final, TypedDict
 
+from formation_p2p.placement.guarded import sound
 from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.resources.parse import gives_memory, parse_requirements
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.hints import Hints, parse_hints
 from formation_p2p.workload.scope import Scope, parse_scope
 
+Needs = Requirements | str
 PolicyWords = str | PlacementPolicy
 HintWords = Hints | str | Iterable[str]
 ScopeWords = Scope | str
+
+# One core and the default memory (resources/requirements.py).
+DEFAULT_NEEDS: Final = Requirements()
 
 
 class Placing(TypedDict):
@@ -25,7 +32,17 @@ def placing_of(policy: PolicyWords, hints: HintWords, scope: ScopeWords) -> Plac
     """Raises InvalidInput."""
     words = (hints,) if isinstance(hints, str) else hints
     return Placing(
-        policy=parse_policy(policy) if isinstance(policy, str) else policy,
+        policy=parse_policy(policy) if isinstance(policy, str) else sound(policy),
         hints=words if isinstance(words, Hints) else parse_hints(words),
         scope=parse_scope(scope) if isinstance(scope, str) else scope,
     )
+
+
+def requirements_of(needs: Needs) -> Requirements:
+    """Raises InvalidInput."""
+    return parse_requirements(needs) if isinstance(needs, str) else needs
+
+
+def says_memory(needs: Needs) -> bool:
+    """Whether it is said how much; else it may be learnt."""
+    return gives_memory(needs) if isinstance(needs, str) else needs is not DEFAULT_NEEDS

@@ -22,17 +22,11 @@ from formation_p2p.host.state import Retention
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import JobHandle, TaskResult
-from formation_p2p.node import (
-    DEFAULT_NEEDS,
-    DEFAULT_RETENTION,
-    LISTEN_ANYWHERE,
-    Discovery,
-    Needs,
-    Node,
-)
+from formation_p2p.node import DEFAULT_RETENTION, LISTEN_ANYWHERE, Node
 from formation_p2p.placement.decision import Decision
 from formation_p2p.placement.terms import NEAREST
-from formation_p2p.placing import HintWords, PolicyWords, ScopeWords
+from formation_p2p.placing import DEFAULT_NEEDS, HintWords, Needs, PolicyWords, ScopeWords
+from formation_p2p.questions import Discovery
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.limits import Limits
 from formation_p2p.trust.reputation import Standing

@@ -67,7 +67,7 @@ class TaskTerms:
     memory_given: bool
     attempts: int
     timeout_s: float | None
-    learnt: Mapping[str, Learnt] | None
+    learnt: Mapping[str, Learnt] | None = None
 
 
 def tasks_of(

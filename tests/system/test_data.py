@@ -123,7 +123,7 @@ async def holders(node: Node, blob: Blob) -> tuple[Contact, ...]:
         told = shell.exchange._who_has(blob.cid)
         found.get_loop().call_soon_threadsafe(found.set_result, told)
 
-    node._call(ask)
+    node._presence.call(ask)
     return await found
 
 

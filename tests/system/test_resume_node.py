@@ -125,7 +125,7 @@ async def test_a_job_goes_on_when_the_network_stack_crashes(world: World) -> Non
         job = await bob.submit([sh(f"echo {n}; sleep 0.2") for n in range(8)], needs=SMALL)
         passing = asyncio.ensure_future(_of(bob.map(time.sleep, [60], needs=SMALL)))
         await first_success(job)
-        bob._call(lambda shell: shell._start(_explode))
+        bob._presence.call(lambda shell: shell._start(_explode))
         # As soon as it is on the disk it is safe, whether or not there is a network.
         later = await bob.submit(sh("echo later"), needs=SMALL)
         assert printed(await job) == [str(n) for n in range(8)]
@@ -149,7 +149,7 @@ async def test_what_was_stored_but_not_told_before_a_crash_is_told_after_it(
 
             await until(over)
         assert not job.is_over
-        bob._call(lambda shell: shell._start(_explode))
+        bob._presence.call(lambda shell: shell._start(_explode))
         assert printed(await job) == ["0", "1", "2"]
 
 
@@ -167,7 +167,7 @@ async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
 
         def crash(self: State, job: Job) -> None:
             save(self, job)
-            bob._call(lambda shell: shell._start(_explode))
+            bob._presence.call(lambda shell: shell._start(_explode))
             assert again.wait(DEADLINE_S)
 
         monkeypatch.setattr(State, "save_job", crash)
@@ -360,7 +360,7 @@ async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once
             told_of.append(event)
             if [type(each) for each in told_of] == [TaskPlaced]:
                 await asyncio.sleep(0.5)  # its lease is on the disk too
-                bob._call(lambda shell: shell._start(_explode))
+                bob._presence.call(lambda shell: shell._start(_explode))
         assert [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)] == [
             TaskPlaced
         ]

@@ -328,6 +328,18 @@ def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> 
     assert len(only(passed(world, "bob", "alice"), PlacementRequest)) >= refused + 2
 
 
+def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = lasting(8)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(4), policy="packed"))
+    world.elapse(1)
+    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 0)
+    world.elapse(20)
+    assert all_succeeded(bob, 4)
+
+
 # -- when tasks fail ------------------------------------------------------------------------
 
 
