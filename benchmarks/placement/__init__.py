@@ -1,0 +1,1 @@
+"""How fast workers are found and chosen; `python -m benchmarks.placement`."""
