@@ -6,6 +6,8 @@
 All that is public is listed in `__all__`; everything else may change in any release.
 """
 
+from typing import TYPE_CHECKING
+
 from formation_p2p.calls import python_call, python_calls, value_of
 from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.dispatch.job_events import (
@@ -44,10 +46,11 @@ from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import Mapped
 from formation_p2p.node import Node
-from formation_p2p.placement.balanced import Balanced
+from formation_p2p.placement.balanced import Balanced, rendezvous
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.cheapest import Cheapest
 from formation_p2p.placement.decision import Decision, Ranked
+from formation_p2p.placement.hashing import HASHES
 from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.packed import Packed
 from formation_p2p.placement.policy import PlacementPolicy, Policy, Score, Term
@@ -79,7 +82,11 @@ from formation_p2p.resources.limits import Limits
 from formation_p2p.resources.parse import parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sync import SyncJob, SyncNode
+from formation_p2p.trust.experience import Experience
 from formation_p2p.trust.grants import Right, Rights
+from formation_p2p.trust.hours import Hours
+from formation_p2p.trust.quota import Quota
+from formation_p2p.trust.reputation import Heard, Standing
 from formation_p2p.workload.blob import Blob
 from formation_p2p.workload.container import ContainerSpec
 from formation_p2p.workload.derive import Stage, derive
@@ -88,13 +95,17 @@ from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeed
 from formation_p2p.workload.plan import Plan, PlannedTask
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.python_call import PythonCall
-from formation_p2p.workload.scope import Scope
+from formation_p2p.workload.scope import Place, Scope, Shares
 from formation_p2p.workload.sizes import Learnt
 from formation_p2p.workload.wasm import WasmSpec
+
+if TYPE_CHECKING:
+    from formation_p2p.placement.table import Table
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "HASHES",
     "Asked",
     "Attempt",
     "Balanced",
@@ -111,6 +122,7 @@ __all__ = [
     "Distrusted",
     "Driver",
     "Execution",
+    "Experience",
     "Failed",
     "FailureKind",
     "Faulty",
@@ -119,8 +131,10 @@ __all__ = [
     "Gone",
     "Gpu",
     "Hardware",
+    "Heard",
     "Hints",
     "Home",
+    "Hours",
     "Infeasible",
     "InvalidInput",
     "JobEnded",
@@ -139,6 +153,7 @@ __all__ = [
     "OutOfScope",
     "Outcome",
     "Packed",
+    "Place",
     "PlacementPolicy",
     "Plan",
     "PlannedTask",
@@ -148,6 +163,7 @@ __all__ = [
     "ProcessSpec",
     "Profile",
     "PythonCall",
+    "Quota",
     "Ranked",
     "Refusal",
     "RemoteError",
@@ -159,14 +175,17 @@ __all__ = [
     "Scope",
     "Score",
     "Scored",
+    "Shares",
     "Silent",
     "Spread",
     "Stage",
+    "Standing",
     "StateError",
     "Step",
     "Succeeded",
     "SyncJob",
     "SyncNode",
+    "Table",
     "TaskBegan",
     "TaskCancelled",
     "TaskFailed",
@@ -199,6 +218,16 @@ __all__ = [
     "python_call",
     "python_calls",
     "rank_by_xor",
+    "rendezvous",
     "responsible",
     "value_of",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`Table` when it is asked for: numpy takes a tenth of a second to import."""
+    if name == "Table":
+        from formation_p2p.placement.table import Table
+
+        return Table
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
