@@ -29,7 +29,7 @@ from formation_p2p.host.hardware import Hardware
 from formation_p2p.host.home import Home
 from formation_p2p.host.state import Retention
 from formation_p2p.host.state_rows import JobSummary
-from formation_p2p.identity import PeerId
+from formation_p2p.identity import PeerId, parse_peer_id
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.peer.events import Explained, Refuse
@@ -462,11 +462,15 @@ class Node:
         """Say that a worker, or that of a result, brought a false one: whoever can tell should.
 
         It weighs as much as half of all that is remembered of a peer. Raises InvalidInput for a
-        result that no worker brought.
+        result that no worker brought, and for what is no peer id.
         """
-        peer_id = worker.worker if isinstance(worker, TaskResult) else worker
-        if peer_id is None:
+        said = worker.worker if isinstance(worker, TaskResult) else worker
+        if said is None:
             raise InvalidInput("worker", "no worker brought this result; there is none to blame")
+        try:
+            peer_id = parse_peer_id(said)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput("worker", str(error)) from error
         self._presence.call(
             lambda shell: shell.reputation.note(peer_id, Experience.WRONG, moment())
         )

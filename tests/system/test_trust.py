@@ -113,6 +113,10 @@ async def test_a_result_that_nobody_brought_is_nobodys_fault(tmp_path: Path) -> 
         assert result.worker is None
         with pytest.raises(InvalidInput, match="none to blame"):
             await bob.report_wrong(result)
+        for nobody in ("garbage", "", "1" * 70, 7):
+            with pytest.raises(InvalidInput, match="worker"):
+                await bob.report_wrong(nobody)  # type: ignore[arg-type]  # as callers without types
+        assert await bob.trust() == ()
 
 
 # -- the command ------------------------------------------------------------------------------
