@@ -159,6 +159,12 @@ class Group:
         """Whether nobody is known who could run these tasks, or does."""
         return not (self._pool or self.slots)
 
+    @property
+    def is_denied(self) -> bool:
+        """Whether our grant is why each worker that was considered does not run these tasks."""
+        reasons = self.reasons()
+        return bool(reasons) and all(isinstance(refusal, Denied) for _, refusal in reasons)
+
     def reasons(self) -> tuple[tuple[PeerId, Refusal], ...]:
         """Why each worker that was considered does not run these tasks."""
         return tuple((self._rejected | self._back_off.reasons()).items())

@@ -66,9 +66,10 @@ class Recruiter:
 
     def is_hopeless(self, group: Group) -> bool:
         """Whether discovery has had nobody to name, time and again."""
-        patient = group.had_leases or not group.answered
-        looks = LOOKS_FOR_LOST if patient else LOOKS
-        return group.is_stranded and group.find is None and group.looks >= looks
+        if not group.is_stranded or group.find is not None:
+            return False
+        patient = (group.had_leases or not group.answered) and not group.is_denied
+        return group.looks >= (LOOKS_FOR_LOST if patient else LOOKS)
 
     def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time."""

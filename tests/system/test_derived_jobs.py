@@ -171,12 +171,12 @@ async def test_a_durable_job_goes_on_in_order_in_the_next_life(tmp_path: Path) -
     assert order.index("-first") < min(order.index("+then-1"), order.index("+then-2"))
 
 
-HOLDS = "import time; held = b'x' * ({mib} * 2**20); time.sleep(0.1)"
+HOLDS = "import time; held = b'x' * ({mib} * 2**20); time.sleep({seconds})"
 
 
-def holding(mib: int) -> ProcessSpec:
-    """A run of hold.py, which takes so much memory."""
-    program = HOLDS.format(mib=mib).encode()
+def holding(mib: int, seconds: float = 0.1) -> ProcessSpec:
+    """A run of hold.py, which takes so much memory for so long."""
+    program = HOLDS.format(mib=mib, seconds=seconds).encode()
     return ProcessSpec((sys.executable, "-I", "-S", "hold.py"), files_in={"hold.py": program})
 
 
@@ -203,7 +203,7 @@ async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(tmp_path: Pat
         assert result.status == "succeeded"
 
         # One that takes more is stopped, and tried again with what it would have had.
-        more = await bob.submit(holding(300), needs="cpu=0.25", attempts=1)
+        more = await bob.submit(holding(300, 3.0), needs="cpu=0.25", attempts=1)
         events = [event async for event in more.events()]
         (result,) = await more
         assert result.status == "succeeded", result
