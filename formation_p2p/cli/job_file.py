@@ -170,7 +170,9 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
     """
     try:
         job = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise InvalidInput("job file", "has too many brackets inside brackets") from None
+    except ValueError as error:  # or a number of too many digits
         raise InvalidInput("job file", f"is no TOML: {error}") from None
     _refuse_unknown("job", job, _JOB_KEYS)
     tables = _typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")

@@ -43,7 +43,7 @@ def _files(field: str, pattern: str, folder: Path) -> list[str]:
         return [pattern]
     try:
         found = sorted(str(x.relative_to(folder)) for x in folder.glob(pattern) if x.is_file())
-    except (OSError, ValueError, NotImplementedError) as error:
+    except (OSError, ValueError, NotImplementedError, RecursionError) as error:
         raise InvalidInput(field, f"{shown(pattern)} names no files here: {error}") from None
     if not found:
         raise InvalidInput(field, f"{shown(pattern)} names no file; look for it in {folder}")

@@ -82,7 +82,7 @@ def _who(usage: Usage) -> str:
 
     name = usage.account.name
     if usage.account.is_peer:
-        return short(name)
+        return printable(short(name))
     return f"grant {printable(name[:_GRANT_DIGITS])}"
 
 

@@ -6,9 +6,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
-from formation_p2p.dispatch.job_events import JobEnded, TaskSucceeded, Tell
+from formation_p2p.dispatch.job_events import Attempt, JobEnded, TaskRetried, TaskSucceeded, Tell
 from formation_p2p.effects import Effect, Moment
 from formation_p2p.errors import StateError
 from formation_p2p.host.sizes_file import Sample, SizesFile
@@ -22,15 +22,22 @@ log = logging.getLogger(__name__)
 _MAX_KEPT: Final = 10 * MAX_SAMPLES
 
 
+class _Known(NamedTuple):
+    """Of a task: what it has, and what it is to have if that is too little. A worker that tells of
+    more is wrong, or lies."""
+
+    kind: str
+    had_bytes: int
+    more_bytes: int
+
+
 class Learner:
     """`observe` on the node's thread; `close` waits for what is being written."""
 
     def __init__(self, file: SizesFile) -> None:
         self._file = file
         self._writer = ThreadPoolExecutor(1, "formation-sizes")
-        # By job and task: the kind, and the most memory that it may have. A worker that tells of
-        # more is wrong, or lies.
-        self._kinds: dict[str, dict[str, tuple[str, int]]] = {}
+        self._kinds: dict[str, dict[str, _Known]] = {}  # by job and task
         self._samples: dict[str, deque[Sample]] = {}
 
     def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
@@ -51,7 +58,7 @@ class Learner:
 
     def _know(self, job: Job) -> None:
         kinds = {
-            task.task_id: (task.kind, max(task.needs.memory_bytes, task.more_memory_bytes))
+            task.task_id: _Known(task.kind, task.needs.memory_bytes, task.more_memory_bytes)
             for task in job.tasks
             if task.kind
         }
@@ -60,12 +67,16 @@ class Learner:
             self._samples[job.job_id] = deque(maxlen=_MAX_KEPT)
 
     def _told(self, tell: Tell) -> None:
+        tasks = self._kinds[tell.job_id]
         match tell.event:
-            case TaskSucceeded(task_id, ran_ms=ran_ms, used=used):
-                known = self._kinds[tell.job_id].get(task_id)
-                if known is not None and used.memory_bytes is not None:
-                    kind, most_bytes = known
-                    memory_bytes = min(used.memory_bytes, most_bytes)
+            case TaskRetried(task_id, Attempt(lost=False), counts=False) if task_id in tasks:
+                # It had too little memory: no other failure counts for nothing.
+                kind, had_bytes, more_bytes = tasks[task_id]
+                tasks[task_id] = _Known(kind, max(had_bytes, more_bytes), 0)
+            case TaskSucceeded(task_id, ran_ms=ran_ms, used=used) if task_id in tasks:
+                if used.memory_bytes is not None:
+                    kind, had_bytes, _ = tasks[task_id]
+                    memory_bytes = min(used.memory_bytes, had_bytes)
                     sample = Sample(kind, ran_ms, memory_bytes, used.cpu_ms)
                     self._samples[tell.job_id].append(sample)
             case JobEnded():

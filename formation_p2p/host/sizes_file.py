@@ -113,18 +113,7 @@ class SizesFile:
                 "SELECT kind, count(*), max(memory_bytes), sum(cpu_ms), sum(ran_ms), max(unix_s)"
                 " FROM samples GROUP BY kind ORDER BY max(number) DESC"
             ).fetchall()
-            return tuple(
-                KindSeen(
-                    kind,
-                    runs,
-                    most_bytes,
-                    None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms,
-                    ran_ms // runs,
-                    last_unix_s,
-                    learn(kind, _memory_of(db, kind)),
-                )
-                for kind, runs, most_bytes, cpu_ms, ran_ms, last_unix_s in rows
-            )
+            return tuple(_seen(db, row) for row in rows)
 
     def forget(self, kind: str) -> int:
         """How many runs of it were known. Raises StateError."""
@@ -168,6 +157,31 @@ class SizesFile:
     def _check(self, db: sqlite3.Connection) -> None:
         if db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
             raise StateError(f"{self.path} is no file of sizes; move it away")
+
+
+def _seen(db: sqlite3.Connection, row: tuple[object, ...]) -> KindSeen:
+    """Raises ValueError for what was not written so: SQLite keeps any value in any column, and a
+    sum over what is no number is one with a point."""
+    match row:
+        case (
+            str(kind),
+            int(runs),
+            int(most_bytes),
+            int() | None as cpu_ms,
+            int(ran_ms),
+            float(last_unix_s),
+        ):
+            return KindSeen(
+                kind,
+                runs,
+                most_bytes,
+                None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms,
+                ran_ms // runs,
+                last_unix_s,
+                learn(kind, _memory_of(db, kind)),
+            )
+        case _:
+            raise ValueError("runs that do not count")
 
 
 def _memory_of(db: sqlite3.Connection, kind: str) -> list[int]:

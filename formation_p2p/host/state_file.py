@@ -295,6 +295,13 @@ DAMAGED: Final = (
 )
 
 
+# What our readers raise for values that are none of ours: SQLite keeps any in any column.
+_MISREAD: Final = (
+    *(FormationError, ValueError, TypeError, LookupError),
+    *(AttributeError, OverflowError),
+)
+
+
 @contextlib.contextmanager
 def state_errors(path: Path) -> Iterator[None]:
     """Turns what SQLite, the system and our own readers raise into StateError: what was written
@@ -308,7 +315,7 @@ def state_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         raise StateError(f"{path}: {why}; make room, or name a file that can be written") from error
-    except (FormationError, ValueError, TypeError, LookupError) as error:
+    except _MISREAD as error:
         raise StateError(f"{path} is damaged ({error!r}): {DAMAGED}") from error
 
 

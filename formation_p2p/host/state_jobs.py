@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 
 from formation_p2p.errors import InvalidInput
+from formation_p2p.placement.names import parse_policy
 from formation_p2p.records.codec import decode, encode, take_int, take_list
 from formation_p2p.records.resources import decode_requirements
 from formation_p2p.resources.requirements import Requirements
@@ -124,6 +125,7 @@ def _read_placement(packed: bytes | None) -> tuple[str, Hints, Scope]:
         return "xor", NO_HINTS, Scope.COMMONS
     match decode(packed, len(packed)):
         case [str(policy), int(scope), hints]:
+            parse_policy(policy)  # while the file can still be named for it
             return policy, Hints.unpack(hints), Scope(scope)
         case _:
             raise InvalidInput("placement", "the state holds a job's in a form that is none")

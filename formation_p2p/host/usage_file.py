@@ -113,7 +113,7 @@ class UsageFile:
                     "(SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?)",
                     (MAX_MONTHS,),
                 )
-                return tuple((month, account, Used(cpu, gpu)) for month, account, cpu, gpu in rows)
+                return tuple((str(month), *_counted(*row)) for month, *row in rows)
         except StateError as error:
             log.error("%s; quotas are counted from nothing until it can be read", error)
             return ()
@@ -204,10 +204,18 @@ def peek(path: Path, month: str) -> tuple[Usage, ...]:
             "FROM usage WHERE month = ? ORDER BY cpu_milli_s DESC, gpu_milli_s DESC, account",
             (month,),
         )
-        return tuple(
-            Usage(Account(account, Quota(*quota)), Used(cpu, gpu))
-            for account, cpu, gpu, *quota in rows
-        )
+        counted = ((_counted(*row[:3]), Quota(*row[3:])) for row in rows)
+        return tuple(Usage(Account(name, quota), used) for (name, used), quota in counted)
+
+
+def _counted(name: object, cpu_milli_s: object, gpu_milli_s: object) -> tuple[str, Used]:
+    """Of one account. Raises ValueError for what was not written so: SQLite keeps any value in any
+    column."""
+    match name, cpu_milli_s, gpu_milli_s:
+        case str(), int(cpu), int(gpu) if min(cpu, gpu) >= 0:
+            return name, Used(cpu, gpu)
+        case _:
+            raise ValueError("an account that does not count")
 
 
 def _row(key: tuple[str, str], each: tuple[Used, Quota]) -> tuple[str | int | None, ...]:

@@ -29,9 +29,9 @@ def pack_refusal(refusal: PeerRefusal) -> list[object]:
         case Infeasible(resource, needed, free):
             return ["infeasible", resource, needed, free]
         case Denied(right, why, None):
-            return ["denied", right, why]
+            return ["denied", right, _cut(why)]
         case Denied(right, why, retry_ms):
-            return ["denied", right, why, retry_ms]
+            return ["denied", right, _cut(why), retry_ms]
         case Gone(what, why):
             return ["gone", what, why]
         case Busy(what, limit):
@@ -68,6 +68,11 @@ def read_refusal(value: object) -> PeerRefusal:
             return Preempted(take_int(priority, "priority", 0, MAX_PRIORITY))
         case _:
             raise Malformed("refusal", "its kind is not known")
+
+
+def _cut(why: str) -> str:
+    """A grant may list more labels than a reason has room for."""
+    return why if len(why) <= MAX_REASON_CHARS else f"{why[: MAX_REASON_CHARS - 1]}…"
 
 
 def _reason(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
 from formation_p2p.placement.candidate import Asked, Candidate
@@ -13,9 +14,26 @@ from formation_p2p.placement.policy import PlacementPolicy, Score
 from formation_p2p.refusals import Refusal, Unwanted
 
 
+def sound(policy: PlacementPolicy) -> PlacementPolicy:
+    """The same, if it can be told from others, and written down: tasks share leases where their
+    policies are equal. Raises InvalidInput."""
+    try:
+        for method in (policy.admit, policy.scores, policy.home):
+            if not callable(method):
+                raise TypeError(f"{method!r} is no method")
+        hash(policy), str(policy), policy == policy
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        why = f"{_failed(error).why}; write it as a frozen dataclass below Policy"
+        raise InvalidInput("policy", f"{type(policy).__name__}: {why}") from None
+    return policy
+
+
 def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Refusal | None:
     try:
-        return policy.admit(task, candidate)
+        said: object = policy.admit(task, candidate)
+        if said is None or isinstance(said, Refusal):
+            return said
+        return Unwanted("policy", f"it neither admits nor refuses, but says {said!r}"[:256])
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         return _failed(error)
 
@@ -37,9 +55,11 @@ def scores_of(
 
 
 def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
-    """None where it fails as well: it is asked for scores next, which tells why."""
+    """None where it fails as well: it is asked for scores next, which tells why. And where it names
+    somebody else: nobody would come for what waits there."""
     try:
-        return policy.home(key, workers)
+        home = policy.home(key, workers)
+        return home if home in workers else None
     except Exception:  # noqa: BLE001 - see above
         return None
 
@@ -53,4 +73,8 @@ def seeks_room(policy: PlacementPolicy) -> bool:
 
 
 def _failed(error: Exception) -> Unwanted:
-    return Unwanted("policy", f"it failed: {error!r}"[:256])
+    try:
+        said = repr(error)
+    except Exception:  # noqa: BLE001 - whoever raises one may have written that as well
+        said = type(error).__name__
+    return Unwanted("policy", f"it failed: {said}"[:256])

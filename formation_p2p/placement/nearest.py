@@ -20,6 +20,10 @@ class Peers:
     def __init__(self, peers: Iterable[PeerId]) -> None:
         self._peers = {key_of_peer(peer_id): peer_id for peer_id in peers}
         self._keys = sorted(self._peers)
+        self._named = frozenset(self._peers.values())
+
+    def __contains__(self, peer_id: object) -> bool:
+        return peer_id in self._named
 
     def nearest(self, target: Key) -> PeerId | None:
         """The peer at the least XOR distance; None where there is none at all."""

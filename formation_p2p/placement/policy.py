@@ -135,6 +135,8 @@ class Sum(Policy):
             raise InvalidInput("policy", f"a sum has 1 to {MAX_TERMS} parts")
         if not all(0 < weight < float("inf") for weight, _ in self.parts):
             raise InvalidInput("policy", "a weight is a number above 0")
+        if sum(weight for weight, _ in self.parts) == float("inf"):
+            raise InvalidInput("policy", "the weights are too large to add up; write smaller ones")
 
     def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
         refusals = (policy.admit(task, candidate) for _, policy in self.parts)

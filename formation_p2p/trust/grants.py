@@ -205,24 +205,26 @@ def check(
     grant: bytes,
     root_public_key: bytes,
     peer_id: PeerId,
-    right: Right,
+    right: Right | None,
     now_unix_s: float,
     *,
     driver: str | None = None,
     priority: int = 0,
 ) -> Rights | Denied:
-    """Whether `peer_id`, which showed `grant`, may do this now. Denied unless all of it holds.
+    """Whether `peer_id`, which showed `grant`, may do this now; None for anything at all. Denied
+    unless all of it holds.
 
     That the peer is who it says has been proved before: by the connection's handshake, or by
     the signature around the grant. `driver` None asks of none in particular; what is dispatched
     later is to be held against the Rights returned.
     """
+    action = "belong" if right is None else right.value
     if not grant:
-        return Denied(right.value, "no grant was shown")
+        return Denied(action, "no grant was shown")
     try:
         terms = _read(grant, root_public_key)
     except InvalidInput as error:
-        return Denied(right.value, f"the grant is refused: {error.problem}")
+        return Denied(action, f"the grant is refused: {error.problem}")
     rights = terms.rights
     why = None
     if not terms.bound_to:
@@ -233,11 +235,11 @@ def check(
         why = (
             f"the grant expired {int(now_unix_s - rights.expires_unix_s)} s ago; ask for a new one"
         )
-    elif right not in rights.may:
-        why = f"the grant gives no right to {right}"
+    elif not (rights.may if right is None else right in rights.may):
+        why = f"the grant gives no right to {action}"
     elif right is Right.SUBMIT:
         why = _why_not_submit(rights, driver, priority)
-    return rights if why is None else Denied(right.value, why)
+    return rights if why is None else Denied(action, why)
 
 
 def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | None:

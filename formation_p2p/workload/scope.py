@@ -117,6 +117,8 @@ class Shares:
                 raise InvalidInput("share", why) from None
             if scope in named:
                 raise InvalidInput("share", f"{scope} is given twice; give it once")
+            if share > WHOLE_MILLI:
+                raise InvalidInput("share", f"{shown(item)} is more than all; write 1 or less")
             named[scope] = share
         return cls(tuple(named.get(scope, WHOLE_MILLI) for scope in Scope))
 

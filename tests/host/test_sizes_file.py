@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from dataclasses import replace
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded, Tell
+from formation_p2p.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    TaskPlaced,
+    TaskRetried,
+    TaskSucceeded,
+    Tell,
+)
 from formation_p2p.dispatch.saved import SavedJob
 from formation_p2p.effects import Moment
 from formation_p2p.errors import StateError
@@ -102,6 +110,19 @@ def test_a_file_that_cannot_be_used_teaches_nothing(
         file.seen()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    ["kind = x'00'", "unix_s = 'x'", "cpu_ms = 'x'", "ran_ms = 1.5", "memory_bytes = 1e400"],
+)
+def test_a_value_that_does_not_count_is_damage(tmp_path: Path, damage: str) -> None:
+    file = SizesFile(tmp_path)
+    file.add(runs(1))
+    with contextlib.closing(sqlite3.connect(file.path)) as db, db:
+        db.execute(f"UPDATE samples SET {damage}")
+    with pytest.raises(StateError, match="is damaged"):
+        file.seen()
+
+
 # -- looking on -------------------------------------------------------------------------------
 
 NOW = Moment(0, 0)
@@ -130,16 +151,21 @@ def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: P
     assert (seen.kind, seen.runs) == (KIND, 10)
 
 
-def test_no_task_used_more_than_it_may_have_whatever_its_worker_says(tmp_path: Path) -> None:
+def test_no_task_used_more_than_it_had_whatever_its_worker_says(tmp_path: Path) -> None:
+    """Else one that lies would have a size doubled with each job, and not just grow by a fifth."""
     learner = Learner(SizesFile(tmp_path))
-    task = Task("j/0", NEEDS, b"", kind=KIND)
-    learner.observe(
-        Submit(Job("j", (task, replace(task, task_id="j/1", more_memory_bytes=GIB)))), [], NOW
-    )
+    first = Task("j/0", NEEDS, b"", kind=KIND, more_memory_bytes=GIB)
+    learner.observe(Submit(Job("j", (first, replace(first, task_id="j/1")))), [], NOW)
+    grown = TaskRetried("j/1", Attempt("j/1#1", BOB, "memory: it had too little", False), False)
+    failed = TaskRetried("j/0", Attempt("j/0#1", BOB, "driver: no such program", False))
+    returned = TaskRetried("j/0", Attempt("j/0#2", BOB, "it makes room", True), False)
+    told = [Tell("j", each, cause="test") for each in (grown, failed, returned)]
+    learner.observe(Tick(), told, NOW)
     learner.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
     learner.close()
-    (seen,) = SizesFile(tmp_path).seen()
-    assert (seen.runs, seen.most_bytes) == (2, GIB)
+    with contextlib.closing(sqlite3.connect(tmp_path / "sizes.db")) as db:
+        rows = db.execute("SELECT memory_bytes FROM samples ORDER BY number").fetchall()
+    assert rows == [(NEEDS.memory_bytes,), (GIB,)]
 
 
 def test_what_is_known_when_the_node_is_left_is_written_then(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from formation_p2p.dispatch.job_events import JobEvent
 from formation_p2p.errors import StateError
 from formation_p2p.host import state_file
 from formation_p2p.host.state import State, peek
+from formation_p2p.records.codec import encode
 from formation_p2p.workload.task import Job
 from tests.host.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
 
@@ -132,6 +133,24 @@ def test_damage_that_is_met_only_later_is_an_error_too(path: Path) -> None:
     with pytest.raises(StateError, match="damaged"):
         list(state.history("b" * 16))
     state.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("UPDATE jobs SET placement = ?", encode(["no such policy", 4, [[], []]])),
+        ("UPDATE tasks SET kind = ?", b"\x00"),
+    ],
+)
+def test_a_job_that_could_not_be_taken_up_is_an_error_while_it_is_read(
+    path: Path, damage: tuple[str, bytes]
+) -> None:
+    """And not when the peer is to go on with all jobs at once."""
+    filled(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(damage[0], damage[1:])
+    with closing(State(path)) as state, pytest.raises(StateError, match="is damaged"):
+        state.load(ALICE)
 
 
 def test_a_check_that_takes_too_long_is_left_off(

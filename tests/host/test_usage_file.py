@@ -171,6 +171,23 @@ def test_what_can_no_longer_be_read_is_counted_from_nothing(
     usage.close()
 
 
+@pytest.mark.parametrize(
+    "damage", ["cpu_milli_s = 'x'", "gpu_milli_s = -1", "cpu_milli_s = 1e400", "account = x'00'"]
+)
+def test_a_value_that_does_not_count_is_damage(
+    path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    usage = UsageFile(path)
+    usage.add(charged(100, BOB))
+    assert usage.load()
+    usage._db.execute(f"UPDATE usage SET {damage}")
+    assert usage.load() == ()
+    assert "is damaged" in caplog.text
+    with pytest.raises(StateError, match="is damaged"):
+        peek(path, "2026-11")
+    usage.close()
+
+
 def test_a_file_of_something_else_is_no_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_file, "_TRY_S", 0.001)
     with sqlite3.connect(path) as db:

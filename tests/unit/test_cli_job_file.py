@@ -146,6 +146,8 @@ def test_a_path_in_each_still_names_a_folder() -> None:
         ('name=1\n[[task]]\nargv=["a"]', "name: 1 is no text"),
         ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is no requirement"),
         ('needs=3\n[[task]]\nargv=["a"]', "needs: 3 is no text"),
+        (f"priority={'9' * 5000}", "job file: is no TOML: "),
+        (f"name={'[' * 5000}", "job file: has too many brackets inside brackets"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, told: str) -> None:
@@ -400,6 +402,7 @@ def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for inputs, told in (
         ('["*.csv"]', "task 1: inputs: '*.csv' names no file; look for it in"),
         ('["/*.csv"]', "'/*.csv' names no files here"),
+        (f'["{"**/" * 999}*"]', "names no files here: maximum recursion depth"),
         ("[]", "is no list of files"),
         ("[1]", "is no list of files"),
         ('{ lines = "empty" }', "empty has no line"),

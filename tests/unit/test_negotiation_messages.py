@@ -42,7 +42,7 @@ from formation_p2p.negotiation.messages import (
     parse,
 )
 from formation_p2p.negotiation.parts import MAX_PARTS
-from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
+from formation_p2p.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
 from formation_p2p.records.codec import decode, encode
 from formation_p2p.records.resources import pack_requirements
 from formation_p2p.refusals import (
@@ -289,3 +289,12 @@ def test_of_a_long_traceback_the_end_travels() -> None:
     assert isinstance(outcome, Failed)
     assert len(outcome.message) == MAX_MESSAGE_CHARS
     assert outcome.message.endswith("xxxValueError: the cause")
+
+
+@pytest.mark.parametrize("retry_ms", [None, 1000])
+def test_of_a_denial_that_is_too_long_the_beginning_travels(retry_ms: int | None) -> None:
+    """A grant may list eight labels of 127 characters each, all of them missing."""
+    denied = Denied("submit", "x" * (MAX_REASON_CHARS + 1), retry_ms)
+    back = parse(pack(Refused(1, denied)))
+    why = "x" * (MAX_REASON_CHARS - 1) + "…"
+    assert back == Refused(1, replace(denied, why=why))

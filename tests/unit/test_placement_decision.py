@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance, key_of
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.decision import Decision, decide
-from formation_p2p.placement.guarded import home_of, seeks_room
+from formation_p2p.placement.guarded import home_of, seeks_room, sound
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.policy import (
     MAX_TERMS,
@@ -225,11 +226,11 @@ def test_a_decision_prints_as_a_table_with_every_term_and_every_reason() -> None
     decision = decided(
         profile(BOB, free_milli=500), profile(DAVE), profile(MALLORY, cpu_milli=100), policy=policy
     )
-    head, columns, first, second, other = str(decision).splitlines()
+    head, columns, weights, first, second, other = str(decision).splitlines()
     assert head == "policy likes"
-    assert columns.split() == ["rank", "worker", "distance", "score", "liking"]
-    assert first.split()[:2] == ["1", f"…{DAVE.peer_id[-8:]}"]
-    assert first.endswith("0.500  1.000 x 0.5")
+    assert columns.split() == ["rank", "worker", "score", "liking", "distance"]
+    assert weights.split() == ["*", "0.5"]
+    assert first.split()[:4] == ["1", f"…{DAVE.peer_id[-8:]}", "0.500", "1.000"]
     assert second.endswith("no room: cpu: needs 1, has 0.5")
     assert other == f"…{MALLORY.peer_id[-8:]}  cpu: needs 1, has 0.1"
 
@@ -247,18 +248,51 @@ class Picky(Policy):
 def test_a_term_that_one_of_two_has_is_a_dash_for_the_other() -> None:
     table = str(decided(profile(ALICE), profile(BOB), policy=Picky(ALICE.peer_id)))
     _, _, first, second = table.splitlines()
-    assert first.endswith("1.000 x 1")
-    assert second.endswith("-")
+    assert first.split()[2:4] == ["1.000", "1.000"]
+    assert second.split()[2:4] == ["0.000", "-"]
 
 
 def test_terms_of_one_name_are_shown_each() -> None:
     liked = Likes(((ALICE.peer_id, 1.0),))
     terms = AskedTerms(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
     table = str(decided(profile(ALICE), policy=3.0 * liked + liked, terms=terms))
-    _, columns, row = table.splitlines()
-    assert re.split(" {2,}", columns)[4:] == ["hint prefer", "liking", "liking 2"]
-    assert "1.000 x 0.375" in row
-    assert "1.000 x 0.125" in row
+    _, columns, weights, row = table.splitlines()
+    shown = ["hint prefer", "score", "liking", "liking 2"]
+    assert re.split(" {2,}", columns)[2:-1] == shown
+    assert re.split(" {2,}", weights.strip()) == ["* 0.375", "* 0.125"]
+    assert row.split()[2:-1] == ["1.000", "0.500", "1.000", "1.000"]
+
+
+def test_what_is_the_same_for_all_is_told_below_the_table() -> None:
+    terms = AskedTerms(NEEDS, hints=Hints(prefer=(DAVE.peer_id,)))
+    table = str(decided(profile(ALICE), profile(BOB), policy=Likes(), terms=terms))
+    _, columns, *_, alike = table.splitlines()
+    assert columns.split() == ["rank", "worker", "score", "distance"]
+    assert alike == "alike for all: hint prefer 0.000, liking 0.000 * 0.5"
+
+
+def test_only_hints_need_no_score() -> None:
+    terms = AskedTerms(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
+    _, columns, *_ = str(decided(profile(ALICE), profile(BOB), terms=terms)).splitlines()
+    assert re.split(" {2,}", columns) == ["rank", "worker", "hint prefer", "distance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven(Policy):
+    """Weighs the same thing differently."""
+
+    much: PeerId
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        weights = [0.5 if each.peer_id == self.much else 0.0001 for each in candidates]
+        return [scored([Term("age", 1.0, weight)]) for weight in weights]
+
+
+def test_a_weight_that_differs_is_beside_each_and_what_is_tiny_is_not_nothing() -> None:
+    table = str(decided(profile(ALICE), profile(BOB), policy=Uneven(ALICE.peer_id)))
+    _, _, first, second = table.splitlines()
+    assert first.split()[2:6] == ["0.500", "1.000", "*", "0.5"]
+    assert second.split()[2:6] == ["1e-04", "1.000", "*", "0.0001"]
 
 
 def test_a_decision_about_nobody_prints() -> None:
@@ -330,6 +364,11 @@ def test_a_weight_is_above_zero_and_finite(weight: float) -> None:
         weight * Likes()
 
 
+def test_weights_that_cannot_be_added_up_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="too large to add up"):
+        1e308 * Likes() + 1e308 * Likes()
+
+
 def test_a_sum_has_few_parts() -> None:
     with pytest.raises(InvalidInput, match="parts"):
         Sum(())
@@ -388,6 +427,30 @@ class Broken(Policy):
         raise ZeroDivisionError("oh")
 
 
+class Wordless(Exception):
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("oh")
+
+
+@dataclass(frozen=True)
+class Silent(Policy):
+    """Its failure fails as well, when it is told."""
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        raise Wordless
+
+
+@dataclass(frozen=True)
+class Says(Policy):
+    what: Any
+
+    def admit(self, task: Asked, candidate: Candidate) -> Any:
+        return self.what
+
+    def home(self, key: Key, workers: Peers) -> Any:
+        return self.what
+
+
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
@@ -397,6 +460,9 @@ class Broken(Policy):
         (Broken((0.5, float("nan"))), "it gave a score of nan, which is not in 0 to 1"),
         (Broken((0.5, -0.1)), "it gave a score of -0.1, which is not in 0 to 1"),
         (Broken((0.5, float("inf"))), "it gave a score of inf, which is not in 0 to 1"),
+        (Silent(), "it failed: Wordless"),
+        (Says(False), "it neither admits nor refuses, but says False"),
+        (Says("no"), "it neither admits nor refuses, but says 'no'"),
     ],
 )
 def test_a_policy_that_fails_costs_its_tasks_their_workers_and_says_why(
@@ -413,3 +479,39 @@ def test_a_policy_that_fails_costs_its_tasks_their_workers_and_says_why(
 def test_a_policy_that_cannot_say_where_a_task_waits_has_it_wait_for_nobody() -> None:
     assert home_of(Broken(), TARGET, Peers([ALICE.peer_id])) is None
     assert not seeks_room(Broken())
+
+
+@pytest.mark.parametrize("home", [None, "nobody", BOB.peer_id, ["a", "list"]])
+def test_no_task_waits_for_somebody_who_is_not_there(home: object) -> None:
+    assert home_of(Says(home), TARGET, Peers([ALICE.peer_id])) is None
+    assert home_of(Says(ALICE.peer_id), TARGET, Peers([ALICE.peer_id])) == ALICE.peer_id
+
+
+@dataclass
+class Unhashable(Policy):
+    """As whoever forgets that a policy is frozen writes it."""
+
+
+class Nameless(Policy):
+    def __str__(self) -> str:
+        raise ZeroDivisionError("oh")
+
+
+class NoMethods:
+    admit = scores = home = None
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (Unhashable(), "Unhashable: it failed: TypeError"),
+        (0.5 * Unhashable() + Likes(), "Sum: it failed: TypeError"),
+        (Nameless(), "Nameless: it failed: ZeroDivisionError"),
+        (NoMethods(), "NoMethods: it failed: TypeError"),
+        (None, "NoneType: it failed: AttributeError"),
+    ],
+)
+def test_what_cannot_serve_as_a_policy_is_refused_before_it_is_used(policy: Any, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        sound(policy)
+    assert sound(NEAREST) is NEAREST

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from biscuit_auth import Biscuit
+
 from formation_p2p.effects import Contact, Moment
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
+from formation_p2p.trust import grants
 from formation_p2p.trust.grants import Right, Rights, issue
 from formation_p2p.trust.membership import Membership
 from tests.unit.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
@@ -74,3 +78,19 @@ def test_whoever_may_do_anything_here_belongs_and_nobody_else() -> None:
     for shown in (b"", b"\x00", grant(ALICE), forged):
         assert isinstance(MEMBERSHIP.belongs(shown, BOB.peer_id, NOW), Denied)
     assert isinstance(MEMBERSHIP.belongs(grant(BOB), BOB.peer_id, LATER), Denied)
+
+
+def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a millisecond where it has eight blocks, and any stranger can send it."""
+    read: list[bytes] = []
+
+    def counted(grant: bytes, root_public_key: bytes) -> Biscuit:
+        read.append(grant)
+        return opened(grant, root_public_key)
+
+    opened = grants._open
+    monkeypatch.setattr(grants, "_open", counted)
+    forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
+    denied = MEMBERSHIP.belongs(forged, MALLORY.peer_id, NOW)
+    assert str(denied).startswith("not allowed to belong: the grant is refused")
+    assert read == [forged]

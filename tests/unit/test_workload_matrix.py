@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -73,6 +74,17 @@ def test_inclusion_follows_the_example_in_the_workflows_manual() -> None:
         {"fruit": "banana"},
         {"fruit": "banana", "animal": "cat"},
     ]
+
+
+def test_as_many_rules_as_there_may_be_are_soon_applied() -> None:
+    """To hold each against each combination took a quarter of a minute."""
+    axes: dict[str, list[Value]] = {"a": [*range(1000)], "b": [*range(100)]}
+    rules: list[Parameters] = [{"a": n, "b": str(n)} for n in range(MAX_RULES)]
+    began_s = time.process_time()
+    found = combinations(axes, [{**rule, "c": 1} for rule in rules], rules)
+    assert time.process_time() - began_s < 5
+    assert len(found) == MAX_TASKS  # each was taken away, and was then one of its own
+    assert found[-1] == {"a": 99, "b": "99", "c": 1}
 
 
 def test_without_axes_there_is_one_task_or_what_is_included() -> None:
