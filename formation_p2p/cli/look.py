@@ -128,10 +128,12 @@ def explain(
 ) -> None:
     """Show who could run a task, in which order they are asked, and why the others could not.
 
-    The order is the policy's; each column of the table that is named for a term shows what it is,
-    and the weight that it counts with. By default it is that of XOR distance between the task's
-    name and the worker, the metric of Kademlia: the same for everyone who asks. Nothing is run,
-    and no worker is asked: what is judged is what each has announced, and what this node knows.
+    Who has room comes first; then what decides comes column by column: how far each hint is met,
+    the policy's score, and what that is made of, each from 0 to 1, with its weight below its name
+    where that is not 1. What is the same for all is told below the table. Where nothing else
+    decides it is the XOR distance between the task's name and the worker, the metric of Kademlia:
+    the same for everyone who asks. Nothing is run, and no worker is asked: what is judged is what
+    each has announced, and what this node knows.
     """
     asked = parse_requirements(needs)
     placing = placing_of(policy, hints or (), scope)
@@ -174,7 +176,7 @@ async def _explain(
     else:
         console = tables.console()
         if decision.ranked:
-            console.print(tables.ranked(decision.ranked))
+            tables.put_ranked(console, decision.ranked)
         if decision.ranked and rejected:
             console.print()
         if rejected:

@@ -346,7 +346,8 @@ def _milli(field: str, text: str | None) -> int | None:
 
 def _in_words(rights: Rights) -> str:
     quota = rights.quota
-    parts = [" and ".join(sorted(rights.may)) or "do nothing"]
+    may = " and ".join(sorted(rights.may)) or "do nothing"
+    parts = []
     if rights.drivers is not None:
         parts.append(f"for {', '.join(sorted(rights.drivers))}")
     if rights.max_priority != MAX_PRIORITY:
@@ -359,7 +360,7 @@ def _in_words(rights: Rights) -> str:
     if quota.gpu_milli_hours is not None:
         limits.append(f"{format_hours(quota.gpu_milli_hours)} GPU-hours a month")
     if quota.leases is not None:
-        limits.append(f"{quota.leases} tasks at once")
+        limits.append(f"{quota.leases} {'task' if quota.leases == 1 else 'tasks'} at once")
     if limits:
         parts.append(f"with {', '.join(limits)}")
     if rights.labels:
@@ -369,7 +370,7 @@ def _in_words(rights: Rights) -> str:
         parts.append(f"at {rights.hours} UTC")
     of = [f"{circle} {name}" for circle, name in asdict(rights.place).items() if name]
     if of:
-        parts.append(f"as of {', '.join(of)}")
+        parts.append(f"as one of {', '.join(of)}")
     end = rights.expires_unix_s
     parts.append("for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}")
-    return " ".join(parts)
+    return f"{may} {', '.join(parts)}"

@@ -111,9 +111,9 @@ def submit(
 ) -> None:
     """Run many tasks, written in a TOML file, and wait for them.
 
-    Each task is a command, and runs once, on a worker that has what it needs: the nearest to it
-    by XOR distance, or another that is free. One whose worker dies is placed again. Ends with a
-    table of what became of each task; with --json, each event is a line of JSON.
+    Each task is a command, and runs once, on a worker that has what it needs: the one that the
+    job's policy likes best, or another that is free. One whose worker dies is placed again. Ends
+    with a table of what became of each task; with --json, each event is a line of JSON.
     """
     job = read_job_file(job_file)
     if out_dir is None and any(task.files_out for task in job.tasks):

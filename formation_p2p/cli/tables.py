@@ -16,7 +16,7 @@ from formation_p2p.host.sizes_file import KindSeen
 from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.identity import PeerId
 from formation_p2p.job import TaskResult
-from formation_p2p.placement.as_text import DISTANCE_DIGITS, term_cells, term_names
+from formation_p2p.placement.as_text import DISTANCE_DIGITS, Column, Terms, terms_of
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Refusal
@@ -89,36 +89,43 @@ def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
     return rows
 
 
-def ranked(found: Sequence[Ranked]) -> Table:
-    priced = any(each.profile.price_micro for each in found)
-    prices = ("price",) if priced else ()
-    terms = term_names(found)
-    scores = ("score", *terms) if terms else ()
-    full = ("room",) if any(each.lacking for each in found) else ()
-    table = plain_table(
-        "rank",
-        "worker",
-        *scores,
-        "distance",
-        "cpu free",
-        "memory free",
-        "gpus",
-        *prices,
-        *full,
-    )
+def put_ranked(out: Console, found: Sequence[Ranked]) -> None:
+    """With what does not decide beside it, where the screen is wide enough."""
+    terms = terms_of(found)
+    table = ranked(found, terms)
+    unwrapped = out.options.update(max_width=_WIDE)
+    if out.measure(table, options=unwrapped).maximum > out.width:
+        table = ranked(found, terms, narrow=True)
+    out.print(table)
+    if terms.alike:
+        out.print(printable(terms.alike))
+
+
+def ranked(found: Sequence[Ranked], terms: Terms, *, narrow: bool = False) -> Table:
+    has = () if narrow else ("cpu free", "memory free", "gpus")
+    distance = () if narrow and terms.score else ("distance",)
+    asks = ("asks",) if any(each.profile.price_micro for each in found) else ()
+    room = ("room",) if any(each.lacking for each in found) else ()
+    decided = map(_head, terms.columns)
+    table = plain_table("rank", "worker", *decided, *distance, *has, *asks, *room)
     for rank, each in enumerate(found, start=1):
+        worker = each.profile
         table.add_row(
             str(rank),
-            short(each.profile.peer_id),
-            *((f"{each.score.value:.3f}", *term_cells(each, terms)) if terms else ()),
-            f"{each.distance:064x}"[:DISTANCE_DIGITS],
-            _cpu(each.profile),
-            _memory(each.profile),
-            _gpus_of(each.profile),
-            *((format_micro(each.profile.price_micro),) if priced else ()),
-            *((refusal_in_words(each.lacking) if each.lacking else "yes",) if full else ()),
+            short(worker.peer_id),
+            *(column.cells[rank - 1] for column in terms.columns),
+            *((f"{each.distance:064x}"[:DISTANCE_DIGITS],) if distance else ()),
+            *((_cpu(worker), _memory(worker), _gpus_of(worker)) if has else ()),
+            *((format_micro(worker.price_micro),) if asks else ()),
+            *((refusal_in_words(each.lacking) if each.lacking else "yes",) if room else ()),
         )
     return table
+
+
+def _head(term: Column) -> str:
+    """In several lines: names are wider than numbers."""
+    words = printable(term.name).split()
+    return "\n".join([*words, term.weight] if term.weight else words)
 
 
 def trace(made: Trace) -> Table:

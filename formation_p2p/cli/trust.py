@@ -199,7 +199,7 @@ def _show(known: _Known, meant: PeerId) -> None:
     (row,) = _shown(known, meant)
     print(f"peer   {row.peer_id}")
     print(f"node   {known.node}")
-    print(f"score  {format_milli(row.score_milli)}, which is the good of all this:\n")
+    print(f"score  {format_milli(row.score_milli)}, which is the share of good in all this:\n")
     table = plain_table("good", "bad", "of what")
     told = f"what others tell, {len(row.heard)} of them"
     for good_milli, bad_milli, what in (

@@ -228,10 +228,10 @@ def _single(kind: Kind, values: tuple[str, ...]) -> str | None:
 def _parse_blob(text: str) -> Blob:
     """Without a size each counts the same: as the least that content with such a name may have."""
     name, colon, size = text.partition(":")
-    cid = Cid.parse(name)
-    if not colon:
-        return Blob(cid, CHUNK_BYTES if cid.codec == RAW else CHUNK_BYTES + 1)
     try:
+        cid = Cid.parse(name)
+        if not colon:
+            return Blob(cid, CHUNK_BYTES if cid.codec == RAW else CHUNK_BYTES + 1)
         return Blob(cid, parse_bytes(size))
     except ValueError as problem:
         raise InvalidInput(Kind.NEAR, f"{shown(text)}: {problem}") from None

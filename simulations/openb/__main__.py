@@ -37,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         trace = read(arguments.pods)
     except OSError as error:
-        print(f"{error}; made-up machines and pods instead", file=sys.stderr)
+        print(
+            f"the trace is not here: {error}; made-up machines and pods instead. "
+            "docs/packing.md says where it is to be had",
+            file=sys.stderr,
+        )
         arguments.pods, trace = SYNTHETIC, synthetic()
     outcomes = _outcomes(trace, arguments)
     entries = {policy: _entry(policy, each, arguments) for policy, each in outcomes.items()}
@@ -49,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from simulations.openb.plot import plot  # matplotlib takes a second to import
 
         curves = {policy: curve(each) for policy, each in outcomes.items()}
-        plot(curves, f"python -m simulations.openb {shlex.join(argv)}", arguments.plot)
+        made_up = " (made-up machines and pods)" if arguments.pods == SYNTHETIC else ""
+        title = f"python -m simulations.openb {shlex.join(argv)}{made_up}"
+        plot(curves, title, arguments.plot)
     return 0
 
 

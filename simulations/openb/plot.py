@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 # Below, all that arrives is placed.
 _FROM_PCT = 80
+# As wide as the picture.
+_TITLE_CHARS = 110
 
 
 def plot(curves: Mapping[str, Mapping[int, float]], title: str, path: Path) -> None:
@@ -20,7 +23,7 @@ def plot(curves: Mapping[str, Mapping[int, float]], title: str, path: Path) -> N
     which format."""
     mpl.use("agg")
     figure = Figure(figsize=(8, 6), layout="constrained")
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(fill(title, _TITLE_CHARS), fontsize=9)
     axes = figure.subplots()
     axes.plot([_FROM_PCT, 100], [_FROM_PCT, 100], color="grey", linestyle=":", label="all of it")
     for policy, curve in curves.items():

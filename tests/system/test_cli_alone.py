@@ -162,7 +162,7 @@ def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) ->
 def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Path) -> None:
     home, guest = tmp_path / "home", tmp_path / "guest"
     formation(home, "network", "create", "--org", "acme", "--federation", "north")
-    assert "as of org acme, federation north" in formation(home, "network", "show")[1]
+    assert "as one of org acme, federation north" in formation(home, "network", "show")[1]
     options = (
         *("--cpu-hours", "100", "--gpu-hours", "10.5", "--concurrent", "4"),
         *("--hours", "mon-fri 18:00-08:00", "--label", "site=lab", "--priority-weight", "0.5"),
@@ -170,9 +170,9 @@ def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Pat
     )
     _, join, said = formation(home, "network", "invite", *options)
     words = (
-        "with priorities weighed by 0.5 with 100.0 CPU-hours a month, 10.5 GPU-hours a month, "
-        "4 tasks at once on workers with site=lab at mon-fri 18:00-08:00 UTC "
-        "as of cell kitchen, org acme until"
+        "with priorities weighed by 0.5, with 100.0 CPU-hours a month, 10.5 GPU-hours a month, "
+        "4 tasks at once, on workers with site=lab, at mon-fri 18:00-08:00 UTC, "
+        "as one of cell kitchen, org acme, until"
     )
     assert words in said
     (tmp_path / "join.txt").write_text(join)

@@ -92,7 +92,7 @@ def test_data_of_unknown_size_counts_as_little_as_its_name_allows() -> None:
         (["rtt=fast"], "rtt: 'fast' is no time; write milliseconds, like 50ms"),
         (["rtt=0"], "rtt: 0 is less than 1"),
         ([f"rtt={MAX_RTT_MS + 1}"], "rtt: .* at most"),
-        (["near=rubbish"], "cid: is no CIDv1"),
+        (["near=rubbish"], "near: 'rubbish': cid: is no CIDv1"),
         ([f"near={SMALL}:huge"], "near: .* is no size"),
         ([f"near={SMALL}:2GiB"], "near: .* a size that"),
         ([f"near={SMALL}", f"near={SMALL}:1"], "near: the same data is named twice"),
