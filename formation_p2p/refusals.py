@@ -125,13 +125,14 @@ class TooDear:
 
 @dataclass(frozen=True, slots=True)
 class OutOfScope:
-    """The worker is farther from home than the job may go."""
+    """The worker is farther from home than the job may go. Circles are as grants have them."""
 
     scope: str
     widest: str
 
     def __str__(self) -> str:
-        return f"out of scope: it is of our {self.scope}, and the job stays in our {self.widest}"
+        shared = f"the smallest circle that it shares with this node is {self.scope}"
+        return f"out of scope: {shared}, and the job stays within {self.widest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Recruiter:
                 cause=cause,
             )
             return min(len(order), at_once)
-        if group.find is None:
+        if group.find is None and not self.is_hopeless(group):
             self._look(group, head, now, cause)
         group.wake_s = min(group.wake_s, group.next_askable_s())
         return 0

@@ -12,7 +12,7 @@ from typing import Final
 
 from formation_p2p.effects import Moment
 from formation_p2p.identity import PeerId
-from formation_p2p.refusals import Denied, Faulty, GivingWay, Leaving, Refusal, Silent
+from formation_p2p.refusals import Denied, Faulty, GivingWay, Leaving, Refusal, Silent, Unwanted
 
 
 class Fault(StrEnum):
@@ -21,13 +21,14 @@ class Fault(StrEnum):
     SILENT = "silent"  # it could not be reached, or did not answer
     HUSHED = "hushed"  # ...twice in a row, or more often
     LEAVING = "leaving"  # or just begun, and not yet at work
+    UNWANTED = "unwanted"  # it lacks what a hint says is required, such as data
     DENIED = "denied"
 
 
 class Until(StrEnum):
     TIME = "its wait is over"
     LIFE = "its wait is over, and it has been heard from"
-    NEVER = "never: grants do not change"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,14 @@ RULES: Final = {
     Fault.SILENT: Rule(1.0, 30.0, Until.TIME),
     Fault.HUSHED: Rule(1.0, 30.0, Until.LIFE),
     Fault.LEAVING: Rule(1.0, 30.0, Until.TIME),
+    # For the tasks that wait now: they end, and are told why.
+    Fault.UNWANTED: Rule(0.0, 0.0, Until.NEVER),
     Fault.DENIED: Rule(0.0, 0.0, Until.NEVER),
 }
 # Asked after those that have no such fault, however near they are.
 LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.HUSHED})
 # No candidates any more; whoever left is one again once it is found again.
-DROPPED: Final = frozenset({Fault.LEAVING, Fault.DENIED})
+DROPPED: Final = frozenset({Fault.LEAVING, Fault.UNWANTED, Fault.DENIED})
 # As many as a group of tasks keeps in mind (dispatch/group.py).
 MAX_WORKERS: Final = 1024
 
@@ -119,7 +122,8 @@ class BackOff:
                 del self._records[worker]
 
     def excludes(self, worker: PeerId) -> bool:
-        return self._fault(worker) is Fault.DENIED
+        fault = self._fault(worker)
+        return fault is not None and RULES[fault].until is Until.NEVER
 
     def is_last(self, worker: PeerId) -> bool:
         return self._fault(worker) in LAST_ASKED
@@ -154,6 +158,8 @@ def _fault(refusal: Refusal, before: Fault | None) -> Fault:
             return Fault.DENIED
         case Leaving():
             return Fault.LEAVING
+        case Unwanted():
+            return Fault.UNWANTED
         case Faulty():
             return Fault.FAILED
         case Silent():

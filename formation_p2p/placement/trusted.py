@@ -47,6 +47,7 @@ def parse_trusted(text: str) -> Trusted | None:
     if match is None:
         return None
     try:
-        return Trusted(parse_milli(match[1]))
+        least_milli = parse_milli(match[1])
     except ValueError as problem:
         raise InvalidInput("policy", f"trust: {problem}") from None
+    return Trusted(least_milli)

@@ -25,6 +25,7 @@ from formation_p2p.refusals import (
     Refusal,
     Silent,
     TooDear,
+    Unwanted,
 )
 from tests.unit.stories import ALICE, CAROL, at, contact
 
@@ -72,6 +73,7 @@ def test_whoever_did_nothing_wrong_may_be_asked(back_off: BackOff) -> None:
         (NO_DISK, Fault.FAILED),
         (NO_ANSWER, Fault.SILENT),
         (Leaving(), Fault.LEAVING),
+        (Unwanted("near", "it has none of the data"), Fault.UNWANTED),
         (Denied("submit", "no grant"), Fault.DENIED),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, Fault) else value,
@@ -81,8 +83,8 @@ def test_each_refusal_is_one_fault_and_the_table_says_what_follows(
 ) -> None:
     assert back_off.note(ALICE_ID, refusal, 7, at(0)) is fault
     assert back_off.is_last(ALICE_ID) == (fault in LAST_ASKED)
-    assert (fault in DROPPED) == isinstance(refusal, Leaving | Denied)
-    assert back_off.excludes(ALICE_ID) == isinstance(refusal, Denied)
+    assert (fault in DROPPED) == isinstance(refusal, Leaving | Unwanted | Denied)
+    assert back_off.excludes(ALICE_ID) == isinstance(refusal, Unwanted | Denied)
     assert back_off.has_failed(ALICE_ID) == (fault is Fault.FAILED)
     assert back_off.reasons() == {ALICE_ID: refusal}
     rule = RULES[fault]

@@ -131,14 +131,16 @@ def test_tasks_go_where_their_data_is_though_nobody_knew_before_the_offers() -> 
     assert workers_of(bob) == ["alice", "carol", "dave"]
 
 
-def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_waits() -> None:
+def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> None:
     world, bob = town()
     hints = Hints(near=(DATA,), required=frozenset({"near"}))
-    bob.submit(replace(job(1), hints=hints))
+    bob.submit(replace(job(1, job_id="early"), hints=hints))
     world.elapse(30)
-    assert workers_of(bob) == []
+    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    assert {why for _, why in unplaceable.reasons} == {Unwanted("near", "it has 0B of 1000B")}
     world.tell(world.nodes["dave"], BlobsChanged(here=(DATA.cid,)))
-    world.elapse(60)
+    bob.submit(replace(job(1, job_id="late"), hints=hints))
+    world.elapse(30)
     assert workers_of(bob) == ["dave"]
 
 

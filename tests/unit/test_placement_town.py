@@ -16,6 +16,7 @@ from formation_p2p.resources.gpu import Gpu
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
+from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.workload.hints import Hints
 from formation_p2p.workload.mix import Shape
 from formation_p2p.workload.outcome import Outcome, Succeeded
@@ -65,6 +66,17 @@ def test_a_required_hint_leaves_everybody_else_out() -> None:
     world.elapse(10)
     assert workers_of(bob) == ["alice"] * 4
     assert passed(world, "bob", "carol") == []
+
+
+def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None:
+    world = shop(**PRICES)
+    bob = world.nodes["bob"]
+    blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
+    bob.submit(replace(job(1), hints=Hints(near=(blob,), required=frozenset({"near"}))))
+    world.elapse(10)
+    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    assert len(unplaceable.reasons) == 3
+    assert all(isinstance(why, Unwanted) for _, why in unplaceable.reasons)
 
 
 def test_jobs_of_different_policies_share_no_lease() -> None:
