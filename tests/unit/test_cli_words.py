@@ -53,6 +53,7 @@ from formation_p2p.errors import (
 )
 from formation_p2p.identity import Identity
 from formation_p2p.job import TaskResult
+from formation_p2p.placement.as_text import terms_of
 from formation_p2p.placement.decision import Ranked
 from formation_p2p.refusals import Denied, Infeasible, Leaving
 from formation_p2p.resources.limits import Limits
@@ -279,10 +280,11 @@ def test_of_workers_that_run_here_top_shows_what_is_free_now() -> None:
 def test_prices_are_shown_where_somebody_asks_one() -> None:
     free = profile("alice", Moment(0.0, 1_700_000_000.0))
     dear = replace(free, price_micro=50_000)
-    for found, header in (([free], []), ([free, dear], ["PRICE"])):
-        shown = workers(found).columns, ranked([Ranked(each, 0) for each in found]).columns
-        for columns in shown:
-            assert [each.header for each in columns if each.header == "PRICE"] == header
+    for found, is_shown in (([free], False), ([free, dear], True)):
+        could = [Ranked(each, 0) for each in found]
+        assert ("PRICE" in {each.header for each in workers(found).columns}) == is_shown
+        shown = ranked(could, terms_of(could)).columns
+        assert ("ASKS" in {each.header for each in shown}) == is_shown
     assert list(workers([free, dear]).columns[4].cells) == ["0", "0.05"]
     said = offer_in_words(dear.capability, ["a", "b", "c"], {"eu": "yes"}, 50_000)
     assert said.endswith("for a, b and c, eu=yes, at 0.05 for a core-hour")
