@@ -7,15 +7,18 @@ import pytest
 from formation_p2p.refusals import (
     Busy,
     Denied,
+    Distrusted,
     Faulty,
     GivingWay,
     Gone,
     Infeasible,
     Leaving,
+    OutOfScope,
     Preempted,
     Refusal,
     Silent,
     TooDear,
+    Unwanted,
 )
 
 
@@ -31,6 +34,13 @@ from formation_p2p.refusals import (
         (GivingWay("cpu", 5167), "cpu: taken, but expected back in 5.2 s"),
         (Preempted(5), "it gave way to work of priority 5"),
         (TooDear(60_000, 50_000), "too dear: asks 0.06 for a core-hour, of at most 0.05"),
+        (
+            OutOfScope("federation", "org"),
+            "out of scope: the smallest circle that it shares with this node is federation, "
+            "and the job stays within org",
+        ),
+        (Distrusted(250, 300), "trusted 0.25, which is less than 0.3"),
+        (Unwanted("region", "it is in us"), "region: it is in us"),
         (Silent("no route"), "the worker is gone: no route"),
         (Faulty("no disk"), "the machine could not run a task: no disk"),
     ],
