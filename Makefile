@@ -48,8 +48,9 @@ test-pure: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest tests/unit tests/simulations -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
+# Two at a time: they wait more than they compute, and some look at a clock.
 test-whole: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest tests/host tests/system
+	$(BIN)/python -m pytest tests/host tests/system -n 2 --dist loadfile
 
 interop: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.interop.fetch
