@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
 from formation_p2p.records.profile import Profile
+from formation_p2p.refusals import Infeasible
+from formation_p2p.resources.fits import claims_on
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.hints import NO_HINTS, Hints
 from formation_p2p.workload.scope import Scope
@@ -52,3 +54,8 @@ class Candidate:
     def distance(self, task: Asked) -> int:
         """By XOR, from the task."""
         return distance(key_of_peer(self.profile.peer_id), task.key)
+
+    def lacks(self, task: Asked) -> Infeasible | None:
+        """Why the task could not begin there now, as far as the worker has announced."""
+        claims = claims_on(task.needs, self.profile.capability, self.profile.capacity)
+        return claims if isinstance(claims, Infeasible) else None

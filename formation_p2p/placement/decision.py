@@ -21,10 +21,10 @@ from formation_p2p.placement.as_text import as_text
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.guarded import refusal_of, scores_of
 from formation_p2p.placement.hinted import unwanted, welcome
-from formation_p2p.placement.policy import NO_SCORE, PlacementPolicy, Score, Term
+from formation_p2p.placement.policy import NO_SCORE, PlacementPolicy, Score, Term, added
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied, Gone, Infeasible, OutOfScope, Refusal, TooDear, Unwanted
-from formation_p2p.resources.fits import claims_on, fits
+from formation_p2p.resources.fits import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ def rank(
             candidate.distance(task),
             score,
             welcome(task, candidate),
-            _lacks_capacity(task, candidate),
+            candidate.lacks(task),
         )
         for candidate, score in zip(everyone, scores, strict=True)
     ]
     # Stable: equals stay in the order of their distance.
-    ranked.sort(key=lambda each: (each.lacking is not None, -_sum(each.hints), -each.score.value))
+    ranked.sort(key=lambda each: (each.lacking is not None, -added(each.hints), -each.score.value))
     return tuple(ranked)
 
 
@@ -143,15 +143,3 @@ def _stale(candidate: Candidate, now_unix_s: float) -> Gone | None:
     if candidate.profile.expires_unix_s > now_unix_s:
         return None
     return Gone("its profile", "it expired and was not published again")
-
-
-def _lacks_capacity(task: Asked, candidate: Candidate) -> Infeasible | None:
-    claims = claims_on(task.needs, candidate.profile.capability, candidate.profile.capacity)
-    return claims if isinstance(claims, Infeasible) else None
-
-
-def _sum(terms: tuple[Term, ...]) -> float:
-    total = 0.0
-    for term in terms:
-        total += term.value * term.weight
-    return total

@@ -13,8 +13,6 @@ from typing import Final
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.fragmentation import Fit, best_fit
 from formation_p2p.placement.policy import NO_SCORE, Policy, Score, Term, scored
-from formation_p2p.refusals import Infeasible
-from formation_p2p.resources.fits import claims_on
 from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.workload.mix import Mix, merged
 
@@ -29,7 +27,7 @@ class Packed(Policy):
     """
 
     def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        roomy = (each for each in candidates if _has_room(task, each))
+        roomy = (each for each in candidates if each.lacks(task) is None)
         nearest = sorted(roomy, key=lambda each: each.distance(task))[:CANDIDATES]
         mix = merged(each.profile.mix for each in nearest)
         scores = {each.peer_id: _score(task, each, mix) for each in nearest}
@@ -41,12 +39,6 @@ class Packed(Policy):
 
     def __str__(self) -> str:
         return "packed"
-
-
-def _has_room(task: Asked, candidate: Candidate) -> bool:
-    profile = candidate.profile
-    claims = claims_on(task.needs, profile.capability, profile.capacity)
-    return not isinstance(claims, Infeasible)
 
 
 def _score(task: Asked, candidate: Candidate, mix: Mix) -> Score:

@@ -45,12 +45,17 @@ class Score:
 NO_SCORE: Final = Score(0.0)
 
 
-def scored(terms: Sequence[Term]) -> Score:
-    """The sum of the terms, kept in [0, 1]."""
+def added(terms: Sequence[Term]) -> float:
+    """One after the other, so that the same terms give the same sum in any Python."""
     total = 0.0
     for term in terms:
         total += term.value * term.weight
-    return Score(min(max(total, 0.0), 1.0), tuple(terms))
+    return total
+
+
+def scored(terms: Sequence[Term]) -> Score:
+    """The sum of the terms, kept in [0, 1]."""
+    return Score(min(max(added(terms), 0.0), 1.0), tuple(terms))
 
 
 class PlacementPolicy(Protocol):
