@@ -46,6 +46,7 @@ from formation_p2p.host.state_rows import JobSummary
 from formation_p2p.job import JobHandle, TaskResult
 from formation_p2p.mapped import Mapped
 from formation_p2p.node import Node
+from formation_p2p.placement import pricing
 from formation_p2p.placement.balanced import Balanced, rendezvous
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.cheapest import Cheapest
@@ -215,6 +216,7 @@ __all__ = [
     "derive",
     "parse_policy",
     "parse_requirements",
+    "pricing",
     "python_call",
     "python_calls",
     "rank_by_xor",

@@ -18,8 +18,8 @@ Retention Right Rights Scope Score Scored Shares Silent Spread Stage Standing St
 Succeeded SyncJob SyncNode Table TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskPlaced
 TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable Term TooDear Trace
 Trusted Turns Unauthorized Unplaceable Unreachable Unwanted Usage WasmSpec WorkerLost Xor
-__version__ cluster derive parse_policy parse_requirements python_call python_calls rank_by_xor
-rendezvous responsible value_of
+__version__ cluster derive parse_policy parse_requirements pricing python_call python_calls
+rank_by_xor rendezvous responsible value_of
 """
 
 
