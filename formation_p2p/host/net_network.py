@@ -106,6 +106,11 @@ class Network:
 
         self.host.set_stream_handler(TProtocol(protocol), serve_stream)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it is being closed, or broke: whatever fails now fails for that reason."""
+        return self._nursery.cancel_scope.cancel_called or self.swarm.stopping
+
     def trust(self, peer: PeerId) -> None:
         self._shares.trust(peer)
 

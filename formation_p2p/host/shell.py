@@ -184,6 +184,9 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         """Hand the peer an event and perform what it decides. Never raises."""
+        if self._is_ending:
+            # What fails now fails with us. The peer would blame others, and a journal keep it.
+            return
         try:
             now = moment()
             effects = self._peer.handle(event, now)
@@ -216,6 +219,11 @@ class Shell:
     def status(self) -> Status:
         """What the peer is doing."""
         return self._peer.status(moment())
+
+    @property
+    def _is_ending(self) -> bool:
+        crashed = self._nursery is not None and self._nursery.cancel_scope.cancel_called
+        return crashed or self._stack.stopping
 
     # -- what comes from the network ------------------------------------------------------------
 

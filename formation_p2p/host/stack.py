@@ -150,6 +150,7 @@ class Stack:
                         await network.host.close()
                     finally:
                         # Before the nursery takes no more tasks, whatever ends it.
+                        self._closing.set()
                         self._network = None
                 nursery.cancel_scope.cancel()
         finally:
@@ -164,6 +165,11 @@ class Stack:
         self._closing.set()
         if self._network is not None:
             await self._closed.wait()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is being closed, or broke: whatever fails now fails for that reason."""
+        return self._closing.is_set() or (self._network is not None and self._network.stopping)
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -198,7 +204,7 @@ class Stack:
             error = reason
         finally:
             self._pending.discard(scope)
-        if network.swarm.stopping:
+        if network.stopping:
             raise NodeClosed("the network stopped while a peer was asked; ask again once it runs")
         raise error
 

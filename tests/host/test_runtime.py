@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from formation_p2p.effects import Effect
 from formation_p2p.errors import LocalError, NodeClosed
@@ -16,7 +17,9 @@ from formation_p2p.host.claim import Claim, claim
 from formation_p2p.host.home import Home
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-from formation_p2p.peer.events import Tick
+from formation_p2p.identity import PeerId
+from formation_p2p.negotiation.session import Undelivered
+from formation_p2p.peer.events import Event, Tick
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 
@@ -37,6 +40,7 @@ class Watched:
         self.crashes: list[BaseException] = []
         self.shells: list[Shell] = []
         self.effects: list[Effect] = []
+        self.events: list[Event] = []
         self.runtime = Runtime(
             claimed.identity,
             claimed.network,
@@ -47,6 +51,7 @@ class Watched:
             tell=self.effects.append,
             crashed=self.crashes.append,
             started=self.shells.append,
+            observers=(lambda event, effects, now: self.events.append(event),),
         )
 
 
@@ -59,6 +64,47 @@ def until(true: Callable[[], bool], within_s: float = 15.0) -> None:
 
 async def explode() -> None:
     raise RuntimeError("a fault inside the network stack")
+
+
+def _of_the_shell(shell: Shell) -> trio.Nursery:
+    assert shell._nursery is not None
+    return shell._nursery
+
+
+def _of_the_stack(shell: Shell) -> trio.Nursery:
+    assert shell._stack._network is not None
+    return shell._stack._network._nursery
+
+
+def _of_the_swarm(shell: Shell) -> trio.Nursery:
+    assert shell._stack._network is not None
+    return shell._stack._network.swarm._nursery
+
+
+@pytest.mark.parametrize("nursery", [_of_the_shell, _of_the_stack, _of_the_swarm])
+def test_what_fails_in_a_crash_is_not_blamed_on_peers(
+    claimed: Claim, nursery: Callable[[Shell], trio.Nursery]
+) -> None:
+    """A lease would be given up for it, on the disk as well, and its task be run once more."""
+    watched = Watched(claimed)
+    watched.runtime.start()
+
+    def crash(shell: Shell) -> None:
+        async def fails_with_it() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                shell.undelivered(PeerId("bob"), "the network is closing")
+
+        nursery(shell).start_soon(fails_with_it)
+        nursery(shell).start_soon(explode)
+
+    try:
+        watched.runtime.call(crash)
+        until(lambda: len(watched.shells) == 2)
+        assert Undelivered not in {type(event) for event in watched.events}
+    finally:
+        watched.runtime.stop()
 
 
 def test_a_crashed_stack_starts_again_with_the_same_identity_and_port(claimed: Claim) -> None:
