@@ -47,6 +47,9 @@ WANTED_ROOMY: Final = 16
 ROOMY: Final = b"\x00"
 # Lookups for one search. Two are the rule; with so many it has seen 200 workers.
 MAX_STEPS: Final = 12
+# And while nobody with room has been found. Most of what there is to gain by looking on, at half
+# of the price of 48 (docs/packing.md).
+MAX_STEPS_TO_ROOM: Final = 24
 # Other buckets tried where the first has too few that suit.
 MAX_BUCKETS_TRIED: Final = 3
 # How deep a bucket is changes when it doubles. Wrong by one, it costs a lookup and no worker.
@@ -110,6 +113,10 @@ class _Find:
     steps: list[Step] = field(default_factory=list)
     heard: bool = False
     max_steps: int = MAX_STEPS
+
+    @property
+    def most_steps(self) -> int:
+        return MAX_STEPS_TO_ROOM if self.roomy and not self.found else self.max_steps
 
 
 class Finder:
@@ -223,7 +230,7 @@ class Finder:
         for signed in answer.found:
             find.found[signed.profile.peer_id] = signed
         more = find.walk.learn(answer.held) is not None or self._next_region(find, now)
-        if more and len(find.steps) < find.max_steps:
+        if more and len(find.steps) < find.most_steps:
             return True
         if find.roomy and not find.found:
             find.roomy, find.requirements = False, find.requirements.removeprefix(ROOMY)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from formation_p2p.capability.buckets import bucket_for, buckets_of
 from formation_p2p.capability.shards import SPLIT
-from formation_p2p.discovery.finder import MAX_STEPS
+from formation_p2p.discovery.finder import MAX_STEPS, MAX_STEPS_TO_ROOM
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.keyspace import KEY_BITS, Key
 from formation_p2p.resources.capability import Capability
@@ -102,7 +102,7 @@ class Network:
             inside = inside[room[inside]]
             distances = self._keys[inside] ^ np.uint64(target)
             nearest += inside[distances.argsort()].tolist()
-            if len(nearest) >= wanted or read == MAX_STEPS:
+            if len(nearest) >= wanted or read >= (MAX_STEPS if nearest else MAX_STEPS_TO_ROOM):
                 break
         return Found(np.array(nearest[:wanted], np.int64), read)
 

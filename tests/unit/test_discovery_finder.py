@@ -20,6 +20,7 @@ from formation_p2p.discovery.finder import (
     MAX_BUCKETS_TRIED,
     MAX_FINDS,
     MAX_STEPS,
+    MAX_STEPS_TO_ROOM,
     ROOMY,
     WANTED,
     Finder,
@@ -231,7 +232,12 @@ def test_a_node_that_is_alone_finds_itself() -> None:
 
 
 def crowd(
-    market: Market, number: int, depth: int, *prefixes: str, capability: Capability = world.MACHINE
+    market: Market,
+    number: int,
+    depth: int,
+    *prefixes: str,
+    capability: Capability = world.MACHINE,
+    free_milli: int | None = None,
 ) -> list[Profile]:
     """So many workers with each of the prefixes, in shards at one depth."""
     profiles, cores = [], capability.cpu_milli // 1000
@@ -239,7 +245,7 @@ def crowd(
         names = (f"{prefix}-worker {cores} {n}" for n in itertools.count())
         inside = (name for name in names if f"{world.person(name).key:0256b}".startswith(prefix))
         for name in itertools.islice(inside, number):
-            profiles.append(market.offer(name, capability, depth=depth))
+            profiles.append(market.offer(name, capability, depth=depth, free_milli=free_milli))
     return profiles
 
 
@@ -497,6 +503,24 @@ def test_where_nobody_has_room_all_that_suit_are_named(market: Market) -> None:
     assert ids(found) == {frank.peer_id}
     assert found.suited
     assert found.trace.lookups == 2
+
+
+@pytest.mark.parametrize("free", [13, 18, 25])
+def test_a_search_goes_on_while_nobody_has_room(market: Market, free: int) -> None:
+    """Of 26 shards, read in the order of their distance, one has some with room."""
+    places = [f"{n:05b}" for n in range(26)]
+    for place in places:
+        crowd(market, 3, 5, place, free_milli=None if place == places[free] else 100)
+    market.finding.finder._depths["any"] = finder_module._Depth(5, market.now_s + 60)
+    found = market.find(SMALL, at("0"), roomy=True)
+    steps = prefixes(found)
+    if free == 25:  # those without room are better than none
+        assert steps[MAX_STEPS_TO_ROOM] == places[0]
+        assert len(found.profiles) > WANTED
+    else:  # past the lookups that find enough, the first with room are enough
+        assert MAX_STEPS < len(steps) <= MAX_STEPS_TO_ROOM
+        assert steps[-1] == places[free]
+        assert len(found.profiles) == 3
 
 
 def test_the_target_is_the_tasks_key(market: Market) -> None:
