@@ -1,0 +1,55 @@
+"""Strangers' CBOR (RFC 8949) as plain values: numbers, text, bytes, lists, maps, booleans, None.
+
+Refused is what costs more than its bytes, or says one thing in two ways: tags (section 3.4),
+indefinite lengths (3.2), repeated keys and such as are neither text nor bytes (5.6), nesting
+deeper than anything of ours, and bytes after the value.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Final, NoReturn
+
+import cbor2
+
+# Our deepest value is the payload of a process: its fields, the inputs, one of them, its sources,
+# one of these, and that one's addresses.
+MAX_DEPTH: Final = 6
+
+# Of what is wrong: a repeated key is quoted, and may be as long as the message.
+_MAX_PROBLEM_CHARS: Final = 200
+
+
+class _NoTags(dict[int, NoReturn]):
+    """What cbor2 asks first how to read a tag, before it reads what follows. Left to itself it
+    takes 8 s to compile a regular expression of 2 MB (tag 35), and later releases of it may know
+    more tags than we could list. No LookupError: upon one it goes on by itself."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise cbor2.CBORDecodeError(f"tag {tag} is not used here")
+
+
+_NO_TAGS: Final = _NoTags()
+
+
+def decode(raw: bytes) -> object:
+    """The one value that `raw` is. The caller has bounded its size. Raises ValueError and nothing
+    else, whatever the bytes are; it says what is wrong with them.
+
+    What is an undefined or a simple value passes: no reader takes it.
+    """
+    source = io.BytesIO(raw)
+    try:
+        value: object = cbor2.load(
+            source,
+            semantic_decoders=_NO_TAGS,
+            max_depth=MAX_DEPTH,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        )
+    except cbor2.CBORError as error:
+        raise ValueError(str(error)[:_MAX_PROBLEM_CHARS]) from error
+    if source.tell() < len(raw):
+        raise ValueError(f"{len(raw) - source.tell()} bytes follow the value")
+    return value
