@@ -61,14 +61,6 @@ def peer_id_of(public_key: bytes) -> PeerId:
     return peer_id_from_bytes(_IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX + public_key)
 
 
-def public_key_of(peer_id: PeerId) -> bytes:
-    """The raw Ed25519 key inside a peer id. ValueError where the id holds none (RSA)."""
-    raw = peer_id_to_bytes(peer_id)
-    if raw[:6] != _IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX:
-        raise ValueError(f"{peer_id} holds no Ed25519 key")
-    return raw[6:]
-
-
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
     """Whether `signature` is that of `message` under a raw Ed25519 public key."""
     try:

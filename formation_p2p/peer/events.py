@@ -1,32 +1,22 @@
-"""Everything that a peer is told, and everything that it asks for."""
+"""Everything that a peer is told, and what it asks for beyond what its parts do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.dht.rpc import Advertise, Answer, Ask, DhtEvent, DialBack
+from formation_p2p.dht.rpc import DhtEvent
 from formation_p2p.discovery.trace import Trace
-from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
 from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.effects import Contact, Effect
-from formation_p2p.execution.effects import (
-    Continue,
-    Execute,
-    ExecutionOutput,
-    ExecutionsEnded,
-    ExecutionStarted,
-    Kill,
-    Pause,
-)
+from formation_p2p.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.negotiation.fencing import Fenced
+from formation_p2p.negotiation.session import Disconnected, Received, Undelivered
 from formation_p2p.placement.decision import Decision
 from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.resources.capability import Capability
 from formation_p2p.trust.quota import Used
-from formation_p2p.trust.warden import Charged, Tolerated
 from formation_p2p.workload.blob import Cid
 from formation_p2p.workload.scope import EVERYTHING, Shares
 from formation_p2p.workload.task import Job
@@ -163,25 +153,3 @@ class Refuse(Effect):
 
     what: str
     why: str
-
-
-PeerEffect = (
-    Ask
-    | Answer
-    | DialBack
-    | Advertise
-    | Send
-    | Execute
-    | Kill
-    | Pause
-    | Continue
-    | Fence
-    | Tell
-    | Hold
-    | LetGo
-    | Charged
-    | Tolerated
-    | Explained
-    | Left
-    | Refuse
-)

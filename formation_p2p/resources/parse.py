@@ -16,24 +16,11 @@ from typing import Final
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.resources.bounds import MAX_LABELS, shown
-from formation_p2p.resources.gpu import (
-    WHOLE_GPU_MILLI,
-    format_compute_capability,
-    parse_compute_capability,
-)
+from formation_p2p.resources.gpu import parse_compute_capability
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import (
-    GIB,
-    KIB,
-    MAX_BYTES,
-    MIB,
-    TIB,
-    format_milli,
-    parse_bytes,
-    parse_milli,
-)
+from formation_p2p.units import MAX_BYTES, parse_bytes, parse_milli
 
-# The longest that `format_requirements` writes (sixteen models, eight labels) stays below.
+# The longest that can be asked for (sixteen models, eight labels) stays below.
 MAX_TEXT: Final = 4096
 
 _ITEM: Final = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(>=|=)\s*(.*?)\s*", re.ASCII | re.DOTALL)
@@ -125,29 +112,6 @@ def requirements_from_mapping(fields: Mapping[str, object]) -> Requirements:
     return _requirements(items)
 
 
-def format_requirements(needs: Requirements) -> str:
-    """The inverse of `parse_requirements`: nothing is rounded, defaults of zero are left out."""
-    items = [f"cpu={format_milli(needs.cpu_milli)}", f"memory={_exact_bytes(needs.memory_bytes)}"]
-    if needs.storage_bytes:
-        items.append(f"storage={_exact_bytes(needs.storage_bytes)}")
-    if needs.network_mbps:
-        items.append(f"network={needs.network_mbps}")
-    if needs.gpu_count:
-        items.append(f"gpu={needs.gpu_count}")
-    if needs.gpu_memory_bytes:
-        items.append(f"gpu.memory={_exact_bytes(needs.gpu_memory_bytes)}")
-    if needs.gpu_compute_capability:
-        items.append(f"gpu.cc>={format_compute_capability(needs.gpu_compute_capability)}")
-    if needs.gpu_models:
-        items.append(f"gpu.model={'|'.join(needs.gpu_models)}")
-    if needs.gpu_share_milli != WHOLE_GPU_MILLI:
-        items.append(f"gpu.share={format_milli(needs.gpu_share_milli)}")
-    items += [f"{_LABEL}{key}={value}" for key, value in needs.labels]
-    if needs.driver:
-        items.append(f"driver={needs.driver}")
-    return ",".join(items)
-
-
 def _requirements(items: Iterable[tuple[str, str]]) -> Requirements:
     values: dict[str, object] = {}
     labels: list[tuple[str, str]] = []
@@ -200,10 +164,3 @@ def _as_text(field: str, value: object) -> str:
     if isinstance(value, float) and field in _FRACTIONS:
         return repr(value)
     raise InvalidInput(field, f"{shown(value)} is no value of it; write it as text, like '8GiB'")
-
-
-def _exact_bytes(size: int) -> str:
-    for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if size % factor == 0:
-            return f"{size // factor}{unit}"
-    return str(size)

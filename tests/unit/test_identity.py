@@ -12,7 +12,6 @@ from formation_p2p.identity import (
     peer_id_from_bytes,
     peer_id_of,
     peer_id_to_bytes,
-    public_key_of,
     verify,
 )
 from formation_p2p.keyspace import key_of
@@ -54,7 +53,7 @@ def test_an_identity_and_its_peer_id_say_the_same(seed: bytes) -> None:
     alice = Identity.from_seed(seed)
     assert alice.seed == seed
     assert alice.peer_id.startswith("12D3KooW")
-    assert public_key_of(alice.peer_id) == alice.public_key
+    assert peer_id_of(alice.public_key) == alice.peer_id
     assert parse_peer_id(alice.peer_id) == alice.peer_id
     assert peer_id_from_bytes(peer_id_to_bytes(alice.peer_id)) == alice.peer_id
     assert alice.key == key_of_peer(alice.peer_id) == key_of(peer_id_to_bytes(alice.peer_id))
@@ -84,11 +83,9 @@ def test_a_seed_has_32_bytes() -> None:
         Identity.from_seed(b"short")
 
 
-def test_an_rsa_peer_id_is_known_but_holds_no_key() -> None:
+def test_the_peer_id_of_an_rsa_key_is_one_too() -> None:
     peer_id = parse_peer_id("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
     assert peer_id_to_bytes(peer_id)[:2] == b"\x12\x20"
-    with pytest.raises(ValueError, match="no Ed25519 key"):
-        public_key_of(peer_id)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00\x24" + bytes(35), b"\x12\x20" + bytes(33), b"abc"])
