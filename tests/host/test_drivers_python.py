@@ -572,8 +572,9 @@ def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
 
     async def tell(world: World) -> None:
         pid = tmp_path / "pid"
-        failed = await world.failure(FailureKind.TIMEOUT, sleep, str(pid), timeout_s=0.2)
-        assert failed.message == "ran past its 0.2 s"
+        await world.value(os.getpid)
+        failed = await world.failure(FailureKind.TIMEOUT, sleep, str(pid), timeout_s=0.5)
+        assert failed.message == "ran past its 0.5 s"
         assert not alive(int(pid.read_text()))
         assert await world.value(os.getpid) != int(pid.read_text())
 
@@ -611,19 +612,24 @@ def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
 def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         await world.value(os.getpid)
-        results: list[bytes] = []
+        go, results = tmp_path / "go", list[bytes]()
+
+        def hold_up(go: str) -> None:
+            while not Path(go).exists():
+                time.sleep(0.005)
 
         async def call(mark: bytes) -> None:
             results.append(await world.value(bytes.__mul__, mark, 2**20))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.value, time.sleep, 0.2)
+            nursery.start_soon(world.value, hold_up, str(go))
             await trio.sleep(0.05)
             for mark in b"abcdefgh":
                 nursery.start_soon(call, bytes([mark]))
             await trio.sleep(0.05)  # they are on their way by now
             world.lease().pause()
-            await trio.sleep(0.4)
+            go.touch()
+            await trio.sleep(0.3)
             assert results == []
             world.lease().go_on()
         assert sorted(result[:1] for result in results) == [bytes([mark]) for mark in b"abcdefgh"]

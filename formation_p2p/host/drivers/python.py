@@ -20,9 +20,8 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import trio
 
@@ -134,21 +133,25 @@ class _Interpreter:
     def written(self, execution: Execution) -> bytes:
         """What has it run a call."""
         number, new = self._functions.number(execution.shared)
-        pieces = [interpreter.HEADER.pack(interpreter.CALL, number, len(execution.payload))]
-        if new:
-            kind, size = interpreter.FUNCTION, len(execution.shared)
-            pieces[:0] = [interpreter.HEADER.pack(kind, number, size), execution.shared]
-        return b"".join([*pieces, execution.payload])
+        payload, shared = execution.payload, execution.shared
+        call = interpreter.HEADER.pack(interpreter.CALL, number, len(payload)) + payload
+        if not new:
+            return call
+        header = interpreter.HEADER.pack(interpreter.FUNCTION, number, len(shared))
+        return b"".join((header, shared, call))
 
-    async def send(self, data: memoryview) -> memoryview:
-        """Waits until it takes some more. Returns the rest; all is taken where it is dead."""
-        await trio.lowlevel.wait_writable(self._calls.fileno())
+    def send(self, data: memoryview) -> memoryview:
+        """As much as it takes now. Returns the rest; all is taken where it is dead."""
         try:
             return data[self._calls.send(data) :]
         except BlockingIOError:
             return data
         except (BrokenPipeError, ConnectionResetError):
             return data[len(data) :]
+
+    async def wait_for_room(self) -> None:
+        """Until it takes some more."""
+        await trio.lowlevel.wait_writable(self._calls.fileno())
 
     async def wait(self) -> None:
         """Until there is something to receive."""
@@ -255,8 +258,7 @@ class PythonDriver:
                 await remove_folder(home)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """One on its way: `which` is how many came before it, and itself."""
 
     which: int
@@ -345,29 +347,34 @@ class _Session:
         return True
 
     async def _give(self) -> None:
-        """Send as many calls as may be on their way."""
+        """Send as many calls as may be on their way, all at once."""
+        data: list[bytes] = []
         while self._turns.next_bytes is not None and len(self._calls) < _MAX_IN_FLIGHT:
             execution = self._turns.take()
             weight = self._warm.weight(execution)
             if self._calls and self._weight + weight > _MAX_IN_FLIGHT_BYTES:
                 self._turns.put_back(execution)
-                return
+                break
             self._count += 1
             self._weight += weight
             self._calls.append(_Call(self._count, execution, weight))
             if len(self._calls) == 1:
                 self._begin()
-            await self._send(self._warm.written(execution))
+            data.append(self._warm.written(execution))
+        if data:
+            await self._send(b"".join(data))
 
     async def _send(self, data: bytes) -> None:
         """What is on its way fits into the socket's buffer; what is larger, the interpreter waits
         for. Ends early where that is to be killed."""
         rest = memoryview(data)
         while rest and not self._turns.is_killed and trio.current_time() < self._due_s:
-            with trio.CancelScope(deadline=self._due_s) as scope:
-                self._turns.watch(scope)
-                rest = await self._warm.send(rest)
-            self._turns.watch(None)
+            rest = self._warm.send(rest)
+            if rest:
+                with trio.CancelScope(deadline=self._due_s) as scope:
+                    self._turns.watch(scope)
+                    await self._warm.wait_for_room()
+                self._turns.watch(None)
 
     def _take_back(self) -> None:
         """What waits behind a call that takes long, where its owner wants it back."""
@@ -434,7 +441,8 @@ class _Session:
         call = self._calls.popleft()
         self._weight -= call.weight
         self._turns.ended(call.execution.execution_id, outcome, used)
-        self._untold_s = min(self._untold_s, trio.current_time())
+        if self._untold_s == math.inf:
+            self._untold_s = trio.current_time()
         self._untold_bytes += len(outcome.result)
         if self._untold_bytes >= _TELL_BYTES:
             self._tell()
@@ -443,7 +451,7 @@ class _Session:
         if waits:
             unwanted, self._unwanted = self._unwanted, set()
             data = self._warm.go_on(unwanted)
-            await self._send(data) if self._calls else await self._warm.send(memoryview(data))
+            await self._send(data) if self._calls else self._warm.send(memoryview(data))
 
     def _end(self, outcome: Outcome) -> None:
         """The call that runs is over, and its interpreter with it."""
