@@ -100,18 +100,19 @@ class Desk:
             # The application closed its loop without leaving: nobody is there to be told.
             self._inbox.clear()
 
-    def tell(self, effect: Effect) -> None:
-        """On the node's thread: hand over, waking the loop once for a batch."""
-        aside = None
-        if type(effect) is Tell:
-            aside = self._aside.get(effect.job_id)
-        elif type(effect) is Refuse:
-            aside = self._aside.get(effect.what)
-        if aside is not None:
-            self._tell_aside(aside, effect)
-            return
-        self._inbox.append(effect)
-        if not self._woken:
+    def tell(self, effects: Iterable[Effect]) -> None:
+        """On the node's thread: hand over, waking the loop once for all of them."""
+        for effect in effects:
+            aside = None
+            if type(effect) is Tell:
+                aside = self._aside.get(effect.job_id)
+            elif type(effect) is Refuse:
+                aside = self._aside.get(effect.what)
+            if aside is None:
+                self._inbox.append(effect)
+            else:
+                self._tell_aside(aside, effect)
+        if self._inbox and not self._woken:
             self._woken = True
             self.on_loop(self._drain)
 

@@ -74,7 +74,8 @@ class DurableJobs:
             journal.begin_life()
             jobs, leases = state.load(self._own)
             for job_id in list(self._handles):
-                self._desk.tell(CaughtUp(job_id, tuple(state.history(job_id)), cause="a crash"))
+                missed = CaughtUp(job_id, tuple(state.history(job_id)), cause="a crash")
+                self._desk.tell((missed,))
         self._loaded = None
         self._resumed = {saved.job.job_id for saved in jobs}
         shell.feed(Resume(jobs, leases))

@@ -3,7 +3,7 @@ files, the thread with the network stack, and whatever looks on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class Presence:
     def open(
         self,
         durable: DurableJobs | None,
-        tell: Callable[[Effect], None],
+        tell: Callable[[Sequence[Effect]], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
         """`durable` are the node's jobs where it has a state; `tell` and `crashed` are as for

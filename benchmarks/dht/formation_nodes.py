@@ -12,6 +12,7 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -151,10 +152,11 @@ class FormationNode:
         assert self._explained is not None
         return took_s, [ranked.profile.peer_id for ranked in self._explained.decision.ranked]
 
-    def _tell(self, effect: Effect) -> None:
-        if isinstance(effect, Explained):
-            self._explained = effect
-            self._told.set()
+    def _tell(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Explained):
+                self._explained = effect
+                self._told.set()
 
     async def _until(self, operation: OperationId) -> Completed:
         self.shell.feed(Tick())  # performs what the operation asks for

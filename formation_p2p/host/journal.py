@@ -62,6 +62,7 @@ class _Entry(NamedTuple):
     number: int
     effect: Effect
     perform: Perform
+    performed: Callable[[], None]
     loop: TrioToken
 
 
@@ -87,9 +88,10 @@ class Journal:
 
     # -- on the node's thread ---------------------------------------------------------------------
 
-    def put(self, effect: Effect, perform: Perform) -> None:
+    def put(self, effect: Effect, perform: Perform, performed: Callable[[], None]) -> None:
         """Have `perform(effect)` called on this thread once the effect, where it is one that a
-        state keeps, and all before it are on the disk: at once, where nothing is to be stored."""
+        state keeps, and all before it are on the disk: at once, where nothing is to be stored.
+        What is not performed at once is performed with others, and then `performed` called."""
         if self._closed:
             # The next life begins with what is stored. So nothing more is acknowledged.
             if isinstance(effect, Tell):
@@ -108,7 +110,7 @@ class Journal:
                 return
             self._last_put += 1
             self._output += is_output
-            self._waiting.append(_Entry(self._last_put, effect, perform, loop))
+            self._waiting.append(_Entry(self._last_put, effect, perform, performed, loop))
             if len(self._waiting) == 1:
                 self._news.notify_all()
 
@@ -199,6 +201,7 @@ class Journal:
                     # A fault of ours with one effect must not keep the others from being
                     # performed, nor take the node down.
                     log.exception("%s failed; please report this", type(entry.effect).__name__)
+            batch[-1].performed()
             self._last_performed = max(self._last_performed, batch[-1].number)
 
         try:

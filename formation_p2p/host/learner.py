@@ -57,11 +57,12 @@ class Learner:
         self._writer.shutdown()
 
     def _know(self, job: Job) -> None:
-        kinds = {
-            task.task_id: _Known(task.kind, task.needs.memory_bytes, task.more_memory_bytes)
-            for task in job.tasks
-            if task.kind
-        }
+        kinds: dict[str, _Known] = {}
+        same: dict[_Known, _Known] = {}  # one for all of a kind, of which there may be many
+        for task in job.tasks:
+            if task.kind:
+                known = _Known(task.kind, task.needs.memory_bytes, task.more_memory_bytes)
+                kinds[task.task_id] = same.setdefault(known, known)
         if kinds:
             self._kinds[job.job_id] = kinds
             self._samples[job.job_id] = deque(maxlen=_MAX_KEPT)

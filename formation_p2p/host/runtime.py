@@ -34,8 +34,9 @@ LAST_RESTART_S: Final = 30.0
 
 
 class Runtime:
-    """`tell` gets the effects that are for the person and `crashed` every crash, both on the
-    node's thread; they must hand over and return. `started` is called with each new shell."""
+    """`tell` gets the effects that are for the person, as many as there are at once, and `crashed`
+    every crash, both on the node's thread; they must hand over and return. `started` is called
+    with each new shell."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Runtime:
         scratch_root: Path,
         blobs: BlobStore,
         *,
-        tell: Callable[[Effect], None],
+        tell: Callable[[Sequence[Effect]], None],
         crashed: Callable[[BaseException], None],
         started: Callable[[Shell], None],
         journal: Journal | None = None,

@@ -45,12 +45,16 @@ from formation_p2p.negotiation.fencing import Fence, Fenced
 from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.peer.events import (
     BlobsChanged,
+    CancelJob,
     Event,
+    Explain,
     Joined,
     Leave,
     Left,
     Measured,
+    Refuse,
     Serve,
+    Submit,
     Tick,
 )
 from formation_p2p.peer.peer import Peer
@@ -100,8 +104,9 @@ Observe = Callable[[Event, Sequence[Effect], Moment], None]
 
 
 class Shell:
-    """`tell` gets every effect that is for the person; what is of record passes through `journal`
-    first, where there is one. Call `feed` on the trio thread only."""
+    """`tell` gets every effect that is for the person, those of one event at once; what is of
+    record passes through `journal` first, where there is one. Call `feed` on the trio thread only.
+    """
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class Shell:
         stack: Stack,
         exchange: Exchange,
         scratch_root: Path,
-        tell: Callable[[Effect], None],
+        tell: Callable[[Sequence[Effect]], None],
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
         reputation: Reputation | None = None,
@@ -122,6 +127,7 @@ class Shell:
         self.exchange = exchange
         self._scratch_root = scratch_root
         self._tell = tell
+        self._told: list[Effect] = []  # what waits to be told
         self._journal = journal
         self._observers = observers
         self.received_bytes = self.sent_bytes = 0  # of frames
@@ -194,17 +200,25 @@ class Shell:
                 observe(event, effects, now)
             for effect in effects:
                 if self._journal is not None and _is_of_record(effect):
-                    self._journal.put(effect, self.perform)
+                    self._journal.put(effect, self._perform, self._hand_over)
                 else:
-                    self.perform(effect)
+                    self._perform(effect)
             wait_s = self._peer.next_timeout() - now.mono_s
-        except Exception:
+        except Exception as error:
             # A fault of ours must not take the node down with it, least of all one that a peer
-            # found: it costs the event, and the peer that sent it its connection.
+            # found: it costs the event, and the peer that sent it its connection, and whoever
+            # waits for what comes of it is told.
             log.exception("the peer failed on %s; please report this", type(event).__name__)
-            if isinstance(event, Asked | Received):
-                self._stack.drop(event.sender.peer_id, "its message could not be handled")
+            match event:
+                case Asked(sender=sender) | Received(sender=sender):
+                    self._stack.drop(sender.peer_id, "its message could not be handled")
+                case Submit(job):
+                    self._told.append(_failed(job.job_id, error))
+                    self.feed(CancelJob(job.job_id))  # what has begun of it
+                case Explain(query):
+                    self._told.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
+        self._hand_over()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
 
     @property
@@ -268,9 +282,20 @@ class Shell:
 
     # -- what the peer wants done -----------------------------------------------------------------
 
-    def perform(self, effect: Effect) -> None:
+    def _hand_over(self) -> None:
+        """All that is for the person, at once: that wakes another thread."""
+        told, self._told = self._told, []
+        try:
+            if told:
+                self._tell(told)
+        except Exception:
+            log.exception("what happened could not be told; please report this")
+
+    def _perform(self, effect: Effect) -> None:
         """Do what the peer wants done, or what the journal has written down."""
         match effect:
+            case Tell():  # the first, since each task has two of them
+                self._told.append(effect)
             case Ask():
                 self._start(self._ask, effect)
             case Answer(ask_id, message):
@@ -319,7 +344,7 @@ class Shell:
             case Left():
                 self._left.set()
             case _:
-                self._tell(effect)
+                self._told.append(effect)
 
     def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None, "the shell is not running"
@@ -382,6 +407,11 @@ class Shell:
                 self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
                 await trio.sleep(float("inf"))
             self.feed(Tick())
+
+
+def _failed(what: str, error: Exception) -> Refuse:
+    why = f"this node failed on it ({type(error).__name__}); its log says where: please report that"
+    return Refuse(what, why, cause="a fault")
 
 
 def _is_of_record(effect: Effect) -> bool:

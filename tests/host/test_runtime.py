@@ -48,7 +48,7 @@ class Watched:
             (),
             claimed.scratch,
             BlobStore(claimed.blobs),
-            tell=self.effects.append,
+            tell=self.effects.extend,
             crashed=self.crashes.append,
             started=self.shells.append,
             observers=(lambda event, effects, now: self.events.append(event),),

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
+from formation_p2p.discovery.finder import Finder
 from formation_p2p.dispatch.job_events import Tell
 from formation_p2p.peer.events import Left
 from formation_p2p.units import MIB
@@ -291,14 +292,55 @@ async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
         value_of(bad)
 
 
+async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = ProcessSpec(("true",))
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("a fault of ours")
+
+    state = world.folder / "jobs.db"
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Node.join(world.invite, home=world.folder / "dave", listen=(), state=state) as dave,
+    ):
+        for node in (world.bob, dave):
+            with monkeypatch.context() as patched:
+                patched.setattr(Finder, "find", fails)
+                job = await node.submit(true, needs=SMALL)
+                with pytest.raises(LocalError, match=r"KeyError.*please report that"):
+                    await job
+                with pytest.raises(LocalError, match=r"KeyError.*please report that"):
+                    await node.explain(SMALL)
+            (result,) = await (await node.submit(true, needs=SMALL))
+            assert result.status == "succeeded"
+
+        async def forgotten() -> bool:
+            return job.job_id not in [each.job_id for each in await dave.kept()]
+
+        await until(forgotten)
+
+
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
     desk = Node.join()._desk
     desk.open()
-    desk.tell(Left(cause="not for a person"))
-    desk.tell(Tell("a job", ended, cause="it ended"))
+    desk.tell((Left(cause="not for a person"), Tell("a job", ended, cause="it ended")))
     desk._drain()
     assert not desk._inbox
     assert "could not be handed on" in caplog.text
+
+
+async def test_all_that_is_told_together_wakes_the_loop_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
+    desk = Node.join()._desk
+    woken: list[Callable[[], None]] = []
+    monkeypatch.setattr(desk, "on_loop", woken.append)
+    desk.tell([Tell(f"job {n}", ended, cause="it ended") for n in range(3)])
+    assert woken == [desk._drain]
+    assert len(desk._inbox) == 3
