@@ -18,11 +18,14 @@ from typing import Final
 
 from formation_p2p.errors import StateError
 from formation_p2p.host.state_file import (
+    Migration,
     check_mode,
     connect,
+    migrate,
     reading,
     state_errors,
     transaction,
+    version_of,
 )
 from formation_p2p.workload.sizes import MAX_KINDS, MAX_SAMPLES, Learnt, learn
 
@@ -32,14 +35,6 @@ log = logging.getLogger(__name__)
 APPLICATION_ID: Final = 0x666F7273
 _NAME: Final = "sizes.db"
 
-_TABLE: Final = """CREATE TABLE IF NOT EXISTS samples (
-    number INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,
-    unix_s REAL NOT NULL,
-    ran_ms INTEGER NOT NULL,
-    memory_bytes INTEGER NOT NULL,
-    cpu_ms INTEGER)"""
-_INDEX: Final = "CREATE INDEX IF NOT EXISTS by_kind ON samples (kind, number)"
 _FORGET_OLD: Final = (
     "DELETE FROM samples WHERE kind = ?1 AND number <="
     " (SELECT number FROM samples WHERE kind = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)"
@@ -49,6 +44,23 @@ _FORGET_KINDS: Final = (
     "DELETE FROM samples WHERE kind IN"
     " (SELECT kind FROM samples GROUP BY kind ORDER BY max(number) DESC LIMIT -1 OFFSET ?)"
 )
+
+
+def _first(db: sqlite3.Connection) -> None:
+    db.execute(
+        """CREATE TABLE samples (
+            number INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            unix_s REAL NOT NULL,
+            ran_ms INTEGER NOT NULL,
+            memory_bytes INTEGER NOT NULL,
+            cpu_ms INTEGER)"""
+    )
+    db.execute("CREATE INDEX by_kind ON samples (kind, number)")
+
+
+# As for a scheduler's state (state_file.py).
+_MIGRATIONS: Final[tuple[Migration, ...]] = (_first,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ class SizesFile:
             check_mode(self.path)
             with reading(self.path) as db:
                 self._check(db)
-                yield db
+                yield db if version_of(db, self.path, _MIGRATIONS) else None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -146,12 +158,11 @@ class SizesFile:
             with contextlib.closing(connect(self.path, read_only=False)) as db:
                 # What a power cut takes of it is learnt again.
                 db.execute("PRAGMA synchronous = NORMAL")
+                if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._check(db)
+                migrate(db, self.path, _MIGRATIONS)
                 with transaction(db):
-                    if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    self._check(db)
-                    db.execute(_TABLE)
-                    db.execute(_INDEX)
                     yield db
 
     def _check(self, db: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import shlex
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +142,7 @@ class StateFile:
                 check_mode(self.path)
                 with contextlib.closing(self.connect()) as db:
                     check_sound(db, self.path, self.application_id)
-                    self._migrate(db)
+                    migrate(db, self.path, self.migrations)
         except BaseException:
             os.close(self._lock)
             raise
@@ -180,7 +180,7 @@ class StateFile:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA application_id = {self.application_id}")
-            self._migrate(db)
+            migrate(db, self.path, self.migrations)
         new.rename(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -188,18 +188,28 @@ class StateFile:
         finally:
             os.close(folder)
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        migrations = self.migrations
-        if version > len(migrations):
-            raise StateError(
-                f"{self.path} has version {version}, and this release knows {len(migrations)} at "
-                "most; use the release that wrote it, or a new file"
-            )
-        for number in range(version, len(migrations)):
-            with transaction(db):
-                migrations[number](db)
-                db.execute(f"PRAGMA user_version = {number + 1}")
+
+def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """Bring the file to the newest version: each step is done whole, or not at all. Raises
+    StateError."""
+    while version_of(db, path, migrations) < len(migrations):
+        with transaction(db):
+            # Where files are not taken, another process may have done the same step meanwhile.
+            version = version_of(db, path, migrations)
+            for step in migrations[version : version + 1]:
+                step(db)
+                db.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def version_of(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> int:
+    """How many of these were done. Raises StateError where it is more than there are."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(migrations):
+        raise StateError(
+            f"{path} has version {version}, and this release knows {len(migrations)} at "
+            "most; use the release that wrote it, or a new file"
+        )
+    return version
 
 
 def check_mode(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,41 @@ def test_a_file_that_cannot_be_used_teaches_nothing(
     (tmp_path / "sizes.db").chmod(0o644)
     with pytest.raises(StateError, match="chmod 600"):
         file.seen()
+
+
+def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = SizesFile(tmp_path)
+    file.add(runs(5))
+    with contextlib.closing(sqlite3.connect(file.path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        db.execute("PRAGMA user_version = 9")
+    before = file.path.read_bytes()
+    for use in (file.seen, lambda: file.forget(KIND), lambda: file.add(runs(1))):
+        with pytest.raises(StateError, match="has version 9, and this release knows 1"):
+            use()
+    with caplog.at_level(logging.WARNING):
+        assert file.learnt([KIND]) == {}
+    assert "has version 9" in caplog.text
+    assert file.path.read_bytes() == before
+
+
+def test_a_file_that_was_cut_short_as_it_was_made_is_made_after_all(tmp_path: Path) -> None:
+    file = SizesFile(tmp_path)
+    with contextlib.closing(sqlite3.connect(file.path)) as db:
+        db.execute(f"PRAGMA application_id = {sizes_file.APPLICATION_ID}")
+    file.path.chmod(0o600)
+    assert (file.seen(), file.learnt([KIND]), file.forget(KIND)) == ((), {}, 0)
+    file.add(runs(5))
+    assert list(file.learnt([KIND])) == [KIND]
+
+
+def test_nodes_of_one_home_may_make_the_file_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as nodes:
+        for _ in nodes.map(lambda _: SizesFile(tmp_path).add(runs(1)), range(8)):
+            pass
+    assert [each.runs for each in SizesFile(tmp_path).seen()] == [8]
 
 
 @pytest.mark.parametrize(
