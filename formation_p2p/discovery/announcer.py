@@ -317,10 +317,14 @@ class Announcer:
     def _put(self, shelf: _Shelf, peers: Iterable[Contact], now: Moment) -> None:
         """Of the holders and these peers the nearest are to hold it, and the new ones are told."""
         before = {holder.peer_id for holder in shelf.holders}
-        # Not who has failed in this round: it may answer all who look for it, and take nothing.
-        # And others may not have noticed yet that a peer is gone; we have.
+        # Not who has failed in this round: it may answer all who look for it, and take nothing, as
+        # this node does once its own grant has expired. And others may not have noticed yet that
+        # a peer is gone; we have.
         peers = [peer for peer in peers if peer.peer_id not in self._failed]
-        shelf.holders = self._dht.nearest(shelf.name, (*shelf.holders, *peers), self._room(shelf))
+        nearest = self._dht.nearest(shelf.name, (*shelf.holders, *peers), self._room(shelf))
+        shelf.holders = tuple(
+            each for each in nearest if each.peer_id in before or each.peer_id not in self._failed
+        )
         new = tuple(holder for holder in shelf.holders if holder.peer_id not in before)
         if new:
             self._ready[shelf.name] = (*self._ready.get(shelf.name, ()), *new)

@@ -26,6 +26,7 @@ from formation_p2p.discovery.terms import Terms
 from formation_p2p.effects import Moment
 from formation_p2p.keyspace import Span, key_of
 from formation_p2p.records.profile import SignedProfile, open_profile
+from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.resources.gpu import Gpu
 from formation_p2p.units import GIB
@@ -418,6 +419,15 @@ def test_while_nobody_else_keeps_it_the_worker_tries_again_soon() -> None:
         assert stored(gate, name, town.now) == [tries - 1]
     town.elapse(FIRST_REPUBLISH_S)
     assert len(alice.issued) <= tries + 1
+
+
+def test_whom_not_even_its_own_node_lets_in_looks_for_holders_once_in_each_round() -> None:
+    town, alice = settled("alice", "bob")
+    for node in town.nodes.values():
+        node.records._admit = lambda profile, now: Denied("work", "it expired")
+    alice.start()
+    town.elapse(20)
+    assert len(town.said(GetProviders)) <= 2 * len(alice.issued) * len(alice.names)
 
 
 def test_when_nobody_keeps_it_any_more_the_worker_tries_again_soon() -> None:
