@@ -90,11 +90,12 @@ class Attempts:
         run = slot.remove(attempt_id, now)
         if run is None or run.state is not TaskState.DISPATCHED:
             return  # told before, or another attempt of the task was faster
+        worker = slot.worker
         if isinstance(outcome, Succeeded):
-            group.succeeded(slot.worker)
-            self._experienced(slot.worker, Experience.SUCCESS, now)
+            group.succeeded(worker)
+            self._experienced(worker, Experience.SUCCESS, now)
             ran_ms = ended.ran_us // 1000
-            self._jobs.succeeded(run, slot.worker, outcome.result, ran_ms, ended.used)
+            self._jobs.succeeded(run, worker, outcome.result, ran_ms, ended.used)
             if run.copies:
                 self._cancel_copies(group, run, f"{attempt_id} was faster")
             return
@@ -102,9 +103,9 @@ class Attempts:
             again = self._jobs.recalled(run, attempt_id)
         else:
             if outcome.kind is FailureKind.DRIVER:
-                group.back_off(slot.worker, Faulty(outcome.message), now)
-                self._experienced(slot.worker, Experience.ERROR, now)
-            again = self._jobs.failed(run, attempt_id, slot.worker, outcome)
+                group.back_off(worker, Faulty(outcome.message), now)
+                self._experienced(worker, Experience.ERROR, now)
+            again = self._jobs.failed(run, attempt_id, worker, outcome)
         if again:
             group.wait(run, first=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
-from formation_p2p.dispatch.group import Facts
+from formation_p2p.dispatch.group import Facts, Group
 from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.task_run import TaskRun
 from formation_p2p.effects import Moment
@@ -13,18 +14,30 @@ from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
 from formation_p2p.placement.candidate import Candidate
 from formation_p2p.placement.decision import Decision, decide
+from formation_p2p.placement.guarded import refusal_of
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied
+from formation_p2p.resources.requirements import Requirements
+
+# What a question that nobody filters by is decided with: the least that a task can need.
+_ANYTHING: Final = AskedTerms(Requirements(cpu_milli=1, memory_bytes=1))
+
+# Whoever falls below a policy's gate gets tasks for so much longer. To judge 1,024 workers takes
+# 10 ms.
+JUDGED_EVERY_S: Final = 1.0
+
+# Whether grants allow that a worker runs tasks of these terms; without terms, that it works at all.
+Authorised = Callable[[Profile, AskedTerms | None, Moment], Denied | None]
 
 
 class Choosing:
-    """`authorised` says whether a worker's own grant lets it work in this network, `facts` what
-    this node knows of it beside what it signed, `slots` what of ours is under way now."""
+    """`facts` says what this node knows of a worker beside what it signed, `slots` what of ours is
+    under way now."""
 
     def __init__(
         self,
-        authorised: Callable[[Profile, Moment], Denied | None],
+        authorised: Authorised,
         facts: Facts,
         slots: Callable[[], Iterable[Slot]],
     ) -> None:
@@ -33,16 +46,38 @@ class Choosing:
         self._slots = slots
 
     def decide(
-        self, terms: AskedTerms, name: str, key: Key, profiles: Iterable[Profile], now: Moment
+        self,
+        terms: AskedTerms | None,
+        name: str,
+        key: Key,
+        profiles: Iterable[Profile],
+        now: Moment,
     ) -> Decision:
-        """Who of these workers is to run a task, and why not the others."""
+        """Who of these workers is to run a task, and why not the others; without terms, who of
+        them may work at all."""
+        wanted = _ANYTHING if terms is None else terms
         return decide(
-            terms.asked(name, key),
-            self.candidates(profiles, terms, now),
-            terms.policy,
-            authorised=lambda profile: self._authorised(profile, now),
+            wanted.asked(name, key),
+            self.candidates(profiles, wanted, now),
+            wanted.policy,
+            authorised=lambda profile: self._authorised(profile, terms, now),
             now_unix_s=now.unix_s,
         )
+
+    def judge(self, group: Group, now: Moment) -> None:
+        """Bar those of the group's workers whom the policy admits no longer: trust falls while
+        tasks run. Now and then; call it at any time."""
+        head = group.first_waiting()
+        if head is None or now.mono_s < group.judged_s + JUDGED_EVERY_S:
+            return
+        group.judged_s = now.mono_s
+        terms = group.terms
+        task = terms.asked(head.task.task_id, head.key)
+        said = (
+            (each.peer_id, refusal_of(terms.policy, task, each))
+            for each in self.candidates(group.profiles, terms, now)
+        )
+        group.bar(tuple((worker, why) for worker, why in said if why is not None))
 
     def candidates(
         self, profiles: Iterable[Profile], terms: AskedTerms, now: Moment

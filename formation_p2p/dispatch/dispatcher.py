@@ -30,6 +30,7 @@ class Dispatcher:
             slot
             for slot in group.slots.values()
             if not slot.lease.doubtful
+            and not group.is_barred(slot.worker)
             and not group.is_failing(slot.worker, now)
             and not is_stuck(slot, group.mean_s, now)
         ]
@@ -45,7 +46,11 @@ class Dispatcher:
     def rebalance(self, group: Group, now: Moment, cause: str) -> set[Slot]:
         """Nothing waits here: see to what waits on a lease, and to what is slow. Returns the idle
         leases that are to be kept, since a slow task gets its second attempt there soon."""
-        idle = [s for s in idle_of(group.slots.values()) if not group.is_failing(s.worker, now)]
+        idle = [
+            slot
+            for slot in idle_of(group.slots.values())
+            if not group.is_barred(slot.worker) and not group.is_failing(slot.worker, now)
+        ]
         kept: set[Slot] = set()
         for slot in list(group.slots.values()):
             behind, again_s = to_recall(slot, group.mean_s, bool(idle), now)
@@ -82,6 +87,7 @@ class Dispatcher:
         self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
     ) -> None:
         attempts: list[tuple[str, TaskRun]] = []
+        worker, lease_id = slot.worker, slot.lease.lease_id
         for run, nearest in taken:
             run.move("dispatch")
             run.tried += 1
@@ -90,8 +96,7 @@ class Dispatcher:
             attempt_id = f"{task_id}#{run.tried}{run.job.life}"
             slot.add(attempt_id, run, now)
             attempts.append((attempt_id, run))
-            lease_id = slot.lease.lease_id
-            placed = TaskPlaced(task_id, attempt_id, slot.worker, lease_id, nearest)
+            placed = TaskPlaced(task_id, attempt_id, worker, lease_id, nearest)
             self._jobs.tell(run.job, placed)
         self._dispatch(slot, attempts, cause)
 

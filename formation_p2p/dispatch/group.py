@@ -1,4 +1,4 @@
-"""Tasks with the same needs: who could run them, who is doing so, and who waits for whom.
+"""Tasks of equal terms: who could run them, who is doing so, and who waits for whom.
 
 A group knows no messages. It answers three questions for the scheduler: which waiting task
 should this free worker take, whom to ask for another lease, and is anybody left at all.
@@ -60,11 +60,13 @@ class Group:
         self.had_leases = False
         self.answered = True  # whether any peer did, when discovery was last asked
         self.wake_s = float("inf")
+        self.judged_s = float("-inf")  # when the policy was asked last whom it admits
         self._mean_s: float | None = None
         self._pool: dict[PeerId, Profile] = {}
         self._near = Peers(())  # those of the pool
         self._looked_around = 0
         self._rejected: dict[PeerId, Refusal] = {}
+        self._barred: dict[PeerId, Refusal] = {}
         self._back_off = BackOff()
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
         self._again: deque[TaskRun] = deque()  # for whoever is free next
@@ -86,12 +88,33 @@ class Group:
             if not denied and not self._back_off.excludes(peer_id):
                 _note(self._pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
+                self._barred.pop(peer_id, None)
         for peer_id, refusal in rejected:
             self._pool.pop(peer_id, None)
             _note(self._rejected, peer_id, refusal)
         if set(self._pool) != before:
             self._route_all()
         return len(self._pool) > len(before)
+
+    def bar(self, refused: tuple[tuple[PeerId, Refusal], ...]) -> None:
+        """The policy admits these no longer: their leases get nothing more to do."""
+        for peer_id, refusal in refused:
+            _note(self._barred, peer_id, refusal)
+        if refused:
+            self.learn((), refused)
+
+    @property
+    def bars(self) -> bool:
+        """Whether it bars anybody."""
+        return bool(self._barred)
+
+    def is_barred(self, worker: PeerId) -> bool:
+        return worker in self._barred
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Of the workers who could."""
+        return tuple(self._pool.values())
 
     def forget_expired(self, now: Moment) -> None:
         expired = [p for p, x in self._pool.items() if x.expires_unix_s <= now.unix_s]
@@ -277,6 +300,11 @@ class Group:
     def first_waiting(self) -> TaskRun | None:
         """The task that has waited longest in its queue."""
         return next((queue[0] for queue in (self._again, *self._queues.values()) if queue), None)
+
+    def first(self) -> TaskRun | None:
+        """The same, or where nothing waits, a task that is under way."""
+        under_way = (run for slot in self.slots.values() for run in slot.attempts.values())
+        return self.first_waiting() or next(under_way, None)
 
     def look_around(self, head: TaskRun) -> Key:
         """Where to look for workers: around a task that waits, then half the key space away from

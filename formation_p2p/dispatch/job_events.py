@@ -23,8 +23,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlaced:
-    """`nearest`: this worker is the nearest, by XOR, of all that are capable and were not
-    ruled out by an earlier attempt; else it is a fallback, free while the nearest was busy."""
+    """`nearest`: the task waited for this worker, which by XOR is the nearest of all that are
+    capable and were not ruled out by an earlier attempt; else another one was free before. Where
+    the policy or a hint has tasks wait for nobody in particular, it is always false."""
 
     task_id: str
     attempt_id: str

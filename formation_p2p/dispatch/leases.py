@@ -70,6 +70,11 @@ class Leases:
         """Give back, at once, those that are only kept warm."""
         self._release(group, (), float("inf"), cause)
 
+    def release_barred(self, group: Group, cause: str) -> None:
+        """Give back, at once, those that get nothing more to do."""
+        kept = [slot for slot in group.slots.values() if not group.is_barred(slot.worker)]
+        self._release(group, kept, float("inf"), cause)
+
     def _release(self, group: Group, kept: Collection[Slot], now_s: float, cause: str) -> None:
         idle = [slot for slot in group.slots.values() if not slot.attempts and slot not in kept]
         for slot in [each for each in idle if each.idle_s + LINGER_S <= now_s]:

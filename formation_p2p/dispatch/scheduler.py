@@ -1,9 +1,9 @@
 """The scheduler: jobs come in, tasks find workers, results go out, each counted once.
 
-Tasks with the same needs, priority and price limit form a group, which shares what discovery
-found and the leases held, so that one lease runs any number of tasks. Each task waits in the queue
-of the worker nearest to it by XOR; a worker that is free while its own queue is empty takes over
-from the longest other one.
+Tasks of equal terms (placement/terms.py) form a group, which shares what discovery found and the
+leases held, so that one lease runs any number of tasks. Each task waits in the queue of the worker
+that its policy names, by default the nearest by XOR, or of nobody in particular; a worker that is
+free while its own queue is empty takes over from the longest other one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import assert_never
 
 from formation_p2p.discovery.finder import Finder, Found
 from formation_p2p.dispatch.attempts import Attempts
-from formation_p2p.dispatch.choosing import Choosing
+from formation_p2p.dispatch.choosing import Authorised, Choosing
 from formation_p2p.dispatch.dispatcher import Dispatcher
 from formation_p2p.dispatch.group import Facts, Group
 from formation_p2p.dispatch.jobs import Jobs
@@ -25,7 +25,7 @@ from formation_p2p.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.dispatch.slot import Slot
 from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import PeerId, key_of_peer
+from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import key_of
 from formation_p2p.negotiation.lessee import (
     HeldLease,
@@ -44,7 +44,7 @@ from formation_p2p.placement.policy import PlacementPolicy
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import Profile
 from formation_p2p.records.resources import encode_requirements
-from formation_p2p.refusals import Denied, Refusal
+from formation_p2p.refusals import Refusal
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.experience import Experience
 from formation_p2p.workload.task import Job, Task
@@ -58,7 +58,7 @@ class Scheduler:
         own: PeerId,
         finder: Finder,
         lessee: Lessee,
-        authorised: Callable[[Profile, Moment], Denied | None],
+        authorised: Authorised,
         facts: Facts,
         experienced: Callable[[PeerId, Experience, Moment], None],
     ) -> None:
@@ -189,12 +189,12 @@ class Scheduler:
         return (slot for group in self._groups.values() for slot in group.slots.values())
 
     def explain(
-        self, terms: AskedTerms, name: str, profiles: Iterable[Profile], now: Moment
+        self, terms: AskedTerms | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
-        tasks of the same terms are under way."""
+        tasks of the same terms are under way. Without terms, who may work at all."""
         decision = self._choosing.decide(terms, name, key_of(name.encode()), profiles, now)
-        group = self._groups.get(terms)
+        group = None if terms is None else self._groups.get(terms)
         reasons = {} if group is None else dict(group.reasons())
         known = {each.profile.peer_id for each in decision.ranked}
         rejected = dict(decision.rejected)
@@ -210,11 +210,13 @@ class Scheduler:
         if group is None:
             return []
         group.find, group.answered = None, found.heard
-        decision = self._choosing.decide(
-            group.terms, self._own, key_of_peer(self._own), found.profiles, now
-        )
-        if group.learn(decision.ranked, decision.rejected):
-            group.looked_s = float("-inf")  # where there were more, there may be more yet
+        head = group.first()
+        if head is not None:
+            decision = self._choosing.decide(
+                group.terms, head.task.task_id, head.key, found.profiles, now
+            )
+            if group.learn(decision.ranked, decision.rejected):
+                group.looked_s = float("-inf")  # where there were more, there may be more yet
         self._pump(group, now, "discovery ended")
         return self._take()
 
@@ -330,6 +332,9 @@ class Scheduler:
         """Do all that can be done for a group now. Called after everything that touches it."""
         group.wake_s = float("inf")
         group.forget_expired(now)
+        self._choosing.judge(group, now)
+        if group.bars:
+            self._leases.release_barred(group, cause)
         self._dispatcher.fill(group, 1, 0, now, cause)
         head = group.first_waiting()
         if head is not None:

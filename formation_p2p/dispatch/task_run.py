@@ -100,7 +100,8 @@ class TaskRun:
 
     def avoids(self, worker: PeerId) -> bool:
         """Whether an attempt there brought no result: elsewhere first."""
-        return any(attempt.worker == worker for attempt in self.attempts)
+        # Asked twice of every task, most of which have none.
+        return bool(self.attempts) and any(each.worker == worker for each in self.attempts)
 
 
 @dataclass(slots=True, eq=False)

@@ -269,6 +269,7 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
     assert run.ended[TaskState.SUCCEEDED] == len(done)
 
 
+@pytest.mark.at_length
 def test_a_hundred_thousand_tasks_that_wait_take_a_moment() -> None:
     blocked = Blocked()
     run = JobRun(job())

@@ -1,0 +1,128 @@
+"""A policy's gate, while tasks run: whom it shuts out gets nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from formation_p2p.discovery.finder import FindId, Found
+from formation_p2p.discovery.trace import Trace
+from formation_p2p.dispatch.choosing import JUDGED_EVERY_S
+from formation_p2p.dispatch.job_events import TaskUnplaceable
+from formation_p2p.peer.events import Submit
+from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.policy import Policy, Score
+from formation_p2p.refusals import Distrusted, Refusal, Unwanted
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.world import World
+from formation_p2p.trust.experience import Experience
+from formation_p2p.workload.outcome import Outcome, Succeeded
+from tests.unit.stories import at, ends, is_idle, job, named, only, peer_of, town, workers_of
+
+
+def a_second(running: Running) -> tuple[float, Outcome]:
+    return 1.0, Succeeded(b"")
+
+
+def shame(world: World, name: str) -> None:
+    """bob finds out that results of a worker are false."""
+    worker = world.nodes[name].identity.peer_id
+    for _ in range(10):
+        peer_of(world.nodes["bob"]).reputation.note(worker, Experience.WRONG, at(world.now_s))
+
+
+@pytest.mark.parametrize("ranking", ["balanced", "spread"])
+def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
+    ranking: str,
+) -> None:
+    world = town(7, a_second, alice=2, carol=2)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(200), policy=f"trust>=0.3 & {ranking}"))
+    world.elapse(20)
+    shame(world, "alice")
+    world.elapse(JUDGED_EVERY_S + 1)
+    placed = workers_of(bob).count("alice")
+    world.elapse(60)
+    assert workers_of(bob).count("alice") == placed > 0
+    assert is_idle(world.nodes["alice"])
+    world.elapse(60)
+    assert len(ends(bob)) == 200
+    assert len(workers_of(bob)) == 200
+
+
+def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
+    world = town(7, a_second, alice=2)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(200), policy="trust>=0.3 & balanced"))
+    world.elapse(5)
+    shame(world, "alice")
+    world.elapse(60)
+    assert len(ends(bob)) == 200
+    reasons = {named(world, end.reasons)["alice"] for end in only(bob.told, TaskUnplaceable)}
+    assert {type(reason) for reason in reasons} == {Distrusted}
+
+
+@dataclass(frozen=True)
+class Asking(Policy):
+    """Notes of which tasks it is asked."""
+
+    names: tuple[list[str]]
+
+    def __hash__(self) -> int:
+        return 0
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        self.names[0].append(task.name)
+        return None
+
+
+def test_a_policy_is_asked_about_tasks_that_there_are() -> None:
+    asked: list[str] = []
+    world = town(7, a_second, alice=1)
+    bob = world.nodes["bob"]
+    world.tell(bob, Submit(job(6), Asking((asked,))))
+    world.elapse(20)
+    assert len(ends(bob)) == 6
+    assert set(asked) <= set(ends(bob))
+    assert len(asked) > 3  # found, and judged each second
+
+
+@dataclass(frozen=True)
+class Failing(Policy):
+    """Fails once it has given so many scores."""
+
+    left: list[int]
+
+    def __hash__(self) -> int:
+        return 0
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise OSError("the table of prices is gone")
+        return super().scores(task, candidates)
+
+
+def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
+    world = town(7, a_second, alice=1)
+    bob = world.nodes["bob"]
+    world.tell(bob, Submit(job(6), Failing([1])))
+    world.elapse(60)
+    (why,) = {reason for end in only(bob.told, TaskUnplaceable) for _, reason in end.reasons}
+    assert isinstance(why, Unwanted)
+    assert "the table of prices is gone" in why.why
+
+
+def test_what_discovery_brings_when_all_is_done_is_left() -> None:
+    world = town(7, a_second, alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(1))
+    while not ends(bob):
+        world.elapse(0.05)
+    scheduler = peer_of(bob)._scheduler
+    (group,) = scheduler._groups.values()  # its lease is kept warm for a moment
+    group.find, known = FindId(99), group.profiles
+    assert scheduler.found(Found(FindId(99), (), Trace(()), True, True), at(world.now_s)) == []
+    assert group.profiles == known
