@@ -10,8 +10,9 @@ are looked at, so that a person can be told why each one does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, NewType, TypeVar
 
 from formation_p2p.capability.buckets import ANY, widening
@@ -22,6 +23,7 @@ from formation_p2p.dht.operations import BETA, OperationId, Searched
 from formation_p2p.discovery.trace import Step, Trace
 from formation_p2p.discovery.walk import Walk, agreed
 from formation_p2p.effects import Moment
+from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import KEY_BITS, Key, prefix
 from formation_p2p.records.codec import Malformed
@@ -121,11 +123,17 @@ class _Find:
 
 class Finder:
     """Call `find`, hand every Searched of the DHT to `searched`, and `take` after either: what
-    has ended by then, each find once."""
+    has ended by then, each find once. `labels` are those of the workers that our grant is for."""
 
-    def __init__(self, dht: Kademlia[SignedProfile], network_id: bytes) -> None:
+    def __init__(
+        self,
+        dht: Kademlia[SignedProfile],
+        network_id: bytes,
+        labels: Iterable[tuple[str, str]] = (),
+    ) -> None:
         self._dht = dht
         self._network_id = network_id
+        self._labels = tuple(sorted(labels))
         self._finds: dict[OperationId, _Find] = {}
         self._depths: dict[str, _Depth] = {}  # what was learnt longest ago first
         self._answers: dict[tuple[bytes, bytes], _Answer] = {}  # by shard and needs
@@ -145,7 +153,7 @@ class Finder:
         """None while too many finds are under way. A `fresh` one remembers no answers. A `roomy`
         one looks for those that have room now, as far as they have announced it; for all that
         suit where there is none."""
-        requirements = encode_requirements(needs)
+        needs, requirements = self._narrowed(needs)
         buckets = list(widening(needs))
         first = buckets[0]
         if self._depth(first, now) is not None:
@@ -177,6 +185,16 @@ class Finder:
     def take(self) -> list[Found]:
         ended, self._ended = self._ended, []
         return ended
+
+    def _narrowed(self, needs: Requirements) -> tuple[Requirements, bytes]:
+        """For workers that our grant is for: else all that one search sees may be others. Where a
+        query has no room for more labels, it goes without."""
+        named = {key for key, _ in needs.labels}
+        ours = tuple(label for label in self._labels if label[0] not in named)
+        with suppress(InvalidInput):
+            narrowed = replace(needs, labels=needs.labels + ours)
+            return narrowed, encode_requirements(narrowed)
+        return needs, encode_requirements(needs)
 
     def _start(
         self,

@@ -2,7 +2,7 @@
 
 One SQLite file in the home, for whichever identity works from there: a worker that takes another
 one the next time begins with what was counted before. Two that work at once see of each other what
-was there when they started. What is lost with a node that is killed is its last second.
+was there when they started.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from formation_p2p.errors import StateError
+from formation_p2p.host.behind import Behind
 from formation_p2p.host.state_file import (
     Migration,
     StateFile,
@@ -28,7 +27,7 @@ from formation_p2p.host.state_file import (
     transaction,
 )
 from formation_p2p.trust.quota import NOTHING, Account, Quota, Used
-from formation_p2p.trust.warden import MAX_ACCOUNTS, MAX_MONTHS, Charged
+from formation_p2p.trust.warden import MAX_ACCOUNTS, Charged
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 APPLICATION_ID: Final = 0x666F7275
 # In a node's home.
 USAGE: Final = "usage.sqlite"
-STORED_EVERY_S: Final = 1.0
 # A year to look back on.
 KEPT_MONTHS: Final = 13
 # Of one month, at 150 bytes each; of more, those go that have used least.
@@ -77,8 +75,8 @@ class Usage:
     used: Used
 
 
-# By month and account: what was used since it was stored last, and the account's quota.
-_Waiting = dict[tuple[str, str], tuple[Used, Quota]]
+# By month and account: what was used since, and the account's quota.
+_Charges = dict[tuple[str, str], tuple[Used, Quota]]
 
 
 class UsageFile:
@@ -87,8 +85,9 @@ class UsageFile:
     def __init__(self, path: Path) -> None:
         file = _opened(path)
         self._path = file.path
-        self._waiting: _Waiting = {}
-        self._failing = False
+        self._charged: _Charges = {}  # and not yet gathered
+        self._waiting: _Charges = {}  # to be stored
+        self._behind = Behind(self._path, "what grants use", self._gather, self._store)
         try:
             with state_errors(self._path):
                 self._db = file.connect()
@@ -102,18 +101,20 @@ class UsageFile:
             file.close()  # and another node of this home may have it too
 
     def load(self) -> tuple[tuple[str, str, Used], ...]:
-        """What a worker begins with: all that was charged in the newest months. Where the disk
-        fails it begins with nothing, and the log says so."""
+        """What a worker begins with, the newest month last: as much as it keeps in mind. The clock
+        is not asked which month it is, since it may be set right only later. Where the disk fails
+        it begins with nothing, and the log says so."""
         try:
-            if not self._store_waiting():
+            if not self._behind.store():
                 return ()
             with state_errors(self._path):
                 rows = self._db.execute(
-                    "SELECT month, account, cpu_milli_s, gpu_milli_s FROM usage WHERE month IN "
-                    "(SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?)",
-                    (MAX_MONTHS,),
+                    "SELECT month, account, cpu_milli_s, gpu_milli_s FROM usage "
+                    "ORDER BY month DESC, gpu_milli_s DESC, cpu_milli_s DESC LIMIT ?",
+                    (MAX_ACCOUNTS,),
                 )
-                return tuple((str(month), *_counted(*row)) for month, *row in rows)
+                found = tuple((str(month), *_counted(*row)) for month, *row in rows)
+                return found[::-1]
         except StateError as error:
             log.error("%s; quotas are counted from nothing until it can be read", error)
             return ()
@@ -121,63 +122,37 @@ class UsageFile:
     def add(self, charged: Charged) -> None:
         """To be stored soon."""
         for account in charged.accounts:
-            key = (charged.month, account.name)
-            known, _ = self._waiting.get(key, (NOTHING, account.quota))
-            if key in self._waiting or len(self._waiting) < MAX_ROWS:
-                self._waiting[key] = (known + charged.used, account.quota)
+            _add(self._charged, (charged.month, account.name), charged.used, account.quota)
 
     async def keep(self) -> None:
         """On the node's thread, for as long as it runs."""
-        while True:
-            await trio.sleep(STORED_EVERY_S)
-            waiting, stored = self._take(), False
-            try:
-                stored = await trio.to_thread.run_sync(self._store, waiting)
-            except Exception:
-                # A fault of ours must not end the node.
-                log.exception("what grants use is not stored; please report this")
-            finally:
-                if not stored:
-                    self._put_back(waiting)
+        await self._behind.keep()
 
     def close(self) -> None:
         """Once the node's thread has ended. What cannot be stored is lost, and logged."""
-        self._store_waiting()
+        self._behind.store()
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
-    def _store_waiting(self) -> bool:
-        waiting = self._take()
-        stored = self._store(waiting)
-        if not stored:
-            self._put_back(waiting)
-        return stored
+    def _gather(self) -> None:
+        for key, (used, quota) in self._charged.items():
+            _add(self._waiting, key, used, quota)
+        self._charged.clear()
 
-    def _take(self) -> _Waiting:
-        waiting, self._waiting = self._waiting, {}
-        return waiting
+    def _store(self) -> None:
+        if not self._waiting:
+            return
+        with transaction(self._db):
+            self._db.executemany(_ADD, [_row(key, each) for key, each in self._waiting.items()])
+            for month in {month for month, _ in self._waiting}:
+                self._db.execute(_BOUND, (month, month, MAX_ROWS))
+        self._waiting.clear()
 
-    def _put_back(self, waiting: _Waiting) -> None:
-        for key, (used, quota) in waiting.items():
-            more, newest = self._waiting.get(key, (NOTHING, quota))
-            self._waiting[key] = (used + more, newest)
 
-    def _store(self, waiting: _Waiting) -> bool:
-        """Whether it is on the disk. From any thread, one at a time."""
-        if not waiting:
-            return True
-        try:
-            with state_errors(self._path), transaction(self._db):
-                self._db.executemany(_ADD, [_row(key, each) for key, each in waiting.items()])
-                for month in {month for month, _ in waiting}:
-                    self._db.execute(_BOUND, (month, month, MAX_ROWS))
-        except StateError as error:
-            if not self._failing:
-                log.error("%s; it is tried again until it can be written", error)
-            self._failing = True
-            return False
-        self._failing = False
-        return True
+def _add(counted: _Charges, key: tuple[str, str], used: Used, quota: Quota) -> None:
+    if key in counted or len(counted) < MAX_ROWS:
+        known, _ = counted.get(key, (NOTHING, quota))
+        counted[key] = (known + used, quota)
 
 
 _ADD: Final = """

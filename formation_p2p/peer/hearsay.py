@@ -12,6 +12,7 @@ from formation_p2p.effects import Contact, Effect, Moment
 from formation_p2p.identity import Identity, PeerId
 from formation_p2p.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions
 from formation_p2p.negotiation.session import Send
+from formation_p2p.trust.grants import invitation_of
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.reputation import Reputation
 
@@ -22,24 +23,42 @@ MAX_PEERS: Final = 4096
 
 
 class _Lately:
-    """Peers, each once in EVERY_S."""
+    """Peers, each once in EVERY_S. Where there are too many, whichever origin has the most gives
+    up its first to one that has fewer: nobody is shut out but by those of his own."""
 
     def __init__(self) -> None:
-        self._peers: dict[PeerId, float] = {}  # the first comes first
+        self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
+        self._origins: dict[str, dict[PeerId, None]] = {}
 
-    def admits(self, peer_id: PeerId, now_s: float) -> bool:
+    def admits(self, peer_id: PeerId, now_s: float, origin: str = "") -> bool:
         while self._peers:
             first = next(iter(self._peers))
-            if self._peers[first] + EVERY_S > now_s:
+            if self._peers[first][0] + EVERY_S > now_s:
                 break
-            del self._peers[first]
-        if peer_id in self._peers or len(self._peers) >= MAX_PEERS:
+            self._drop(first)
+        if peer_id in self._peers:
             return False
-        self._peers[peer_id] = now_s
+        if len(self._peers) >= MAX_PEERS and not self._makes_room_for(origin):
+            return False
+        self._peers[peer_id] = now_s, origin
+        self._origins.setdefault(origin, {})[peer_id] = None
         return True
 
     def __contains__(self, peer_id: PeerId) -> bool:
         return peer_id in self._peers
+
+    def _makes_room_for(self, origin: str) -> bool:
+        largest = max(self._origins.values(), key=len)
+        if len(largest) <= len(self._origins.get(origin, ())) + 1:
+            return False
+        self._drop(next(iter(largest)))
+        return True
+
+    def _drop(self, peer_id: PeerId) -> None:
+        _, origin = self._peers.pop(peer_id)
+        del self._origins[origin][peer_id]
+        if not self._origins[origin]:
+            del self._origins[origin]
 
 
 class Hearsay:
@@ -67,11 +86,15 @@ class Hearsay:
         return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
 
     def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Effect]:
-        denied = self._membership.belongs(message.grant, sender.peer_id, now)
-        if denied or not self._answered.admits(sender.peer_id, now.mono_s):
+        if self._membership.belongs(message.grant, sender.peer_id, now):
+            return []
+        # Whoever holds a bearer grant can bind it to ids without end.
+        invitation = invitation_of(message.grant, self._membership.root_public_key)
+        if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
             return []
         own = self._reputation.attest(self._identity, now)
-        told = (() if own is None else (own,)) + self._reputation.passed_on(MAX_ATTESTATIONS - 1)
+        others = self._reputation.passed_on(MAX_ATTESTATIONS - 1, now)
+        told = (() if own is None else (own,)) + others
         if not told:
             return []
         return [Send(sender, Opinions(told), cause=f"{sender.peer_id} asks for opinions")]

@@ -70,17 +70,12 @@ from formation_p2p.peer.status import Status, status_of
 from formation_p2p.peer.surroundings import Surroundings
 from formation_p2p.peer.worker import Worker
 from formation_p2p.placement.round_trips import RoundTrips
-from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.records.profile import SignedProfile
 from formation_p2p.refusals import Denied, Leaving
-from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.circles import Circles
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.network import Network
 from formation_p2p.trust.reputation import SUBMIT_MILLI, Reputation
-
-# What a query that nobody filters by is decided with: the least that a task can need.
-_ANYTHING = AskedTerms(Requirements(cpu_milli=1, memory_bytes=1))
 
 
 class Peer:
@@ -105,19 +100,21 @@ class Peer:
         )
         self._terms = terms or Terms()
         self.dht = Kademlia(identity.peer_id, store, rng)
-        self._finder = Finder(self.dht, self._network_id)
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = Blobs()
         self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
         self.reputation = reputation or Reputation(identity.peer_id)
         self._hearsay = Hearsay(identity, network.grant, self._membership, self.reputation)
-        self._surroundings = Surroundings(self.reputation, self._circles, self._round_trips)
+        self._surroundings = Surroundings(
+            network, self._membership, self.reputation, self._circles, self._round_trips
+        )
+        self._finder = Finder(self.dht, self._network_id, self._surroundings.labels)
         self._scheduler = Scheduler(
             identity.peer_id,
             self._finder,
             self._lessee,
-            self._membership.may_work,
+            self._surroundings.authorised,
             self._surroundings.candidate,
             self.reputation.note,
         )
@@ -410,7 +407,5 @@ class Peer:
         query = self._explaining.pop(found.find, None)
         if query is None:
             return self._scheduler.found(found, now)
-        decision = self._scheduler.explain(
-            query.terms or _ANYTHING, query.name, found.profiles, now
-        )
+        decision = self._scheduler.explain(query.terms, query.name, found.profiles, now)
         return [Explained(query.query, decision, found.trace, cause="explain")]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.refusals import Infeasible
+
 if TYPE_CHECKING:
     from formation_p2p.placement.decision import Decision, Ranked
     from formation_p2p.placement.policy import Term
@@ -58,7 +60,7 @@ def as_text(decision: Decision) -> str:
                 _short(each.profile.peer_id),
                 *(column.cells[rank - 1] for column in shown),
                 f"{each.distance:064x}"[:DISTANCE_DIGITS],
-                "" if each.lacking is None else f"no room: {each.lacking}",
+                _lacking(each),
             )
             for rank, each in enumerate(decision.ranked, start=1)
         ]
@@ -67,6 +69,13 @@ def as_text(decision: Decision) -> str:
             lines.append(terms.alike)
     lines += _aligned([(_short(peer_id), str(why)) for peer_id, why in decision.rejected])
     return "\n".join(lines)
+
+
+def _lacking(ranked: Ranked) -> str:
+    why = ranked.lacking
+    if isinstance(why, Infeasible):
+        return f"no room: {why}"
+    return "" if why is None else str(why)
 
 
 def terms_of(ranked: Sequence[Ranked]) -> Terms:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, distance
 from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Infeasible
+from formation_p2p.refusals import Denied, Infeasible
 from formation_p2p.resources.fits import claims_on
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.hints import NO_HINTS, Hints
@@ -35,7 +35,8 @@ class Candidate:
     `trust_milli` is 0 to 1000, None where trust is not asked for; `rtt_us` None where it was
     not measured. `queue` counts the attempts of ours under way there, and `tasks` names our tasks
     that run there. Of `data_bytes` of the task's data `local_bytes` are there already. `scope` is
-    the smallest circle that the worker and this node share.
+    the smallest circle that the worker and this node share. `forbidden` is why our own grant is not
+    good there now, as far as can be told from here.
     """
 
     profile: Profile
@@ -46,6 +47,7 @@ class Candidate:
     local_bytes: int = 0
     data_bytes: int = 0
     scope: Scope = Scope.COMMONS
+    forbidden: Denied | None = None
 
     @property
     def peer_id(self) -> PeerId:
@@ -55,7 +57,9 @@ class Candidate:
         """By XOR, from the task."""
         return distance(key_of_peer(self.profile.peer_id), task.key)
 
-    def lacks(self, task: Asked) -> Infeasible | None:
-        """Why the task could not begin there now, as far as the worker has announced."""
+    def lacks(self, task: Asked) -> Denied | Infeasible | None:
+        """Why the task could not begin there now: our grant, or what the worker has announced."""
+        if self.forbidden is not None:
+            return self.forbidden
         claims = claims_on(task.needs, self.profile.capability, self.profile.capacity)
         return claims if isinstance(claims, Infeasible) else None

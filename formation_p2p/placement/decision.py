@@ -1,11 +1,13 @@
 """Who is to run a task, in what order to ask them, and why not the others.
 
-    authorised -> trusted, in scope, wanted -> capable -> fresh -> has capacity -> rank -> select
+    authorised -> trusted -> in scope -> wanted -> capable -> affordable -> fresh -> has capacity
+        -> rank -> select
 
 Each stage is a function from a task and a candidate to why not, or None. The policy's own gate is
 among them, and its scores are the rank. What is free at a worker changes by the moment, and what
 it announced of that may be a minute old: who has no room comes last, with the reason, and is asked
-all the same where nobody has. All else that a stage refuses is final.
+all the same where nobody has. So do those where our grant is not good, or not now: their clock
+counts, and they may be permissive. All else that a stage refuses is final.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
 from formation_p2p.placement.as_text import as_text
 from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.guarded import refusal_of, scores_of
+from formation_p2p.placement.guarded import name_of, refusal_of, scores_of
 from formation_p2p.placement.hinted import unwanted, welcome
 from formation_p2p.placement.policy import NO_SCORE, PlacementPolicy, Score, Term, added
 from formation_p2p.records.profile import Profile
@@ -36,7 +38,7 @@ class Ranked:
     distance: int
     score: Score = NO_SCORE
     hints: tuple[Term, ...] = ()
-    lacking: Infeasible | None = None
+    lacking: Denied | Infeasible | None = None
 
     @property
     def contact(self) -> Contact:
@@ -69,7 +71,7 @@ def decide(
     authorised: Callable[[Profile], Denied | None],
     now_unix_s: float,
 ) -> Decision:
-    """`authorised` says whether a worker may work in this network."""
+    """`authorised` says whether a worker may work in this network, and we may have it run this."""
     feasible: list[Candidate] = []
     rejected: list[tuple[PeerId, Refusal]] = []
     for candidate in candidates:
@@ -82,14 +84,14 @@ def decide(
     if isinstance(ranked, Unwanted):
         rejected += [(candidate.peer_id, ranked) for candidate in feasible]
         ranked = ()
-    return Decision(task.key, str(policy), ranked, tuple(rejected))
+    return Decision(task.key, name_of(policy), ranked, tuple(rejected))
 
 
 def rank(
     task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy
 ) -> tuple[Ranked, ...] | Unwanted:
-    """Those that passed every gate, best first: who has room, whom hints prefer, who scores
-    highest, who is nearest. Or what is wrong with the policy."""
+    """Those that passed every gate, best first: where our grant is good, who has room, whom hints
+    prefer, who scores highest, who is nearest. Or what is wrong with the policy."""
     # In one order whoever asks: a policy that draws lots draws the same ones.
     everyone = sorted(candidates, key=lambda each: (each.distance(task), each.peer_id))
     scores = scores_of(policy, task, everyone)
@@ -106,8 +108,13 @@ def rank(
         for candidate, score in zip(everyone, scores, strict=True)
     ]
     # Stable: equals stay in the order of their distance.
-    ranked.sort(key=lambda each: (each.lacking is not None, -added(each.hints), -each.score.value))
+    ranked.sort(key=_rank)
     return tuple(ranked)
+
+
+def _rank(each: Ranked) -> tuple[bool, bool, float, float]:
+    forbidden, lacking = isinstance(each.lacking, Denied), each.lacking is not None
+    return forbidden, lacking, -added(each.hints), -each.score.value
 
 
 def _refusal(

@@ -13,7 +13,7 @@ from typing import Final
 from formation_p2p.effects import Moment
 from formation_p2p.identity import PeerId
 
-# As many as a group of tasks keeps in mind (dispatch/group.py).
+# As many as a group of tasks keeps in mind (dispatch/group.py); and as many that nobody asked for.
 MAX_PEERS: Final = 1024
 # Routes change. On a connection that is kept it is measured again within 64 s.
 FORGET_S: Final = 600.0
@@ -22,36 +22,57 @@ MAX_RTT_US: Final = 60_000_000
 # From here on farther makes no difference: as ICN has it.
 FAR_US: Final = 500_000
 
+# How far, and when that was measured; the latest at the end.
+_Measured = dict[PeerId, tuple[int, float]]
+
 
 class RoundTrips:
-    """Of the peer `own`, which is no distance from itself."""
+    """Of the peer `own`, which is no distance from itself.
+
+    Anybody can connect, and is measured then. So whoever was asked for while it was known, as
+    those are that tasks may go to, is kept apart, where strangers push out nobody: the two halves
+    of a segmented cache (Karedla, Love and Wherry, "Caching strategies to improve disk system
+    performance", 1994).
+    """
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
-        self._known: dict[PeerId, tuple[int, float]] = {}  # the latest measured at the end
+        self._asked_for: _Measured = {}
+        self._others: _Measured = {}
 
     def measured(self, peer_id: PeerId, rtt_us: int, now: Moment) -> None:
         """One round trip with a peer took so long."""
-        known_us = self.rtt_us(peer_id, now)
-        self._known.pop(peer_id, None)
+        known = self._asked_for if peer_id in self._asked_for else self._others
+        known_us = _lately(known, peer_id, now)
         rtt_us = min(max(rtt_us, 1), MAX_RTT_US)
         if known_us is not None and rtt_us > known_us:
             rtt_us = known_us + (rtt_us - known_us) // 8
-        if len(self._known) >= MAX_PEERS:
-            del self._known[next(iter(self._known))]
-        self._known[peer_id] = (rtt_us, now.mono_s)
+        _keep(known, peer_id, (rtt_us, now.mono_s))
 
     def rtt_us(self, peer_id: PeerId, now: Moment) -> int | None:
         """None where it was not measured, or too long ago."""
         if peer_id == self._own:
             return 0
-        known = self._known.get(peer_id)
-        if known is None or now.mono_s - known[1] > FORGET_S:
-            return None
-        return known[0]
+        if (measured := self._others.pop(peer_id, None)) is not None:
+            _keep(self._asked_for, peer_id, measured)
+        return _lately(self._asked_for, peer_id, now)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._asked_for) + len(self._others)
+
+
+def _lately(known: _Measured, peer_id: PeerId, now: Moment) -> int | None:
+    measured = known.get(peer_id)
+    if measured is None or now.mono_s - measured[1] > FORGET_S:
+        return None
+    return measured[0]
+
+
+def _keep(known: _Measured, peer_id: PeerId, measured: tuple[int, float]) -> None:
+    known.pop(peer_id, None)
+    if len(known) >= MAX_PEERS:
+        del known[next(iter(known))]
+    known[peer_id] = measured
 
 
 def nearness(rtt_us: int | None) -> float:

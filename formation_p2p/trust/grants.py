@@ -26,25 +26,17 @@ from functools import lru_cache, reduce
 from operator import and_
 from typing import Final
 
-from biscuit_auth import (
-    Biscuit,
-    BiscuitBlockError,
-    BiscuitBuilder,
-    BiscuitValidationError,
-    BlockBuilder,
-    PrivateKey,
-    PublicKey,
-)
+from biscuit_auth import BiscuitBuilder, BlockBuilder, PrivateKey
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import Identity, PeerId, parse_peer_id
-from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.bounds import (
     MAX_DRIVERS,
     MAX_LABELS,
     check_amount,
     check_name,
+    shown,
     sorted_labels,
 )
 from formation_p2p.trust.hours import Hours
@@ -58,12 +50,12 @@ from formation_p2p.trust.statements import (
     write,
     write_facts,
 )
+from formation_p2p.trust.token import open_token, statements_of
+from formation_p2p.workload import task
 from formation_p2p.workload.scope import NOWHERE, Place
 
-# Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
-MAX_BLOCKS: Final = 8
 # Priorities go from 0, which every grant to submit allows, to this.
-MAX_PRIORITY: Final = 100
+MAX_PRIORITY: Final = task.MAX_PRIORITY
 # What priorities are weighed with, in thousandths: as they are, and at the most.
 EVEN_WEIGHT_MILLI: Final = 1000
 MAX_WEIGHT_MILLI: Final = 10_000
@@ -99,7 +91,11 @@ class Rights:
         check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
         check_amount("priority", self.max_priority, 0, MAX_PRIORITY)
         check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
-        _check_drivers(self.drivers or frozenset())
+        _check_set("rights", self.may, len(Right))
+        if not self.may <= frozenset(Right):
+            raise InvalidInput("rights", "name Right.SUBMIT, Right.WORK or both")
+        if self.drivers is not None:
+            _check_drivers(self.drivers)
         _check_labels(self.labels)
 
     def allow_driver(self, driver: str) -> bool:
@@ -171,7 +167,7 @@ def attenuate(
         labels=labels,
         circles=circles,
     )
-    token = _open(grant, root_public_key)
+    token = open_token(grant, root_public_key)
     narrower = bytes(token.append(_checked(limits)).to_bytes())
     _read(narrower, root_public_key)  # it may have grown past a bound
     return narrower
@@ -183,11 +179,10 @@ def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:
     Raises InvalidInput, also where the grant is bound to another peer.
     """
     bound_to = _read(grant, root_public_key).bound_to
-    if bound_to == {peer_id}:
+    if bound_to == peer_id:
         return grant
-    if bound_to:
-        others = " and ".join(sorted(bound_to))
-        raise InvalidInput("grant", f"it is for {others} only; ask for one for {peer_id}")
+    if bound_to is not None:
+        raise InvalidInput("grant", f"it is for {bound_to} only; ask for one for {peer_id}")
     return attenuate(grant, root_public_key, peer_id=peer_id)
 
 
@@ -199,6 +194,11 @@ def rights_of(grant: bytes, root_public_key: bytes) -> Rights:
 def accounts_of(grant: bytes, root_public_key: bytes) -> tuple[Account, ...]:
     """Whom a lease on this grant is charged to (see quota.py). Raises InvalidInput."""
     return _read(grant, root_public_key).accounts
+
+
+def invitation_of(grant: bytes, root_public_key: bytes) -> str:
+    """Which of the root's own grants this one was made of. Raises InvalidInput."""
+    return _read(grant, root_public_key).invitation
 
 
 def check(
@@ -227,9 +227,9 @@ def check(
         return Denied(action, f"the grant is refused: {error.problem}")
     rights = terms.rights
     why = None
-    if not terms.bound_to:
+    if terms.bound_to is None:
         why = "the grant is bound to no peer; a peer binds it to itself before it shows it"
-    elif terms.bound_to != {peer_id}:
+    elif terms.bound_to != peer_id:
         why = "the grant is bound to another peer"
     elif rights.expires_unix_s <= now_unix_s:
         why = (
@@ -251,16 +251,21 @@ def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | 
     return None
 
 
+def _check_set(field: str, given: object, most: int) -> None:
+    if not isinstance(given, frozenset):  # of a text, each letter would be one
+        raise InvalidInput(field, f"{shown(given)} is no set; write frozenset({{…}})")
+    if len(given) > most:
+        raise InvalidInput(field, f"there are more than {most}; leave some out")
+
+
 def _check_drivers(drivers: frozenset[str]) -> None:
-    if len(drivers) > MAX_DRIVERS:
-        raise InvalidInput("drivers", f"there are more than {MAX_DRIVERS}; leave some out")
+    _check_set("drivers", drivers, MAX_DRIVERS)
     for driver in drivers:
         check_name("drivers", driver)
 
 
 def _check_labels(labels: frozenset[tuple[str, str]]) -> None:
-    if len(labels) > MAX_LABELS:
-        raise InvalidInput("label", f"there are more than {MAX_LABELS}; leave some out")
+    _check_set("label", labels, MAX_LABELS)
     for label in labels:
         sorted_labels((label,))
 
@@ -296,19 +301,26 @@ def _checked(limits: Block) -> BlockBuilder:
 @dataclass(frozen=True, slots=True)
 class _Terms:
     rights: Rights
-    bound_to: frozenset[str]
+    bound_to: str | None
     accounts: tuple[Account, ...]
+    invitation: str
 
 
-@lru_cache(maxsize=16_384)  # two signatures cost 150 us, and the same peers show the same grants
 def _read(grant: bytes, root_public_key: bytes) -> _Terms:
     """Raises InvalidInput for all but a grant that this root issued and this module can read."""
-    token = _open(grant, root_public_key)
+    read_it = _read_short if len(grant) <= _SHORT_BYTES else _read_long
+    return read_it(grant, root_public_key)
+
+
+def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
+    token = open_token(grant, root_public_key)
     # Rights and places count in the root's own block alone: later ones are by whoever held it.
-    granted, place, statements = read_facts(_statements(token, 0))
+    granted, place, statements = read_facts(statements_of(token, 0))
     blocks = [read(statements)]
-    blocks += (read(_statements(token, number)) for number in range(1, token.block_count()))
+    blocks += (read(statements_of(token, number)) for number in range(1, token.block_count()))
     whole = reduce(and_, blocks)
+    if len(whole.peers) > 1:
+        raise InvalidInput("grant", "it is bound to more than one peer, and so is good for nobody")
     may = granted if whole.may is None else granted & whole.may
     rights = Rights(
         whole.expires_unix_s or 0,
@@ -321,13 +333,22 @@ def _read(grant: bytes, root_public_key: bytes) -> _Terms:
         kept(place, whole.circles),
         _weight_milli(blocks),
     )
-    accounts = [Account(peer_id, whole.quota) for peer_id in sorted(whole.peers)]
+    accounts = [Account(peer_id, whole.quota) for peer_id in whole.peers]
+    names = [_account_name(revocation_id) for revocation_id in token.revocation_ids]
     accounts += (
-        Account(_account_name(revocation_id), block.quota)
-        for revocation_id, block in zip(token.revocation_ids, blocks, strict=True)
+        Account(name, block.quota)
+        for name, block in zip(names, blocks, strict=True)
         if block.quota != UNLIMITED
     )
-    return _Terms(rights, whole.peers, tuple(accounts))
+    return _Terms(rights, next(iter(whole.peers), None), tuple(accounts), names[0])
+
+
+# The same peers show the same grants, and to verify one costs 150 us. Any holder can make as many
+# as he likes. Of one that was issued and bound 2 KiB are kept, of a longer one 5 KiB: 42 MiB of
+# all. A node stores up to 8,192 profiles for others, in a network of a million 1,200.
+_SHORT_BYTES: Final = 512
+_read_short: Final = lru_cache(maxsize=16_384)(_read_anew)
+_read_long: Final = lru_cache(maxsize=2_048)(_read_anew)
 
 
 def _weight_milli(blocks: list[Block]) -> int:
@@ -340,38 +361,3 @@ def _weight_milli(blocks: list[Block]) -> int:
 def _account_name(revocation_id: str) -> str:
     """A block's signature, which nobody but its author can make, in fewer characters."""
     return hashlib.sha256(bytes.fromhex(revocation_id)).hexdigest()[:GRANT_DIGITS]
-
-
-def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
-    """With every block's signature verified, from the root's on. Raises InvalidInput."""
-    if len(grant) > MAX_GRANT_BYTES:
-        raise InvalidInput("grant", f"{len(grant)} bytes; at most {MAX_GRANT_BYTES} are allowed")
-    try:
-        token = Biscuit.from_bytes(grant, PublicKey(f"ed25519/{root_public_key.hex()}"))
-    except BiscuitValidationError as error:
-        problem = "it is of another network, or was altered"
-        raise InvalidInput("grant", problem) from error
-    except BaseException as error:
-        raise _unless_panic(error) from error
-    if token.block_count() > MAX_BLOCKS:
-        raise InvalidInput("grant", f"it was narrowed more than {MAX_BLOCKS - 1} times")
-    return token
-
-
-def _statements(token: Biscuit, block: int) -> list[str]:
-    """Those of one block, as Biscuit prints them."""
-    try:
-        source = token.block_source(block)
-    except BiscuitBlockError as error:
-        raise InvalidInput("grant", "one of its blocks cannot be read") from error
-    except BaseException as error:
-        raise _unless_panic(error) from error
-    return [statement for statement in source.split(";\n") if statement]
-
-
-def _unless_panic(error: BaseException) -> BaseException:
-    """What to raise for an error that biscuit-python does not declare. A panic of its Rust code
-    is no Exception, and would pass every guard and end the node; here it costs the grant."""
-    if type(error).__name__ == "PanicException":
-        return InvalidInput("grant", "it could not be read")
-    return error

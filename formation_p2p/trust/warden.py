@@ -21,15 +21,16 @@ from formation_p2p.identity import PeerId
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.grants import Right, Rights, accounts_of, rights_of
-from formation_p2p.trust.hours import opening_in_words
+from formation_p2p.trust.hours import Hours, opening_in_words
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.quota import NOTHING, Account, Used, month_of
 
-# Accounts of a month, at 200 bytes each. Anyone can narrow a grant into more; of too many, those
+# Accounts of all months, at 200 bytes each. Anyone can narrow a grant into more; of too many, those
 # go that have used least, so that getting rid of one costs as much as it has used, many times over.
 MAX_ACCOUNTS: Final = 16_384
-# This month and the last: a clock that is set right may go back into that.
-MAX_MONTHS: Final = 2
+# Of too many, those go first that were charged longest ago, whatever their names. So a clock may be
+# wrong, forward and back, a dozen times until it is set right: nobody has his quota anew for that.
+MAX_MONTHS: Final = 13
 # Whoever has as many leases as he may is worth asking again when one of them may have ended.
 ROOM_MS: Final = 1000
 # As a refusal travels (negotiation/refusal_codec.py): who has to wait longer is refused for good.
@@ -85,7 +86,7 @@ class Warden:
         self._membership = membership
         self._labels = labels
         self._permissive = permissive
-        self._months: dict[str, dict[str, Used]] = {}
+        self._months: dict[str, dict[str, Used]] = {}  # the one charged last at the end
         self._leases: dict[str, _Lease] = {}
         self._open: Counter[str] = Counter()  # leases, by account
         self._told: dict[PeerId, float] = {}
@@ -175,10 +176,9 @@ class Warden:
     def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
         key = self._membership.root_public_key
         rights = rights_of(grant, key)
-        if rights.labels and (why := self._elsewhere(rights)) is not None:
-            return Denied(_SUBMIT, why)
-        if rights.hours is not None and not rights.hours.include(now.unix_s):
-            return _closed(rights, now)
+        denied = not_good_at(rights, self._labels, now)
+        if denied is not None:
+            return denied
         used = self._months.get(month_of(now.unix_s), {})
         for account in accounts_of(grant, key):
             why = account.quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
@@ -188,16 +188,6 @@ class Warden:
             if full is not None:
                 return Denied(_SUBMIT, full, ROOM_MS)
         return None
-
-    def _elsewhere(self, rights: Rights) -> str | None:
-        missing = [
-            f"{key}={value}"
-            for key, value in sorted(rights.labels)
-            if self._labels.get(key) != value
-        ]
-        if not missing:
-            return None
-        return f"the grant is for workers with {' and '.join(missing)}, and this one is without"
 
     def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
         if self._told.get(peer_id, float("-inf")) > now.mono_s - TOLD_EVERY_S:
@@ -211,13 +201,27 @@ class Warden:
         self._effects.append(Tolerated(peer_id, why, cause="the worker is permissive"))
 
     def _add(self, month: str, account: str, used: Used) -> None:
-        accounts = self._months.setdefault(month, {})
+        accounts = self._months[month] = self._months.pop(month, {})
         accounts[account] = accounts.get(account, NOTHING) + used
-        if len(accounts) > MAX_ACCOUNTS:
-            for least in heapq.nsmallest(MAX_ACCOUNTS // 8, accounts.items(), key=_by_use):
-                del accounts[least[0]]
-        while len(self._months) > MAX_MONTHS:
-            del self._months[min(self._months.keys() - {month})]
+        first = next(iter(self._months))
+        if sum(map(len, self._months.values())) > MAX_ACCOUNTS:
+            past = self._months[first]
+            for least in heapq.nsmallest(MAX_ACCOUNTS // 8, past.items(), key=_by_use):
+                del past[least[0]]
+        if not self._months[first] or len(self._months) > MAX_MONTHS:
+            del self._months[first]
+
+
+def not_good_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
+    """Why a grant with these rights is not good now at a worker with these labels, unless that is
+    a permissive one."""
+    missing = [f"{key}={value}" for key, value in sorted(rights.labels) if labels.get(key) != value]
+    if missing:
+        why = f"the grant is for workers with {' and '.join(missing)}, and this one is without"
+        return Denied(_SUBMIT, why)
+    if rights.hours is None or rights.hours.include(now.unix_s):
+        return None
+    return _closed(rights.hours, now)
 
 
 def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
@@ -225,10 +229,10 @@ def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
     return used.gpu_milli_s, used.cpu_milli_s, account
 
 
-def _closed(rights: Rights, now: Moment) -> Denied:
-    opening = None if rights.hours is None else rights.hours.opening(now.unix_s)
+def _closed(hours: Hours, now: Moment) -> Denied:
+    opening = hours.opening(now.unix_s)
     if opening is None:
         return Denied(_SUBMIT, "the grant is good at no hour of the week; ask for another")
     wait_s = opening - now.unix_s
-    why = f"the grant is good {rights.hours} UTC; that begins next {opening_in_words(opening)}"
+    why = f"the grant is good {hours} UTC; that begins next {opening_in_words(opening)}"
     return Denied(_SUBMIT, why, None if wait_s >= MAX_WAIT_S else int(wait_s * 1000) + 1)

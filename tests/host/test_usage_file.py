@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from formation_p2p.errors import StateError
-from formation_p2p.host import usage_file
+from formation_p2p.host import behind, usage_file
 from formation_p2p.host.usage_file import KEPT_MONTHS, Usage, UsageFile, peek
 from formation_p2p.trust.quota import UNLIMITED, Account, Quota, Used
 from formation_p2p.trust.warden import Charged
@@ -49,7 +49,7 @@ def test_what_was_charged_is_there_in_the_next_life(path: Path) -> None:
 
 
 def test_what_is_charged_is_stored_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_file, "STORED_EVERY_S", 0.01)
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
 
     async def main() -> None:
         usage = UsageFile(path)
@@ -87,16 +87,35 @@ def test_two_workers_of_one_home_add_to_one_count(path: Path) -> None:
     other.close()
 
 
-def test_a_worker_begins_with_two_months_and_people_look_back_a_year(path: Path) -> None:
+def test_a_year_is_kept_for_a_worker_to_begin_with_and_for_people_to_look_back_on(
+    path: Path,
+) -> None:
     usage = UsageFile(path)
     months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(KEPT_MONTHS + 3)]
     for month in months:
         usage.add(charged(1, BOB, month=month))
-    assert [month for month, _, _ in usage.load()] == months[-2:]
     usage.close()
-    UsageFile(path).close()
+    usage = UsageFile(path)
+    assert [month for month, _, _ in usage.load()] == months[-KEPT_MONTHS:]
+    usage.close()
     kept = [month for month in months if peek(path, month)]
     assert kept == months[-KEPT_MONTHS:]
+
+
+def test_a_worker_begins_with_those_that_used_most_of_the_newest_months(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_file, "MAX_ACCOUNTS", 3)
+    usage = UsageFile(path)
+    for month in ("2026-10", "2026-11"):
+        usage.add(charged(1, BOB, month=month))
+        usage.add(charged(2, CAROL, month=month))
+    assert usage.load() == (
+        ("2026-10", CAROL.name, Used(2, 0)),
+        ("2026-11", BOB.name, Used(1, 0)),
+        ("2026-11", CAROL.name, Used(2, 0)),
+    )
+    usage.close()
 
 
 def test_of_too_many_rows_those_go_that_say_least(
@@ -142,7 +161,7 @@ def test_nothing_is_lost_while_the_disk_fails(path: Path, caplog: pytest.LogCapt
 def test_a_disk_that_fails_costs_the_node_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_file, "STORED_EVERY_S", 0.01)
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
 
     async def main() -> None:
         usage = UsageFile(path)
@@ -150,10 +169,6 @@ def test_a_disk_that_fails_costs_the_node_nothing(
         usage.add(charged(100, BOB))
         with trio.move_on_after(0.1):
             await usage.keep()
-        monkeypatch.setattr(usage, "_store", lambda waiting: 1 / 0)
-        with trio.move_on_after(0.1):
-            await usage.keep()
-        monkeypatch.undo()
         mend()
         assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
         usage.close()

@@ -14,7 +14,10 @@ import pytest
 from formation_p2p import Limits, Node, ProcessSpec
 from formation_p2p.host.home import Home
 from formation_p2p.refusals import Denied
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.trust.grants import Rights
+from formation_p2p.trust.hours import parse_hours
+from formation_p2p.trust.network import parse_join_string
 from formation_p2p.trust.quota import Quota
 from formation_p2p.units import MIB
 from tests.system.in_process import LOOPBACK, gate_at, until
@@ -22,6 +25,7 @@ from tests.system.test_cli_network import formation
 
 # A lease comes up for renewal after 7 s; two lives of alice and starting them come on top.
 DEADLINE_S = 60.0
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
 NEEDS = "cpu=1,memory=64MiB"
 
@@ -41,6 +45,40 @@ async def end_of(bob: Node, *argv: str) -> str | None:
     ((_, why),) = result.refusals
     assert isinstance(why, Denied)
     return why.why
+
+
+async def test_explain_tells_where_and_when_a_grant_is_good(tmp_path: Path) -> None:
+    other_day = parse_hours(f"{_DAYS[(time.gmtime().tm_wday + 3) % 7]} 00:00-24:00")
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+        for name, limits in (
+            ("bob", {"labels": frozenset({("site", "lab")})}),
+            ("dave", {"hours": other_day}),
+            ("erin", {"drivers": frozenset({"wasm"})}),
+        ):
+            Home(tmp_path / name).join(parse_join_string(invite(**limits)))
+        async with Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            await alice.worker(limits=LIMITS)
+            async with Node.join(home=tmp_path / "bob", listen=()) as bob:
+                await sees(bob, alice)
+                decision = await bob.explain(NEEDS)
+                assert "the grant is for workers with site=lab" in str(decision)
+                why = await end_of(bob, "true")
+                assert [each.lacking for each in decision.ranked] == [Denied("submit", str(why))]
+            async with Node.join(home=tmp_path / "dave", listen=()) as dave:
+                await sees(dave, alice)
+                (ranked,) = (await dave.explain(NEEDS)).ranked
+                assert str(ranked.lacking).startswith(
+                    f"not allowed to submit: the grant is good {other_day} UTC; that begins next"
+                )
+            async with Node.join(home=tmp_path / "erin", listen=()) as erin:
+                await sees(erin, alice)
+                needs = Requirements(driver="process")
+                ((_, denied),) = (await erin.explain(needs)).rejected
+                assert str(denied).endswith("the grant allows the drivers wasm, not process")
+            argv = ("explain", "--needs", NEEDS, "--json")
+            shown = await asyncio.to_thread(formation, tmp_path / "bob", *argv)
+            (row,) = json.loads(shown.out)["ranked"]
+            assert row["lacking"] == f"not allowed to submit: {why}"
 
 
 async def test_a_quota_outlives_the_worker_that_counts_it(

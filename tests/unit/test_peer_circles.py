@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.effects import Contact
+from formation_p2p.identity import PeerId
 from formation_p2p.negotiation.messages import Refused
 from formation_p2p.peer.events import BlobsChanged, Explain, Measured
+from formation_p2p.placement.round_trips import MAX_PEERS
 from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
 from formation_p2p.sim.node import SimNode
@@ -131,6 +134,18 @@ def test_tasks_go_where_their_data_is_though_nobody_knew_before_the_offers() -> 
     assert workers_of(bob) == ["alice", "carol", "dave"]
 
 
+def test_who_claims_data_that_it_has_not_takes_no_task_from_whoever_the_reference_names() -> None:
+    world, bob = town()
+    alice, carol = (world.nodes[name] for name in ("alice", "carol"))
+    for node in (alice, carol):  # of whom alice lies
+        world.tell(node, BlobsChanged(here=(DATA.cid,)))
+    carols = replace(DATA, sources=(Contact(carol.identity.peer_id),))
+    for n in range(20):
+        bob.submit(replace(job(1, job_id=str(n)), hints=Hints(near=(carols,))))
+        world.elapse(12)
+    assert workers_of(bob) == ["carol"] * 20
+
+
 def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> None:
     world, bob = town()
     hints = Hints(near=(DATA,), required=frozenset({"near"}))
@@ -155,6 +170,20 @@ def test_who_is_near_is_what_was_measured() -> None:
     bob.submit(replace(job(30, job_id="more"), hints=hints))
     world.elapse(60)
     assert set(workers_of(bob)) == {"alice", "dave"}
+
+
+def test_who_is_near_stays_known_whoever_else_connects() -> None:
+    world, bob = town()
+    for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):
+        world.tell(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
+    hints = Hints(max_rtt_ms=50)
+    bob.submit(replace(job(1, job_id="before"), hints=hints))
+    world.elapse(30)
+    for number in range(MAX_PEERS):
+        world.tell(bob, Measured(PeerId(f"stranger {number}"), 1000))
+    bob.submit(replace(job(1, job_id="after"), hints=hints))
+    world.elapse(30)
+    assert workers_of(bob) == ["dave", "dave"]
 
 
 def test_a_task_keeps_company_or_keeps_away() -> None:

@@ -175,6 +175,7 @@ def test_a_grant_that_allows_other_work_only_is_refused_with_the_reason() -> Non
     assert isinstance(unplaceable, TaskUnplaceable)
     why = Denied("submit", "the grant allows the drivers python, not process")
     assert named(world, unplaceable.reasons) == {"alice": why}
+    assert passed(world, "carol", "alice") == []  # she would say nothing else
 
 
 def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:

@@ -11,19 +11,25 @@ from typing import Any
 from formation_p2p.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
 from formation_p2p.negotiation.lessor import LEASE_S
 from formation_p2p.negotiation.messages import LeaseEnded, Renewed
+from formation_p2p.peer.events import Explain
+from formation_p2p.placement.decision import Decision
+from formation_p2p.placement.terms import AskedTerms
 from formation_p2p.refusals import Denied, Preempted
+from formation_p2p.resources.bounds import MAX_LABELS
+from formation_p2p.resources.requirements import Requirements
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from formation_p2p.trust.grants import Rights
+from formation_p2p.trust.grants import Right, Rights
 from formation_p2p.trust.hours import parse_hours
 from formation_p2p.trust.quota import NOTHING, Quota, Used
 from formation_p2p.workload.outcome import Outcome, Succeeded
-from tests.unit.stories import ends, is_idle, job, named, only, passed
+from tests.unit.stories import NEEDS, ends, is_idle, job, named, only, passed, workers_of
 
 # Half a minute of one core.
 HALF_A_MINUTE = Quota(cpu_milli_hours=8)
 MONTH = "2026-01"
+TERMS = AskedTerms(NEEDS)
 
 
 def for_s(seconds: float) -> Run:
@@ -148,6 +154,107 @@ def test_a_permissive_worker_runs_it_and_tells() -> None:
     mallory.submit(job())
     world.elapse(5)
     assert "refused" in why_unplaceable(world, mallory).why
+
+
+# -- what bob can tell before he asks ---------------------------------------------------------
+
+
+def decided(bob: SimNode, terms: AskedTerms = TERMS, name: str = "a task") -> Decision:
+    bob.world.tell(bob, Explain(0, terms, name))
+    bob.world.elapse(2)
+    return bob.explained[-1].decision
+
+
+def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None:
+    world = village(1, max_priority=5, drivers=frozenset({"process"}))
+    bob = world.nodes["bob"]
+    for terms, why in (
+        (TERMS._replace(priority=6), "the grant allows priorities up to 5, not 6"),
+        (AskedTerms(Requirements(driver="wasm")), "the grant allows the drivers process, not wasm"),
+    ):
+        decision = decided(bob, terms)
+        assert decision.ranked == ()
+        assert named(world, decision.rejected) == {"alice": Denied("submit", why)}
+    bob.submit(job(priority=6))
+    world.elapse(10)
+    assert why_unplaceable(world, bob).why == "the grant allows priorities up to 5, not 6"
+    assert passed(world, "bob", "alice") == []
+    undecided = decided(bob, AskedTerms(Requirements()))  # whose driver nobody has named
+    assert [each.lacking for each in undecided.ranked] == [None]
+
+
+def test_who_may_not_submit_sees_who_works_all_the_same() -> None:
+    world = village(1, may=frozenset({Right.WORK}))
+    bob = world.nodes["bob"]
+    ((_, why),) = decided(bob).rejected
+    assert why == Denied("submit", "the grant gives no right to submit")
+    bob.explain(None)
+    world.elapse(2)
+    assert [each.contact for each in bob.explained[-1].decision.ranked] == [
+        world.nodes["alice"].contact
+    ]
+
+
+def test_the_few_workers_that_a_grant_is_for_are_found_among_many() -> None:
+    world = village(1, labels=frozenset({("site", "lab")}))
+    for number in range(30):
+        world.add(f"worker {number}", serve=world.machine(cpu=8))
+    carol = world.add("carol", serve=world.machine(cpu=1, labels=(("site", "lab"),)))
+    world.elapse(10)
+    bob = world.nodes["bob"]
+    for number in range(5):  # wherever they fall by their keys
+        (ranked,) = decided(bob, name=f"task {number}").ranked
+        assert (ranked.contact, ranked.lacking) == (carol.contact, None)
+        bob.submit(job(job_id=f"j{number}"))
+        world.elapse(5)
+    assert workers_of(bob) == ["carol"] * 5
+    assert passed(world, "bob", "alice") == []
+
+
+def test_a_worker_that_the_grant_is_not_for_is_shown_with_the_reason() -> None:
+    world = village(1, labels=frozenset({("site", "lab")}))
+    labels = tuple((f"l{n}", "x") for n in range(MAX_LABELS))  # a query has room for no more
+    world.add("carol", serve=world.machine(labels=labels))
+    world.elapse(3)
+    for terms, name in (
+        (TERMS, "alice"),
+        (AskedTerms(replace(NEEDS, labels=labels)), "carol"),
+    ):
+        decision = decided(world.nodes["bob"], terms)
+        lacking = {each.profile.peer_id: each.lacking for each in decision.ranked}
+        assert str(named(world, list(lacking.items()))[name]) == (
+            "not allowed to submit: the grant is for workers with site=lab, and this one is without"
+        )
+
+
+def test_a_permissive_worker_is_asked_although_the_grant_is_good_elsewhere() -> None:
+    world = village(1, permissive=True, labels=frozenset({("site", "lab")}))
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(10)
+    assert workers_of(bob) == ["alice"]
+    (tolerated,) = alice.tolerated
+    assert "site=lab" in tolerated.why
+
+
+def test_who_waits_for_his_hours_is_told_when_they_begin() -> None:
+    world = village(1, hours=parse_hours("thu 00:10-01:00"))
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(60)
+    (ranked,) = decided(bob).ranked
+    assert isinstance(ranked.lacking, Denied)
+    assert (
+        ranked.lacking.why
+        == "the grant is good thu 00:10-01:00 UTC; that begins next Thu 00:10 UTC"
+    )
+    assert ends(bob) == {}
+    world.elapse(600)
+    assert workers_of(bob) == ["alice"]
+    assert [each.lacking for each in decided(bob).ranked] == [None]
+
+
+# -- priorities -------------------------------------------------------------------------------
 
 
 def test_whose_priorities_weigh_more_goes_first() -> None:

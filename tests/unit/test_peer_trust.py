@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.effects import Contact, Effect, Moment
@@ -22,7 +27,7 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from formation_p2p.trust.attestation import open_attestation
 from formation_p2p.trust.experience import MEMORY, Experience
-from formation_p2p.trust.grants import Rights, issue
+from formation_p2p.trust.grants import Rights, bind, issue
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.reputation import Reputation, Standing
 from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
@@ -169,6 +174,53 @@ def test_only_members_are_answered_and_each_once_in_a_while() -> None:
     assert open_attestation(raw, at(0).unix_s).author == identity("alice").peer_id
     assert alice.asked(bob, asking, at(EVERY_S - 1)) == []
     assert len(alice.asked(bob, asking, at(EVERY_S))) == 1
+
+
+def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 4)
+    alice = hearsay_of("alice", knowing("alice", "carol"))
+    mallorys, others = (issue(ROOT, Rights(2**32)) for _ in range(2))
+
+    def is_answered(name: str, invitation: bytes, seconds: float) -> bool:
+        asking = AskOpinions(bind(invitation, ROOT.public_key, identity(name).peer_id))
+        return alice.asked(contact(name), asking, at(seconds)) != []
+
+    crowd = [is_answered(f"mallory {n}", mallorys, 0) for n in range(6)]
+    assert crowd == [True] * 4 + [False] * 2
+    # Each gives up half of what there is, and no more.
+    assert [is_answered(name, others, 1) for name in ("bob", "dave", "erin")] == [True, True, False]
+    assert not is_answered("mallory 9", mallorys, 1)
+    assert not is_answered("bob", others, EVERY_S - 1)
+    # Those that made room were the first to ask, and the rest has asked already.
+    assert not is_answered("mallory 3", mallorys, 1)
+    assert all(is_answered(f"mallory {n}", mallorys, EVERY_S) for n in range(2))
+    assert is_answered("bob", others, EVERY_S + 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc"), st.integers(0, 300))))
+def test_whoever_is_turned_away_is_of_those_that_have_the_most_or_was_answered_lately(
+    story: list[tuple[int, str, int]],
+) -> None:
+    with patch.object(module, "MAX_PEERS", 5):
+        lately, now_s = module._Lately(), 0.0
+        there: dict[PeerId, tuple[str, float]] = {}
+        for number, origin, wait_s in story:
+            now_s += wait_s
+            there = {each: x for each, x in there.items() if x[1] + EVERY_S > now_s}
+            peer_id, share = PeerId(f"{origin} {number}"), Counter(x[0] for x in there.values())
+            if lately.admits(peer_id, now_s, origin):
+                assert peer_id not in there
+                there[peer_id] = origin, now_s
+                gone = [each for each in there if each not in lately]
+                there = {each: x for each, x in there.items() if each in lately}
+                assert len(gone) <= 1
+                assert all(share[each[0]] == max(share.values()) for each in gone)
+            elif peer_id not in there:
+                assert len(there) == 5
+                assert share[origin] + 1 >= max(share.values())
+            assert len(there) <= 5
 
 
 def test_whoever_knows_nobody_says_nothing() -> None:

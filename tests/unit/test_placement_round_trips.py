@@ -67,6 +67,34 @@ def test_whoever_was_measured_longest_ago_makes_room() -> None:
     assert round_trips.rtt_us(ALICES, NOW) == 1000
 
 
+def crowd(round_trips: RoundTrips, count: int, name: str = "stranger") -> None:
+    for number in range(count):
+        round_trips.measured(PeerId(f"{name} {number}"), 1000, NOW)
+
+
+def test_strangers_who_connect_push_out_nobody_that_was_asked_for() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    round_trips.measured(ALICES, 20_000, NOW)
+    assert round_trips.rtt_us(ALICES, NOW) == 20_000
+    crowd(round_trips, 2 * MAX_PEERS)
+    assert round_trips.rtt_us(ALICES, NOW) == 20_000
+    round_trips.measured(ALICES, 10_000, NOW)
+    crowd(round_trips, 2 * MAX_PEERS)
+    assert round_trips.rtt_us(ALICES, NOW) == 10_000
+
+
+def test_of_those_that_were_asked_for_only_so_many_are_kept() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    for name in ("worker", "another"):
+        crowd(round_trips, MAX_PEERS, name)
+        for number in range(MAX_PEERS):
+            assert round_trips.rtt_us(PeerId(f"{name} {number}"), NOW) == 1000
+    assert len(round_trips) == MAX_PEERS
+    assert round_trips.rtt_us(PeerId("worker 0"), NOW) is None
+    crowd(round_trips, MAX_PEERS)
+    assert len(round_trips) == 2 * MAX_PEERS
+
+
 @pytest.mark.parametrize(
     ("rtt_us", "near"),
     [(0, 1.0), (10_000, 0.98), (250_000, 0.5), (FAR_US, 0.0), (900_000, 0.0), (None, 0.0)],

@@ -21,6 +21,7 @@ from formation_p2p.trust.hours import Hours, parse_hours
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.quota import NOTHING, Account, Quota, Used, in_hours, month_of
 from formation_p2p.trust.warden import (
+    MAX_MONTHS,
     MAX_TOLD,
     ROOM_MS,
     TOLD_EVERY_S,
@@ -201,10 +202,64 @@ def test_a_clock_that_is_set_right_finds_what_was_used() -> None:
     assert alice.used() == Used(9000, 0)
 
 
-def test_two_months_are_remembered() -> None:
-    used = [(month, "x", Used(5, 0)) for month in ("2023-09", "2023-10", MONTH)]
-    alice = Alice(used=used)
-    assert list(alice.warden._months) == ["2023-10", MONTH]
+def test_a_clock_that_wanders_for_months_gives_nobody_a_second_quota() -> None:
+    alice, grant = Alice(), granted(quota=Quota(cpu_milli_hours=1000))
+    alice.leases("a", grant, 0)
+    alice.charges("a", HOUR_S)
+    spent = "Monthly CPU quota exceeded: 1.0/1.0 hours"
+    assert alice.why_not(grant) == spent
+    for seconds, days in enumerate((31, 62, 1000, -31, -62)):
+        wrong = Moment(HOUR_S + seconds + 1, UNIX_S + days * 24 * HOUR_S)
+        assert alice.why_not(grant, wrong) is None  # nor is anyone shut out
+        alice.warden.charge("a", wrong.mono_s, wrong)
+    assert alice.why_not(grant, at(HOUR_S + 10)) == spent
+
+
+def test_a_worker_that_starts_with_a_wrong_clock_has_the_right_month_in_mind() -> None:
+    grant = granted(quota=Quota(cpu_milli_hours=1))
+    months = ("1970-01", MONTH, "2099-01", "2099-02")
+    alice = Alice(used=[(month, BOB.peer_id, Used(3600, 0)) for month in months])
+    assert alice.why_not(grant) == "Monthly CPU quota exceeded: 0.001/0.001 hours"
+
+
+def test_a_year_is_remembered() -> None:
+    months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(MAX_MONTHS + 2)]
+    alice = Alice(used=[(month, "x", Used(5, 0)) for month in months])
+    assert list(alice.warden._months) == months[-MAX_MONTHS:]
+
+
+def test_of_too_many_months_those_go_that_were_charged_longest_ago() -> None:
+    past = [(f"2022-{n:02}", "x", Used(5, 0)) for n in range(1, 12)]
+    alice = Alice(used=[*past, ("2099-01", "x", Used(5, 0)), (MONTH, "x", Used(5, 0))])
+    alice.leases("a", granted(), 0)
+    in_december = Moment(5, UNIX_S + 30 * 24 * HOUR_S)
+    alice.warden.charge("a", 5, in_december)
+    kept = [month for month, _, _ in past[1:]]
+    assert list(alice.warden._months) == [*kept, "2099-01", MONTH, "2023-12"]
+
+
+def test_what_was_charged_last_stays_though_it_has_the_earliest_name() -> None:
+    past = [(f"{2022 + n // 12}-{n % 12 + 1:02}", "x", Used(5, 0)) for n in range(MAX_MONTHS)]
+    alice = Alice(used=past)
+    alice.leases("a", granted(), 0)
+    for second, days in ((1, -1000), (2, -600), (3, -1000), (4, -630)):
+        wrong = Moment(second, UNIX_S + days * 24 * HOUR_S)
+        alice.warden.charge("a", second, wrong)
+    kept = [month for month, _, _ in past[2:] if month != "2022-03"]
+    assert list(alice.warden._months) == [*kept, "2022-03", "2021-02", "2022-02"]
+
+
+def test_what_is_past_makes_room_for_the_accounts_of_this_month(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warden_module, "MAX_ACCOUNTS", 16)
+    past = [("2023-10", f"{n}", Used(n, 0)) for n in range(1, 4)]
+    alice = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(14))])
+    assert list(alice.warden._months["2023-10"]) == ["3"]
+    assert len(alice.warden._months[MONTH]) == 14
+    more = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(16))])
+    assert list(more.warden._months) == [MONTH]
+    assert len(more.warden._months[MONTH]) == 16
 
 
 @pytest.mark.parametrize(
@@ -303,6 +358,18 @@ def test_who_has_to_wait_for_longer_than_an_hour_is_not_to_ask_again() -> None:
     assert denied is not None
     assert denied.retry_ms is None
     assert denied.why.endswith("that begins next Sat 00:00 UTC")
+
+
+def test_an_hour_is_too_long_to_wait_and_what_is_shorter_is_not() -> None:
+    alice, weekend = Alice(), granted(hours=parse_hours("sat-sun 00:00-24:00"))
+    saturday = 1_700_265_600 - UNIX_S
+    waits: list[int | None] = []
+    for wait_s in (HOUR_S, HOUR_S - 0.5):
+        now = at(saturday - wait_s)
+        denied = alice.warden.denied(weekend, BOB.peer_id, NEEDS, 0, now, another=True)
+        assert denied is not None
+        waits.append(denied.retry_ms)
+    assert waits == [None, 1000 * HOUR_S - 499]
 
 
 def test_hours_that_exclude_each_other_are_never() -> None:
