@@ -4,25 +4,34 @@ tasks their workers, with the reason, and the node nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
 from formation_p2p.keyspace import Key
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.nearest import Peers
-from formation_p2p.placement.policy import PlacementPolicy, Score
+from formation_p2p.placement.policy import (
+    MAX_TEXT,
+    BadScores,
+    PlacementPolicy,
+    Score,
+    check_policy,
+    checked_scores,
+)
 from formation_p2p.refusals import Refusal, Unwanted
+
+# `sys.exit()` in a policy is to end no node. A person's interrupt goes through.
+_FAILURES: Final = (Exception, SystemExit)
 
 
 def sound(policy: PlacementPolicy) -> PlacementPolicy:
     """The same, if it can be told from others, and written down: tasks share leases where their
     policies are equal. Raises InvalidInput."""
+    check_policy(policy)
     try:
-        for method in (policy.admit, policy.scores, policy.home):
-            if not callable(method):
-                raise TypeError(f"{method!r} is no method")
         hash(policy), str(policy), policy == policy
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except _FAILURES as error:  # whatever it is, it is told
         why = f"{_failed(error).why}; write it as a frozen dataclass below Policy"
         raise InvalidInput("policy", f"{type(policy).__name__}: {why}") from None
     return policy
@@ -34,7 +43,7 @@ def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Re
         if said is None or isinstance(said, Refusal):
             return said
         return Unwanted("policy", f"it neither admits nor refuses, but says {said!r}"[:256])
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except _FAILURES as error:  # whatever it is, it is told
         return _failed(error)
 
 
@@ -43,15 +52,11 @@ def scores_of(
 ) -> Sequence[Score] | Unwanted:
     """One score in [0, 1] for each candidate, or what was wrong with the policy."""
     try:
-        scores = list(policy.scores(task, candidates))
-        bad = next((each.value for each in scores if not 0 <= each.value <= 1), None)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        return checked_scores(policy, task, candidates)
+    except BadScores as wrong:
+        return Unwanted("policy", str(wrong)[:256])
+    except _FAILURES as error:  # whatever it is, it is told
         return _failed(error)
-    if bad is not None:  # which NaN is as well
-        return Unwanted("policy", f"it gave a score of {bad}, which is not in 0 to 1")
-    if len(scores) != len(candidates):
-        return Unwanted("policy", f"it gave {len(scores)} scores for {len(candidates)} workers")
-    return scores
 
 
 def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
@@ -60,7 +65,7 @@ def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
     try:
         home = policy.home(key, workers)
         return home if home in workers else None
-    except Exception:  # noqa: BLE001 - see above
+    except _FAILURES:  # see above
         return None
 
 
@@ -68,13 +73,21 @@ def seeks_room(policy: PlacementPolicy) -> bool:
     """Not where it fails: see above."""
     try:
         return bool(policy.seeks_room)
-    except Exception:  # noqa: BLE001 - see above
+    except _FAILURES:  # see above
         return False
 
 
-def _failed(error: Exception) -> Unwanted:
+def name_of(policy: PlacementPolicy) -> str:
+    """Its text, cut, and on one line; where it fails the name of its type."""
+    try:
+        return " ".join(str(policy)[:MAX_TEXT].split())
+    except _FAILURES:  # it did not when it was submitted
+        return type(policy).__name__
+
+
+def _failed(error: BaseException) -> Unwanted:
     try:
         said = repr(error)
-    except Exception:  # noqa: BLE001 - whoever raises one may have written that as well
+    except _FAILURES:  # whoever raises one may have written that as well
         said = type(error).__name__
     return Unwanted("policy", f"it failed: {said}"[:256])

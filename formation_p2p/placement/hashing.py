@@ -13,6 +13,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.bounds import shown
+
 _MASK: Final = 2**64 - 1
 # "somepseudorandomlygeneratedbytes": the state that both keys are mixed into.
 _START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
@@ -34,6 +37,14 @@ HASHES: Final[Mapping[str, Callable[[str], int]]] = {
     "sha256-64": sha256_low64,
 }
 """By the name that a policy is written with: `xor(sha256-64)`."""
+
+
+def hash_of(field: str, name: str) -> Callable[[str], int]:
+    """Raises InvalidInput for a name that none of them has."""
+    if name not in HASHES:
+        known = " and ".join(sorted(HASHES))
+        raise InvalidInput(field, f"{shown(name)} is no hash of names; there are {known}")
+    return HASHES[name]
 
 
 def _siphash13(message: bytes) -> int:

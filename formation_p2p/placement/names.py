@@ -21,21 +21,19 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.balanced import Balanced
 from formation_p2p.placement.cheapest import Cheapest
 from formation_p2p.placement.packed import Packed
-from formation_p2p.placement.policy import MAX_TERMS, Gated, PlacementPolicy, Sum
+from formation_p2p.placement.policy import MAX_TERMS, MAX_TEXT, Gated, PlacementPolicy, Sum
 from formation_p2p.placement.scored import PRESETS, TERMS, Scored
 from formation_p2p.placement.spread import Spread
 from formation_p2p.placement.trusted import parse_trusted
 from formation_p2p.placement.xor import Xor
 from formation_p2p.resources.bounds import shown
 
-# Room for a sum of as many terms as there may be, each with weights of its own.
-MAX_TEXT: Final = 4096
 # No policy that anybody could explain has more brackets inside brackets.
 MAX_DEPTH: Final = 8
 
 _NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,25})?(?:e[+-]?\d{1,3})?", re.ASCII)
 _TOKEN: Final = re.compile(
-    rf"\s*(?:(?P<number>{_NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[0-9.]{{1,20}})"
+    rf"\s*(?:(?P<number>{_NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[^\s&+*(),]{{1,20}})"
     r"|(?P<name>[a-z]+)(?:\s*\((?P<arguments>[^()]*)\))?|(?P<sign>[&+()]))\s*",
     re.ASCII,
 )
@@ -70,7 +68,8 @@ class _Reader:
     def end(self) -> None:
         rest = self._text[self._at :]
         if rest:
-            raise InvalidInput("policy", f"{shown(rest)} is too much; write & or + in between")
+            hint = "write & or + between two policies, and weights before them, like 0.7*xor"
+            raise InvalidInput("policy", f"{shown(rest)} is too much; {hint}")
 
     def _sum(self, depth: int) -> PlacementPolicy:
         parts = [self._weighted(depth)]
@@ -106,8 +105,8 @@ class _Reader:
         gate = parse_trusted(token["gate"] or "")
         if gate is not None:
             return gate
-        arguments = token["arguments"]
-        items = [] if arguments is None else [item.strip() for item in arguments.split(",")]
+        given = (token["arguments"] or "").strip()
+        items = [item.strip() for item in given.split(",")] if given else []
         return _POLICIES[token["name"]](items)
 
     def _next(self) -> re.Match[str] | None:
@@ -121,8 +120,10 @@ class _Reader:
         return True
 
     def _problem(self) -> InvalidInput:
-        rest = self._text[self._at :]
-        where = f"{shown(rest)} is no policy" if rest.strip() else "a policy is missing at the end"
+        rest = self._text[self._at :].strip()
+        if rest.startswith("trust"):
+            return InvalidInput("policy", f"{shown(rest)} is no gate; write it like trust>=0.3")
+        where = f"{shown(rest)} is no policy" if rest else "a policy is missing at the end"
         return InvalidInput("policy", f"{where}; {_KNOWN}")
 
 

@@ -33,13 +33,15 @@ class Peers:
     def nearest_few(self, target: Key, count: int) -> list[PeerId]:
         """The `count` peers at the least XOR distances, nearest first; all, where there are not
         so many."""
+        if count < 1:
+            return []
         low, high = self._around(target, count)
         near = sorted(self._keys[low:high], key=target.__xor__)
         return [self._peers[Key(key)] for key in near[:count]]
 
     def _around(self, target: Key, count: int) -> tuple[int, int]:
         """From where to where the keys stand that share the most bits with `target` of all sets
-        of so many: no other is nearer than one of these."""
+        of so many, at least 1: no other is nearer than one of these."""
         low, high, prefix, bit = 0, len(self._keys), 0, 1 << (KEY_BITS - 1)
         while high - low > count:
             ones = bisect_left(self._keys, prefix | bit, low, high)

@@ -10,9 +10,10 @@ same answer on every node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from math import isfinite, nan
+from typing import Final, Protocol, SupportsFloat
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId
@@ -20,9 +21,15 @@ from formation_p2p.keyspace import Key
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.refusals import Refusal
+from formation_p2p.resources.bounds import shown
 
 # A sum of more is no policy that anybody could explain.
 MAX_TERMS: Final = 32
+# Room for a sum of as many terms as there may be, each with weights of its own.
+MAX_TEXT: Final = 4096
+
+# As a union it would be built each time.
+_NUMBERS: Final = (int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +52,30 @@ class Score:
 NO_SCORE: Final = Score(0.0)
 
 
-def added(terms: Sequence[Term]) -> float:
-    """One after the other, so that the same terms give the same sum in any Python."""
+def summed(numbers: Iterable[float]) -> float:
+    """One after the other, so that the same numbers give the same sum in any Python: from 3.12 on
+    its own `sum` makes up for what rounding lost."""
     total = 0.0
-    for term in terms:
-        total += term.value * term.weight
+    for number in numbers:
+        total += number
     return total
+
+
+def added(terms: Sequence[Term]) -> float:
+    return summed(term.value * term.weight for term in terms)
 
 
 def scored(terms: Sequence[Term]) -> Score:
     """The sum of the terms, kept in [0, 1]."""
     return Score(min(max(added(terms), 0.0), 1.0), tuple(terms))
+
+
+def as_weight(number: object) -> float:
+    """Of numbers of any kind the float that their text is read back as; NaN of what is none."""
+    try:
+        return float(number) if isinstance(number, SupportsFloat) else nan
+    except (OverflowError, TypeError, ValueError):
+        return nan
 
 
 class PlacementPolicy(Protocol):
@@ -74,6 +94,62 @@ class PlacementPolicy(Protocol):
     @property
     def seeks_room(self) -> bool:
         """Whether what is free now decides, so that discovery is to name those with room first."""
+
+
+def check_policy(policy: object) -> None:
+    """Refuses what is no policy, with InvalidInput."""
+    if isinstance(policy, type):
+        name = policy.__name__
+        raise InvalidInput("policy", f"{name} is a class; write {name}()")
+    if isinstance(policy, str):
+        text = shown(policy)
+        raise InvalidInput("policy", f"{text} is a text; write parse_policy({text})")
+    if not all(callable(getattr(policy, name, None)) for name in ("admit", "scores", "home")):
+        hint = "write it as a frozen dataclass below Policy"
+        raise InvalidInput("policy", f"{shown(policy)} is no policy; {hint}")
+
+
+class BadScores(ValueError):
+    """What a policy gave are no scores of its candidates."""
+
+
+def checked_scores(
+    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+) -> Sequence[Score]:
+    """One in [0, 1] for each candidate, as anybody's policy should give them. Raises BadScores."""
+    name, scores = type(policy).__name__, list(policy.scores(task, candidates))
+    if len(scores) != len(candidates):
+        raise BadScores(f"{name} gave {len(scores)} scores for {len(candidates)} workers")
+    for score in scores:
+        wrong = _wrong_with(score)
+        if wrong:
+            raise BadScores(f"{name} gave {wrong}")
+    return scores
+
+
+def _wrong_with(score: object) -> str | None:
+    if not isinstance(score, Score):
+        return f"{score!r}, which is no Score"
+    if not _is_finite(score.value) or not 0 <= score.value <= 1:
+        return f"a score of {score.value!r}, which is no float in 0 to 1"
+    if not _are_terms(score.terms):
+        hint = "write a tuple of Term(name, value), which are finite floats"
+        return f"terms that are none; {hint}: {score.terms!r}"
+    return None
+
+
+def _are_terms(terms: object) -> bool:
+    return isinstance(terms, tuple) and all(
+        isinstance(each, Term)
+        and isinstance(each.name, str)
+        and _is_finite(each.value)
+        and _is_finite(each.weight)
+        for each in terms
+    )
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, _NUMBERS) and isfinite(number)
 
 
 class Policy:
@@ -99,8 +175,10 @@ class Policy:
         """Whom both admit, ranked as the second says."""
         return Gated(self, other)
 
-    def __rmul__(self, weight: float) -> Sum:
+    def __mul__(self, weight: float) -> Sum:
         return Sum(((weight, self),))
+
+    __rmul__ = __mul__
 
     def __add__(self, other: PlacementPolicy) -> Sum:
         return Sum((*_parts(self), *_parts(other)))
@@ -108,8 +186,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Gated(Policy):
+    """Raises InvalidInput for what is no policy."""
+
     gate: PlacementPolicy
     policy: PlacementPolicy
+
+    def __post_init__(self) -> None:
+        check_policy(self.gate)
+        check_policy(self.policy)
 
     def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
         return self.gate.admit(task, candidate) or self.policy.admit(task, candidate)
@@ -131,16 +215,21 @@ class Gated(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Policy):
-    """The mean of several policies by weight. All of them have to admit a worker."""
+    """The mean of several policies by weight. All of them have to admit a worker. Raises
+    InvalidInput for weights that are not above 0, and for what is no policy."""
 
     parts: tuple[tuple[float, PlacementPolicy], ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_TERMS:
             raise InvalidInput("policy", f"a sum has 1 to {MAX_TERMS} parts")
-        if not all(0 < weight < float("inf") for weight, _ in self.parts):
+        for _, policy in self.parts:
+            check_policy(policy)
+        parts = tuple((as_weight(weight), policy) for weight, policy in self.parts)
+        if not all(0 < weight < float("inf") for weight, _ in parts):
             raise InvalidInput("policy", "a weight is a number above 0")
-        if sum(weight for weight, _ in self.parts) == float("inf"):
+        object.__setattr__(self, "parts", parts)
+        if self._total() == float("inf"):
             raise InvalidInput("policy", "the weights are too large to add up; write smaller ones")
 
     def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
@@ -148,9 +237,12 @@ class Sum(Policy):
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        total = sum(weight for weight, _ in self.parts)
+        total = self._total()
         parts = [
-            [_weighed(score, weight / total, policy) for score in policy.scores(task, candidates)]
+            [
+                _weighed(each, weight / total, policy)
+                for each in checked_scores(policy, task, candidates)
+            ]
             for weight, policy in self.parts
         ]
         return [
@@ -160,6 +252,9 @@ class Sum(Policy):
     @property
     def seeks_room(self) -> bool:
         return any(policy.seeks_room for _, policy in self.parts)
+
+    def _total(self) -> float:
+        return summed(weight for weight, _ in self.parts)
 
     def __str__(self) -> str:
         alone = len(self.parts) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import floor
+from math import floor, isfinite
 from typing import Final
 
+from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.columns import (
     CEILING,
     Amount,
@@ -18,6 +19,7 @@ from formation_p2p.placement.columns import (
     whole_mib,
 )
 from formation_p2p.records.profile import Profile
+from formation_p2p.resources.bounds import shown
 from formation_p2p.resources.fits import fits, fits_now
 from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.resources.requirements import Requirements
@@ -32,12 +34,15 @@ _FREE: Final = (Amount.FREE_MEMORY, Amount.FREE_STORAGE, Amount.FREE_CPU, Amount
 @dataclass(frozen=True, slots=True)
 class Question:
     """Workers whose profile is valid at `now_unix_s`, is not too dear, and fits the needs: an idle
-    machine does or, with `free_now`, what is free on it."""
+    machine does or, with `free_now`, what is free on it. Raises InvalidInput."""
 
     needs: Requirements
     now_unix_s: float
     free_now: bool = False
     max_price_micro: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.needs, self.now_unix_s, self.max_price_micro)
 
     def admits(self, profile: Profile) -> bool:
         """The answer for one worker, in some 3 us."""
@@ -63,6 +68,19 @@ class Question:
     def _first_second(self) -> int:
         """At which a profile may expire. An empty slot has 0, which is never late enough."""
         return max(floor(self.now_unix_s) + 1, 1)
+
+
+def _check(needs: object, now_unix_s: object, max_price_micro: object) -> None:
+    if not isinstance(needs, Requirements):
+        hint = "write it like parse_requirements('cpu=1')"
+        raise InvalidInput("needs", f"{shown(needs)} is no Requirements; {hint}")
+    if not isinstance(now_unix_s, int | float) or not isfinite(now_unix_s):
+        raise InvalidInput(
+            "now_unix_s", f"{shown(now_unix_s)} is no time; write seconds since 1970"
+        )
+    if max_price_micro is not None and type(max_price_micro) is not int:
+        problem = f"{shown(max_price_micro)} is no price; write a whole number of millionths"
+        raise InvalidInput("max_price_micro", problem)
 
 
 @lru_cache(maxsize=_QUESTIONS_REMEMBERED)

@@ -29,10 +29,11 @@ from typing import Final
 from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.load import free_part
-from formation_p2p.placement.policy import Policy, Score, Term, scored
+from formation_p2p.placement.policy import Policy, Score, Term, as_weight, scored
 from formation_p2p.placement.round_trips import nearness
 from formation_p2p.placement.trusted import STRANGER_MILLI, Trusted
 from formation_p2p.refusals import Distrusted
+from formation_p2p.resources.bounds import shown
 
 # Of attempts: from here on a queue is as long as any other.
 _LONG_QUEUE: Final = 10
@@ -64,9 +65,12 @@ class Scored(Policy):
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, weight in self.weights().items():
+        for name, given in self.weights().items():
+            weight = as_weight(given)
             if not 0 <= weight <= 1:
-                raise InvalidInput("policy", f"the weight of {name} is {weight}; write 0 to 1")
+                problem = f"the weight of {name} is {shown(given)}; write 0 to 1"
+                raise InvalidInput("policy", problem)
+            object.__setattr__(self, name, weight)
         if not any(self.weights().values()):
             raise InvalidInput("policy", "all weights are 0; write one at least")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,6 +16,7 @@ from formation_p2p.placement.columns import Columns, Condition, Slots
 from formation_p2p.placement.key_trie import KeyTrie, Leaf
 from formation_p2p.placement.question import Question
 from formation_p2p.records.profile import Profile
+from formation_p2p.resources.bounds import check_amount
 from formation_p2p.resources.requirements import Requirements
 
 # The neighbourhood of a key is tried in blocks, each four times as large as the one before.
@@ -93,7 +95,8 @@ class Table:
         """Every worker that `nearest` could name, in the order of their keys.
 
         It takes a pass over the columns that the needs ask for and, where they ask for GPUs,
-        labels, a driver, or sizes that are no whole MiB, 3 us for each worker found.
+        labels, a driver, or sizes that are no whole MiB, 3 us for each worker found. Raises
+        InvalidInput.
         """
         question = Question(needs, now_unix_s, free_now, max_price_micro)
         slots = self._columns.scan(question.conditions(), len(self._profiles))
@@ -114,8 +117,10 @@ class Table:
         with `free_now` that `fits_now` does; all of them where there are no more.
 
         Needs that one in a hundred workers meets take 0.3 ms among a million, those that hardly
-        any meets up to four passes over the columns that they ask for: 1 to 4 ms.
+        any meets up to four passes over the columns that they ask for: 1 to 4 ms. Raises
+        InvalidInput.
         """
+        check_amount("count", count, 0, sys.maxsize)
         question = Question(needs, now_unix_s, free_now, max_price_micro)
         slots = self._nearest_first(question.conditions(), target)
         return list(islice(self._admitted(question, slots), count))

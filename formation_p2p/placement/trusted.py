@@ -10,6 +10,7 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.policy import Policy
 from formation_p2p.refusals import Distrusted
+from formation_p2p.resources.bounds import shown
 from formation_p2p.units import format_milli, parse_milli
 
 # As in trust/reputation.py: what a worker has of whom nothing is known, and the least that it
@@ -27,6 +28,9 @@ class Trusted(Policy):
     least_milli: int = EXECUTE_MILLI
 
     def __post_init__(self) -> None:
+        if type(self.least_milli) is not int:
+            why = f"{shown(self.least_milli)} is no whole number of thousandths"
+            raise InvalidInput("policy", f"{why}; write Trusted(300), or trust>=0.3")
         if not 0 <= self.least_milli <= 1000:
             raise InvalidInput("policy", "trust is from 0 to 1; write it like trust>=0.3")
 

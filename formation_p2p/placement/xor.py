@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId, key_of_peer
 from formation_p2p.keyspace import Key, key_of
 from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.hashing import HASHES
+from formation_p2p.placement.hashing import hash_of
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.policy import Policy, Score, Term, scored
+from formation_p2p.resources.bounds import shown
 
 # Two of three outvote one that is wrong.
 CLUSTER_SIZE: Final = 3
@@ -31,31 +32,36 @@ class Named(Protocol):
 
 
 _W = TypeVar("_W", bound=Named)
+Hashed: TypeAlias = Callable[[str], int] | str
 
 
 def rank_by_xor(
-    task: Key | str, workers: Iterable[_W], hashed: Callable[[str], int] | None = None
+    task: Key | str, workers: Iterable[_W], hashed: Hashed | None = None
 ) -> tuple[_W, ...]:
-    """The workers, nearest to the task first; of two at the same distance, the lower id.
+    """The workers, nearest to the task first; of two at the same distance, the lower id. Each is
+    ranked once, also where it is named twice.
 
-    `task` is its key, or its name. `hashed` is one of `hashing.HASHES`, which then makes the
-    numbers of the task's name and of the workers' ids alike, as they are written; without it
-    they are the keys that the DHT has for them.
+    `task` is its key, or its name. `hashed` is one of `hashing.HASHES`, or its name, which then
+    makes the numbers of the task's name and of the workers' ids alike, as they are written;
+    without it they are the keys that the DHT has for them. Raises InvalidInput.
     """
-    if hashed is None:
-        target: int = key_of(task.encode()) if isinstance(task, str) else task
-        number: Callable[[PeerId], int] = key_of_peer
+    number = hash_of("hashed", hashed) if isinstance(hashed, str) else hashed
+    if isinstance(task, str):
+        target: int = number(task) if number else key_of(task.encode())
+    elif isinstance(task, int):
+        target = task
     else:
-        target = hashed(task) if isinstance(task, str) else task
-        number = hashed
-    return tuple(sorted(workers, key=lambda each: (number(each.peer_id) ^ target, each.peer_id)))
+        raise InvalidInput("task", f"{shown(task)} is neither the name of a task nor its key")
+    far = number or key_of_peer
+    each_once = {each.peer_id: each for each in workers}.values()
+    return tuple(sorted(each_once, key=lambda each: (far(each.peer_id) ^ target, each.peer_id)))
 
 
 def responsible(
     task: Key | str,
     workers: Iterable[Named],
     me: PeerId,
-    hashed: Callable[[str], int] | None = None,
+    hashed: Hashed | None = None,
 ) -> bool:
     """Whether of these workers, all of which could run the task, it is `me` that has to."""
     return [each.peer_id for each in rank_by_xor(task, workers, hashed)[:1]] == [me]
@@ -65,12 +71,13 @@ def cluster(
     task: Key | str,
     workers: Iterable[_W],
     size: int = CLUSTER_SIZE,
-    hashed: Callable[[str], int] | None = None,
+    hashed: Hashed | None = None,
 ) -> tuple[_W, ...]:
     """Those that run it together: the `size` nearest, or all where there are not so many. The
     first of them is responsible. Raises InvalidInput for a size below 1."""
-    if size < 1:
-        raise InvalidInput("size", f"{size} is no size of a cluster; write 1 or more")
+    if type(size) is not int or size < 1:
+        problem = f"{shown(size)} is no size of a cluster; write 1 or more"
+        raise InvalidInput("size", problem)
     return rank_by_xor(task, workers, hashed)[:size]
 
 
@@ -84,14 +91,13 @@ class Xor(Policy):
     hashing: str = ""
 
     def __post_init__(self) -> None:
-        if self.hashing and self.hashing not in HASHES:
-            known = " and ".join(sorted(HASHES))
-            raise InvalidInput("policy", f"{self.hashing!r} is no hash of names; there are {known}")
+        if self.hashing:
+            hash_of("policy", self.hashing)
 
     def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
         if not self.hashing:
             return Policy.scores(self, task, candidates)
-        ranked = rank_by_xor(task.name, candidates, HASHES[self.hashing])
+        ranked = rank_by_xor(task.name, candidates, self.hashing)
         place = {each.peer_id: place for place, each in enumerate(ranked)}
         count = len(place)
         return [

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.dht.messages import MAX_PROVIDERS
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.keyspace import Key, key_of
-from formation_p2p.placement.balanced import NEAREST, Balanced, rendezvous
+from formation_p2p.placement import balanced as module
+from formation_p2p.placement.balanced import NEAREST, Balanced, lot, rendezvous
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.xor import Xor
 from tests.unit.placement_world import order, peer, placed, task, worker
@@ -89,3 +91,40 @@ def test_who_leaves_leaves_its_own_tasks_and_no_others() -> None:
 def test_of_nobody_nobody_draws() -> None:
     assert rendezvous(Key(0), []) is None
     assert Balanced().home(Key(0), Peers(())) is None
+
+
+def test_as_many_draw_as_one_answer_of_discovery_names() -> None:
+    assert NEAREST == MAX_PROVIDERS
+
+
+def test_lots_are_the_same_in_every_release() -> None:
+    """Else nodes of two releases would name different workers for the same task."""
+    names = ["alice", "bob", "carol", "dave", "erin"]
+    workers = [peer(name) for name in names]
+    named = [rendezvous(key_of(b"job/%d" % n), workers) for n in range(5)]
+    assert named == list(map(peer, ["alice", "bob", "carol", "carol", "dave"]))
+    asked = task("job/0")
+    scores = Balanced().scores(asked, [worker(name) for name in names])
+    assert [int(score.value * 2**52) for score in scores] == [
+        3890734612359659,
+        2638869320108471,
+        2916233098966454,
+        1332245668965602,
+        1966387248731933,
+    ]
+
+
+def test_both_keys_of_a_lot_are_made_odd() -> None:
+    """A key that ends in zeros would draw few of the numbers, and a key of 0 nothing but 0."""
+    assert lot(Key(0), Key(0)) == 1
+    assert lot(Key(2), Key(4)) == 3 * 5
+    assert lot(Key(2), Key(5)) == 3 * 5
+
+
+def test_who_draws_the_lowest_lot_still_comes_before_who_draws_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "lot", lambda task, worker: 0)
+    asked, candidates = task(), [worker(f"worker-{n}") for n in range(NEAREST + 1)]
+    ranked = placed(asked, candidates, Balanced()).ranked
+    assert [each.score.value > 0 for each in ranked] == [True] * NEAREST + [False]

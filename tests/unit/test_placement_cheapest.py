@@ -89,6 +89,8 @@ def test_what_a_task_takes_of_a_worker_is_what_it_costs() -> None:
     [first, last] = placed(task(needs=needs), [large, busy], Cheapest()).ranked
     assert first.profile.peer_id == peer("large")
     assert last.score.value > first.score.value
+    both_busy = [worker(profile("large", with_gpu(80), taken, price_micro=100)), busy]
+    assert order(task(needs=needs), both_busy, Cheapest()) == [peer("small"), peer("large")]
     # Asked about one that could never run it, it reckons without the card.
     assert Cheapest().scores(task(needs=needs), [worker("none")])[0].value == 1.0
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from fractions import Fraction
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +22,11 @@ from formation_p2p.keyspace import Key, distance, key_of
 from formation_p2p.placement.candidate import Asked, Candidate
 from formation_p2p.placement.decision import Decision, decide
 from formation_p2p.placement.guarded import home_of, seeks_room, sound
+from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.nearest import Peers
 from formation_p2p.placement.policy import (
     MAX_TERMS,
+    MAX_TEXT,
     Gated,
     PlacementPolicy,
     Policy,
@@ -212,6 +217,24 @@ def test_who_has_no_room_comes_last_with_the_reason_and_is_not_selected() -> Non
     assert [each.profile.peer_id for each in decision.select(5)] == [BOB.peer_id]
 
 
+def test_room_comes_before_soft_hints() -> None:
+    terms = AskedTerms(NEEDS, hints=Hints(region="eu"))
+    full = replace(profile(ALICE, free_milli=500), labels=(("region", "eu"),))
+    decision = decided(full, replace(profile(BOB), labels=(("region", "us"),)), terms=terms)
+    assert names(decision) == [BOB.peer_id, ALICE.peer_id]
+
+
+def test_where_our_grant_is_not_good_comes_after_who_has_no_room() -> None:
+    elsewhere = Denied("submit", "the grant is for workers with site=lab, and this one is without")
+    policy = Likes(((ALICE.peer_id, 1.0),))
+    forbidding = Candidate(profile=profile(ALICE, free_milli=500), forbidden=elsewhere)
+    decision = decided(forbidding, profile(BOB, free_milli=500), profile(DAVE), policy=policy)
+    assert names(decision) == [DAVE.peer_id, BOB.peer_id, ALICE.peer_id]
+    assert decision.ranked[-1].lacking == elsewhere
+    assert [each.profile.peer_id for each in decision.select(5)] == [DAVE.peer_id]
+    assert str(decision).splitlines()[-1].endswith(f"  {elsewhere}")
+
+
 def test_no_more_are_selected_than_wanted() -> None:
     decision = decided(*map(profile, (ALICE, BOB, DAVE)))
     assert decision.select(2) == decision.ranked[:2]
@@ -310,6 +333,14 @@ def test_a_gate_refuses_and_the_policy_behind_it_ranks() -> None:
     assert str(policy) == "likes & likes"
 
 
+def test_of_two_that_refuse_a_worker_the_first_gives_the_reason() -> None:
+    shunned, distrusted = Says(Gone("it", "I saw it leave")), Likes(shunned=ALICE.peer_id)
+    for policy in (shunned & distrusted, shunned + distrusted):
+        assert decided(profile(ALICE), policy=policy).rejected == (
+            (ALICE.peer_id, Gone("it", "I saw it leave")),
+        )
+
+
 def test_a_task_waits_where_the_policy_behind_the_gate_says() -> None:
     near = Peers([ALICE.peer_id, BOB.peer_id])
     assert Gated(Likes(), NEAREST).home(TARGET, near) == NEAREST.home(TARGET, near)
@@ -358,10 +389,19 @@ def test_in_a_sum_a_score_that_is_no_sum_of_terms_counts_as_a_whole() -> None:
     assert only.score.value == 0.125
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_weight_is_above_zero_and_finite(weight: float) -> None:
+@pytest.mark.parametrize(
+    "weight", [0.0, -1.0, float("nan"), float("inf"), 10**400, Fraction(1, 10**400), "0.5", 1j]
+)
+def test_a_weight_is_a_number_above_zero_and_finite(weight: Any) -> None:
     with pytest.raises(InvalidInput, match="above 0"):
-        weight * Likes()
+        Sum(((weight, Likes()),))
+
+
+@pytest.mark.parametrize("weight", [True, 3, 10**22, Fraction(1, 3), np.float64(0.5)])
+def test_a_weight_of_any_kind_of_number_is_a_float_and_comes_back_as_text(weight: Any) -> None:
+    policy = weight * NEAREST
+    assert type(policy.parts[0][0]) is float
+    assert parse_policy(str(policy)) == policy == float(weight) * NEAREST
 
 
 def test_weights_that_cannot_be_added_up_are_refused() -> None:
@@ -375,6 +415,18 @@ def test_a_sum_has_few_parts() -> None:
     Sum(((1.0, NEAREST),) * MAX_TERMS)
     with pytest.raises(InvalidInput, match="parts"):
         Sum(((1.0, NEAREST),) * (MAX_TERMS + 1))
+
+
+def test_the_weights_of_a_sum_are_the_same_in_any_python() -> None:
+    """Where floats are added up at once, some come to 1.0 here, and to a tenth each."""
+    policy = Sum(((0.1, Likes(((ALICE.peer_id, 1.0),))),) * 10)
+    (only,) = decided(profile(ALICE), policy=policy).ranked
+    assert only.score.terms == (Term("liking", 1.0, 0.5 * 0.10000000000000002),) * 10
+    assert only.score.value == 0.5
+
+
+def test_a_weight_may_stand_on_either_side() -> None:
+    assert Likes() * 0.3 == 0.3 * Likes()
 
 
 def test_a_policy_without_a_say_ranks_by_distance() -> None:
@@ -406,7 +458,7 @@ def test_whoever_decides_decides_the_same(order: list[Contact], liked: int) -> N
 class Broken(Policy):
     """As a person may write one."""
 
-    values: tuple[float, ...] | None = None
+    values: tuple[Any, ...] | None = None
     admits: bool = True
 
     def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
@@ -427,6 +479,19 @@ class Broken(Policy):
         raise ZeroDivisionError("oh")
 
 
+@dataclass(frozen=True)
+class Gives(Policy):
+    """Scores both workers as told."""
+
+    score: Any
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Any:
+        return (self.score for _ in candidates)
+
+    def __str__(self) -> str:
+        return "gives"
+
+
 class Wordless(Exception):
     def __repr__(self) -> str:
         raise ZeroDivisionError("oh")
@@ -441,6 +506,27 @@ class Silent(Policy):
 
 
 @dataclass(frozen=True)
+class Exits(Policy):
+    """As a script does that thinks it is a program."""
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        sys.exit("no price list")
+
+    def home(self, key: Key, workers: Peers) -> PeerId | None:
+        sys.exit(1)
+
+    @property
+    def seeks_room(self) -> bool:
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class Interrupted(Policy):
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
 class Says(Policy):
     what: Any
 
@@ -451,16 +537,36 @@ class Says(Policy):
         return self.what
 
 
+_SCORE = "gave a score of"
+_NO_FLOAT = "which is no float in 0 to 1"
+_TERMS = (
+    "Gives gave terms that are none; write a tuple of Term(name, value), which are finite floats:"
+)
+
+
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
         (Broken(), "it failed: ZeroDivisionError('oh')"),
         (Broken(admits=False), "it failed: KeyError('region')"),
-        (Broken((0.5,)), "it gave 1 scores for 2 workers"),
-        (Broken((0.5, float("nan"))), "it gave a score of nan, which is not in 0 to 1"),
-        (Broken((0.5, -0.1)), "it gave a score of -0.1, which is not in 0 to 1"),
-        (Broken((0.5, float("inf"))), "it gave a score of inf, which is not in 0 to 1"),
+        (Broken((0.5,)), "Broken gave 1 scores for 2 workers"),
+        (Broken((0.5, float("nan"))), f"Broken {_SCORE} nan, {_NO_FLOAT}"),
+        (Broken((0.5, -0.1)), f"Broken {_SCORE} -0.1, {_NO_FLOAT}"),
+        (Broken((0.5, float("inf"))), f"Broken {_SCORE} inf, {_NO_FLOAT}"),
+        (Broken((0.5, Fraction(1, 3))), f"Broken {_SCORE} Fraction(1, 3), {_NO_FLOAT}"),
+        (Broken((0.5, "1")), f"Broken {_SCORE} '1', {_NO_FLOAT}"),
+        (Gives(0.5), "Gives gave 0.5, which is no Score"),
+        (Gives("much" * 100), "Gives gave 'muchmuch"),
+        (Gives(Score(0.5, cast("Any", [Term("a", 1)]))), f"{_TERMS} [Term("),
+        (Gives(Score(0.5, cast("Any", (("a", 0.5),)))), f"{_TERMS} (('a', 0.5),)"),
+        (Gives(Score(0.5, (Term("a", cast("Any", "b")),))), f"{_TERMS} (Term("),
+        (Gives(Score(0.5, (Term(cast("Any", 1), 0.5),))), f"{_TERMS} (Term("),
+        (Gives(Score(0.5, (Term("a", 0.5, float("nan")),))), f"{_TERMS} (Term("),
+        (0.1 * Gives(Score(2.0)) + NEAREST, f"Gives {_SCORE} 2.0, {_NO_FLOAT}"),
+        (NEAREST + Gives(Score(-0.1)), f"Gives {_SCORE} -0.1, {_NO_FLOAT}"),
+        (NEAREST + Broken((0.5,)), "Broken gave 1 scores for 2 workers"),
         (Silent(), "it failed: Wordless"),
+        (Exits(), "it failed: SystemExit('no price list')"),
         (Says(False), "it neither admits nor refuses, but says False"),
         (Says("no"), "it neither admits nor refuses, but says 'no'"),
     ],
@@ -470,15 +576,22 @@ def test_a_policy_that_fails_costs_its_tasks_their_workers_and_says_why(
 ) -> None:
     decision = decided(profile(ALICE), profile(BOB), policy=policy)
     assert decision.ranked == ()
-    assert dict(decision.rejected) == {
-        ALICE.peer_id: Unwanted("policy", why),
-        BOB.peer_id: Unwanted("policy", why),
-    }
+    reasons = dict(decision.rejected)
+    assert reasons.keys() == {ALICE.peer_id, BOB.peer_id}
+    for reason in reasons.values():
+        assert str(reason).startswith(f"policy: {why}")
+        assert len(str(reason)) <= len("policy: ") + 256
 
 
 def test_a_policy_that_cannot_say_where_a_task_waits_has_it_wait_for_nobody() -> None:
-    assert home_of(Broken(), TARGET, Peers([ALICE.peer_id])) is None
-    assert not seeks_room(Broken())
+    for policy in (Broken(), Exits()):
+        assert home_of(policy, TARGET, Peers([ALICE.peer_id])) is None
+        assert not seeks_room(policy)
+
+
+def test_a_person_may_interrupt_a_policy() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        decided(profile(ALICE), policy=Interrupted())
 
 
 @pytest.mark.parametrize("home", [None, "nobody", BOB.peer_id, ["a", "list"]])
@@ -507,11 +620,51 @@ class NoMethods:
         (Unhashable(), "Unhashable: it failed: TypeError"),
         (0.5 * Unhashable() + Likes(), "Sum: it failed: TypeError"),
         (Nameless(), "Nameless: it failed: ZeroDivisionError"),
-        (NoMethods(), "NoMethods: it failed: TypeError"),
-        (None, "NoneType: it failed: AttributeError"),
+        (NoMethods(), "a NoMethods is no policy; write it as a frozen dataclass below Policy"),
+        (None, "a NoneType is no policy"),
+        ("spread", "'spread' is a text; write parse_policy[(]'spread'[)]"),
+        (Likes, "Likes is a class; write Likes[(][)]"),
     ],
 )
 def test_what_cannot_serve_as_a_policy_is_refused_before_it_is_used(policy: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         sound(policy)
     assert sound(NEAREST) is NEAREST
+
+
+@pytest.mark.parametrize("part", ["spread", Likes, NoMethods(), 0.5, None])
+def test_what_is_no_policy_is_refused_where_it_is_put_together(part: Any) -> None:
+    whole: list[Callable[[], Policy]] = [
+        lambda: NEAREST & part,
+        lambda: NEAREST + part,
+        lambda: Gated(part, NEAREST),
+        lambda: Sum(((1.0, part),)),
+    ]
+    for put_together in whole:
+        with pytest.raises(InvalidInput, match="write") as raised:
+            put_together()
+        assert raised.value.field == "policy"
+
+
+class Forgetful(Policy):
+    """Knows its name no more, once it is under way."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError("oh")
+
+
+class Talkative(Policy):
+    def __str__(self) -> str:
+        return "two\nlines" * MAX_TEXT
+
+
+def test_a_policy_that_cannot_say_its_name_is_called_by_its_type() -> None:
+    decision = decided(profile(ALICE), policy=Forgetful())
+    assert names(decision) == [ALICE.peer_id]
+    assert decision.policy == "Forgetful"
+
+
+def test_the_name_of_a_policy_is_one_line_and_no_book() -> None:
+    name = decided(policy=Talkative()).policy
+    assert name.startswith("two linestwo lines")
+    assert len(name) <= MAX_TEXT

@@ -43,6 +43,7 @@ def test_a_machine_with_nothing_free_has_no_fragments() -> None:
 def test_an_idle_machine_has_none_for_whole_devices() -> None:
     assert wasted("gpu=1", 1000, 1000) == 0
     assert wasted("gpu=2", 1000, 1000) == 0
+    assert wasted("gpu=1,gpu.cc=8.0,gpu.memory=40GB,gpu.model=a100", 1000) == 0
 
 
 def test_where_a_task_does_not_fit_all_is_wasted() -> None:
@@ -51,6 +52,7 @@ def test_where_a_task_does_not_fit_all_is_wasted() -> None:
     assert wasted("gpu=1,gpu.model=h100", 1000) == 2 * 1000
     assert wasted("gpu=1,gpu.memory=80GB", 1000) == 2 * 1000
     assert wasted("gpu=1,gpu.cc=9.0", 1000) == 2 * 1000
+    assert wasted("gpu=2", 1000, 400) == 2 * 1400
 
 
 def test_devices_too_full_for_it_are_wasted() -> None:

@@ -42,6 +42,7 @@ def test_a_task_takes_as_much_as_of_what_it_takes_most() -> None:
     assert task_part(replace(SMALL, memory_bytes=32 * GIB), BIG) == 0.5
     assert task_part(replace(SMALL, storage_bytes=25 * GIB), BIG) == 0.25
     assert task_part(replace(SMALL, gpu_count=1, gpu_share_milli=500), WITH_GPUS) == 0.25
+    assert task_part(replace(SMALL, gpu_count=2, gpu_share_milli=500), WITH_GPUS) == 0.5
     # Of a network that nobody measured.
     assert task_part(replace(SMALL, network_mbps=1), BIG) == 1 / 32
 

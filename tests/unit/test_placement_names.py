@@ -10,9 +10,9 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.balanced import Balanced
 from formation_p2p.placement.cheapest import Cheapest
 from formation_p2p.placement.hashing import HASHES
-from formation_p2p.placement.names import MAX_TEXT, parse_policy
+from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.packed import Packed
-from formation_p2p.placement.policy import Gated, PlacementPolicy, Sum
+from formation_p2p.placement.policy import MAX_TEXT, Gated, PlacementPolicy, Sum
 from formation_p2p.placement.scored import PRESETS, Scored
 from formation_p2p.placement.spread import Spread
 from formation_p2p.placement.trusted import Trusted
@@ -72,6 +72,9 @@ def test_what_a_policy_says_of_itself_is_read_back_as_equal(policy: PlacementPol
         ("trust>=0.3 & trust>=0.4 & xor", Trusted(300) & Trusted(400) & Xor()),
         ("0.5*(xor + spread) + balanced", 0.5 * (Xor() + Spread()) + Balanced()),
         ("((xor))", Xor()),
+        ("scored()", PRESETS["newest"]),
+        ("xor()", Xor()),
+        ("spread( )", Spread()),
     ],
 )
 def test_it_reads_as_python_does(text: str, policy: PlacementPolicy) -> None:
@@ -83,13 +86,17 @@ def test_it_reads_as_python_does(text: str, policy: PlacementPolicy) -> None:
     ("text", "problem"),
     [
         ("fastest", "'fastest' is no policy; write xor, balanced, "),
-        ("trust", "'trust' is no policy; write .* or trust>=0.3"),
+        ("trust", "'trust' is no gate; write it like trust>=0.3"),
+        ("xor & trust>0.3", "'trust>0.3' is no gate; write it like trust>=0.3"),
+        ("trust>=1e-1", "trust: '1e-1' is no number"),
+        ("xor, spread", "', spread' is too much; write & or [+] between two policies"),
+        ("0.5*xor*2", "'[*]2' is too much; .* weights before them, like 0.7[*]xor"),
         ("", "a policy is missing at the end"),
         ("xor &", "a policy is missing at the end"),
         ("0.5*", "a policy is missing at the end"),
         ("(xor", r"a bracket is open; write &, [+] or \) at the end"),
         ("(xor spread)", r"a bracket is open; write &, [+] or \) before 'spread\)'"),
-        ("xor spread", "'spread' is too much; write & or [+] in between"),
+        ("xor spread", "'spread' is too much; write & or [+] between two policies"),
         ("spread)", r"'\)' is too much"),
         ("0*xor", "a weight is a number above 0"),
         ("1e999*xor", "a weight is a number above 0"),
@@ -98,7 +105,7 @@ def test_it_reads_as_python_does(text: str, policy: PlacementPolicy) -> None:
         ("trust>=0.3.3", "'0.3.3' is no"),
         ("xor(md5)", "'md5' is no hash of names"),
         ("spread(1)", "spread takes nothing in brackets"),
-        ("scored()", "'' is no weight; write one of 16a, 16c, newest, or weights of trust, "),
+        ("scored(,)", "'' is no weight; write one of 16a, 16c, newest, or weights of trust, "),
         ("scored(16a, 16c)", "'16a' is no weight"),
         ("scored(speed=1)", "'speed=1' is no weight"),
         ("scored(trust=much)", "'trust=much' is no weight"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,3 +40,9 @@ def test_the_nearest_few_are_those_at_the_least_distances(
 def test_of_nobody_nobody_is_nearest() -> None:
     assert Peers(()).nearest(Key(0)) is None
     assert Peers(()).nearest_few(Key(0), 3) == []
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_policy_that_wants_none_of_them_gets_none(count: int) -> None:
+    """It runs on the thread of its node, which has to come back."""
+    assert Peers(PEERS[:2]).nearest_few(Key(0), count) == []

@@ -11,7 +11,7 @@ from formation_p2p.placement.trusted import Trusted
 from formation_p2p.placement.xor import Xor
 from formation_p2p.resources.capability import GpuFree, idle
 from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.workload.mix import Mix, Shape
+from formation_p2p.workload.mix import MAX_SHAPES, Mix, Shape
 from tests.unit.placement_world import order, peer, profile, task, worker
 from tests.unit.resources_world import a100, machine
 
@@ -124,3 +124,9 @@ def test_every_score_is_the_sum_of_its_terms() -> None:
 
 def test_it_is_written_as_it_is_named() -> None:
     assert str(Packed()) == "packed"
+
+
+def test_as_many_are_looked_at_as_were_measured() -> None:
+    """docs/packing.md says what more candidates would bring, and what their shapes cost."""
+    assert CANDIDATES == 16
+    assert MAX_SHAPES == 2 * CANDIDATES

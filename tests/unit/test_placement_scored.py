@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.candidate import Asked, Candidate
+from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.scored import PRESETS, Scored
 from formation_p2p.refusals import Distrusted
 from formation_p2p.resources.capability import Capacity
@@ -147,8 +151,10 @@ def test_every_score_is_in_bounds(given_weights: dict[str, float], candidate: Ca
     assert all(0 <= term.value <= 1 for term in score.terms)
 
 
-@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_weight_is_from_nought_to_one(weight: float) -> None:
+@pytest.mark.parametrize(
+    "weight", [-0.1, 1.1, float("nan"), float("inf"), 10**400, "0.5", None, 1j]
+)
+def test_a_weight_is_from_nought_to_one(weight: Any) -> None:
     with pytest.raises(InvalidInput, match="the weight of queue is"):
         Scored(queue=weight)
 
@@ -156,3 +162,18 @@ def test_a_weight_is_from_nought_to_one(weight: float) -> None:
 def test_something_has_to_count() -> None:
     with pytest.raises(InvalidInput, match="write one at least"):
         Scored()
+
+
+@pytest.mark.parametrize("weight", [True, 1, Fraction(1, 3), np.float64(0.5)])
+def test_a_weight_of_any_kind_of_number_is_a_float_and_comes_back_as_text(weight: Any) -> None:
+    policy = Scored(trust=weight)
+    assert type(policy.trust) is float
+    assert parse_policy(str(policy)) == policy == Scored(trust=float(weight))
+
+
+def test_the_draw_is_the_same_in_every_release() -> None:
+    """Else nodes of two releases would rank the same workers differently."""
+    candidates = [worker(name) for name in ("alice", "bob", "carol", "dave", "erin")]
+    scores = alone(jitter=1.0).scores(task("job/0"), candidates)
+    drawn = [3448411771, 1471263166, 4198215598, 3388353171, 2674502654]
+    assert [score.value for score in scores] == [each / 2**32 for each in drawn]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.errors import InvalidInput
 from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.keyspace import KEY_BITS, Key, distance
 from formation_p2p.placement import columns, table
+from formation_p2p.placement.question import Question
 from formation_p2p.placement.table import Table
 from formation_p2p.records.profile import Profile
 from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
@@ -317,3 +320,43 @@ def test_a_worker_with_every_name_there_is_has_only_its_own() -> None:
     for number in range(300):
         assert town.match(Requirements(labels=((f"k{number}", "else"),)), NOW) == []
     assert len(town.match(Requirements(labels=(("k3", "v3"),)), NOW)) == 300
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"needs": "cpu=1"}, "needs"),
+        ({"now_unix_s": float("nan")}, "now_unix_s"),
+        ({"now_unix_s": float("inf")}, "now_unix_s"),
+        ({"now_unix_s": "now"}, "now_unix_s"),
+        ({"max_price_micro": 0.5}, "max_price_micro"),
+    ],
+)
+def test_what_is_no_question_is_refused(wrong: dict[str, Any], field: str) -> None:
+    asked = {"needs": PIECE, "now_unix_s": NOW, **wrong}
+    town = table_of([profile(ALICE)])
+    with pytest.raises(InvalidInput, match="write") as raised:
+        town.match(**asked)
+    assert raised.value.field == field
+    with pytest.raises(InvalidInput, match="write") as raised:
+        town.nearest(**asked, target=HERE, count=1)
+    assert raised.value.field == field
+
+
+def test_as_many_are_named_as_a_whole_number_says() -> None:
+    wrong: tuple[Any, ...] = (-1, 1.5, None, 2**63)
+    for count in wrong:
+        with pytest.raises(InvalidInput, match="count: "):
+            table_of([profile(ALICE)]).nearest(PIECE, HERE, count, NOW)
+
+
+def test_a_gpu_of_which_a_part_is_taken_is_no_free_one_in_the_columns_already() -> None:
+    """Else each such worker would have to be asked, one by one."""
+    able = machine(a100("G0"), a100("G1"))
+    free = replace(idle(able), gpus=(GpuFree("G0", 1000, 40 * GIB), GpuFree("G1", 999, 40 * GIB)))
+    numbers = columns.Columns()
+    numbers.write(0, HERE, profile(ALICE, able, capacity=free))
+    numbers.write(1, HERE, profile(BOB, able))
+    for text, left in (("gpu=1", [0, 1]), ("gpu=2", [1])):
+        conditions = Question(parse_requirements(text), NOW, free_now=True).conditions()
+        assert numbers.scan(conditions, 2).tolist() == left

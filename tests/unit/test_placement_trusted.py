@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from formation_p2p.errors import InvalidInput
@@ -62,3 +64,9 @@ def test_what_is_no_such_gate_is_refused_or_left_to_others() -> None:
             parse_trusted(text)
     with pytest.raises(InvalidInput, match="0 to 1"):
         Trusted(-1)
+
+
+@pytest.mark.parametrize("least", [0.3, True, "0.3", None])
+def test_trust_is_in_whole_thousandths(least: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"write Trusted\(300\), or trust>=0.3"):
+        Trusted(least)

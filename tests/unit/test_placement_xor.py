@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,8 +66,10 @@ def test_a_cluster_is_of_three_or_of_as_many_as_one_says_or_of_all_there_are() -
     assert cluster("build", WORKERS, size=4) == ranked[:4]
     assert cluster("build", WORKERS[:2]) == rank_by_xor("build", WORKERS[:2])
     assert cluster("build", []) == ()
-    with pytest.raises(InvalidInput, match="write 1 or more"):
-        cluster("build", WORKERS, size=0)
+    wrong: tuple[Any, ...] = (0, -1, 2.5, "3", None)
+    for size in wrong:
+        with pytest.raises(InvalidInput, match="write 1 or more"):
+            cluster("build", WORKERS, size=size)
 
 
 def test_nobody_is_responsible_where_nobody_is_capable() -> None:
@@ -112,3 +115,37 @@ def test_there_is_no_other_hash() -> None:
 
 def test_the_key_of_a_name_is_its_sha_256() -> None:
     assert rank_by_xor(key_of(b"build"), WORKERS) == rank_by_xor("build", WORKERS)
+
+
+def test_who_is_named_twice_counts_once() -> None:
+    """Else it would be two of the three that are to outvote one."""
+    twice = [*WORKERS, *WORKERS]
+    assert rank_by_xor("build", twice) == rank_by_xor("build", WORKERS)
+    assert cluster("build", twice) == cluster("build", WORKERS)
+    scores = Xor("sha256-64").scores(task("build"), twice)
+    assert sorted({score.value for score in scores}) == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("hashing", HASHES)
+def test_a_hash_may_be_named(hashing: str) -> None:
+    by_hash = rank_by_xor("build-1", WORKERS, HASHES[hashing])
+    assert rank_by_xor("build-1", WORKERS, hashing) == by_hash
+    assert cluster("build-1", WORKERS, hashed=hashing) == by_hash[:3]
+    assert responsible("build-1", WORKERS, by_hash[0].peer_id, hashing)
+
+
+def test_what_is_neither_a_name_nor_a_key_nor_a_hash_is_refused() -> None:
+    wrong: tuple[Any, ...] = (b"build", None, 1.5)
+    for name in wrong:
+        with pytest.raises(
+            InvalidInput, match=r"task: .* is neither the name of a task nor its key"
+        ):
+            rank_by_xor(name, WORKERS)
+    with pytest.raises(InvalidInput, match="hashed: 'md5' is no hash of names; there are"):
+        rank_by_xor("build", WORKERS, "md5")
+
+
+def test_whom_the_keys_of_the_dht_name_is_the_same_in_every_release() -> None:
+    names = {peer(name): name for name in NAMES}
+    ranked = rank_by_xor("build-1", WORKERS)
+    assert [names[each.peer_id] for each in ranked] == ["carol", "bob", "dave", "erin", "alice"]
