@@ -46,7 +46,7 @@ class TaskResult:
     `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
     of those that brought nothing; `refusals` is per worker why nobody took it. `waited_for` is
     the label, or else the id, of the task that brought no result, where this one never ran because
-    of that. `nearest` is whether the worker that did it was the nearest by XOR.
+    of that. `nearest` is whether it ran where it waited: see TaskPlaced.
     """
 
     task_id: str

@@ -60,7 +60,7 @@ from formation_p2p.workload.hints import NO_HINTS
 from formation_p2p.workload.plan import Plan, TaskTerms, plan_of
 from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.workload.scope import EVERYTHING, Scope, Shares
-from formation_p2p.workload.task import Job
+from formation_p2p.workload.task import Job, check_price
 from formation_p2p.workload.work import Work
 
 if TYPE_CHECKING:
@@ -443,6 +443,7 @@ class Node:
         scope: ScopeWords = Scope.COMMONS,
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
+        check_price(max_price_micro)
         placing = placing_of(policy, hints, scope)
         terms = AskedTerms(requirements_of(needs), 0, max_price_micro, **placing)
         return await self._questions.explain(terms, name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypedDict
 
+from formation_p2p.errors import InvalidInput
 from formation_p2p.placement.guarded import sound
 from formation_p2p.placement.names import parse_policy
 from formation_p2p.placement.policy import PlacementPolicy
+from formation_p2p.resources.bounds import shown
 from formation_p2p.resources.parse import gives_memory, parse_requirements
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.hints import Hints, parse_hints
@@ -31,16 +33,22 @@ class Placing(TypedDict):
 def placing_of(policy: PolicyWords, hints: HintWords, scope: ScopeWords) -> Placing:
     """Raises InvalidInput."""
     words = (hints,) if isinstance(hints, str) else hints
+    if not isinstance(words, Hints | Iterable):
+        raise InvalidInput("hints", f"{shown(words)} is no Hints; write them, or 'region=eu'")
     return Placing(
         policy=parse_policy(policy) if isinstance(policy, str) else sound(policy),
         hints=words if isinstance(words, Hints) else parse_hints(words),
-        scope=parse_scope(scope) if isinstance(scope, str) else scope,
+        scope=scope if isinstance(scope, Scope) else parse_scope(scope),
     )
 
 
 def requirements_of(needs: Needs) -> Requirements:
     """Raises InvalidInput."""
-    return parse_requirements(needs) if isinstance(needs, str) else needs
+    if isinstance(needs, str):
+        return parse_requirements(needs)
+    if not isinstance(needs, Requirements):
+        raise InvalidInput("needs", f"{shown(needs)} is no Requirements; write them, or 'cpu=2'")
+    return needs
 
 
 def says_memory(needs: Needs) -> bool:

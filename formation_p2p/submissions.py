@@ -51,8 +51,8 @@ class Submissions:
             handle = JobHandle(job, self._desk, policy=policy)
             self._desk.begin(job, handle, policy)
             return handle
-        if parse_policy(job.policy) != policy:
-            problem = "the node's state keeps no policy that has no name; submit without a state"
+        if not _has_a_name(policy):
+            problem = "the node's state keeps none of one's own; name one, or join without a state"
             raise InvalidInput("policy", problem)
         self._begun(job)
         return await self._durable.begin(job)
@@ -69,3 +69,11 @@ class Submissions:
     async def kept(self) -> tuple[JobSummary, ...]:
         """Raises StateError."""
         return () if self._durable is None else await self._durable.summaries()
+
+
+def _has_a_name(policy: PlacementPolicy) -> bool:
+    """By which another life of the node, which may not have its code, can make it again."""
+    try:
+        return parse_policy(str(policy)) == policy
+    except InvalidInput:
+        return False

@@ -58,7 +58,7 @@ from formation_p2p.resources.requirements import Requirements
 from formation_p2p.units import GIB, format_bytes
 from formation_p2p.workload.derive import needs_of, parameters_of, refuse_same
 from formation_p2p.workload.graph import linked
-from formation_p2p.workload.matrix import Parameters, fill, label_of, telling
+from formation_p2p.workload.matrix import Parameters, fill, folder_label, label_of, telling
 from formation_p2p.workload.plan import Plan, PlannedTask
 from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.task import MAX_TASKS
@@ -70,8 +70,6 @@ T = TypeVar("T")
 
 # All inputs of a job are held in memory until it ends.
 MAX_INPUT_BYTES: Final = 2 * GIB
-# A label is the name of a folder as well (submit.py); file systems take 255 bytes.
-MAX_LABEL_CHARS: Final = 60
 # What a task prints is kept beside the files that it sends back, under these names.
 PRINTED: Final = ("stdout", "stderr")
 
@@ -327,18 +325,6 @@ def _each(field: str, value: object) -> list[str]:
     if not values:
         raise InvalidInput(field, "is empty: `to` is less than `from`")
     return values
-
-
-def folder_label(field: str, label: str) -> str:
-    """A label that can name a folder as well. Raises InvalidInput."""
-    plain = label.isprintable() and "/" not in label and not label.startswith(".")
-    if not plain or not 0 < len(label) <= MAX_LABEL_CHARS:
-        problem = (
-            f"{shown(label)} cannot name a folder as well; write 1 to {MAX_LABEL_CHARS} "
-            "characters that print, with no / and no dot in front"
-        )
-        raise InvalidInput(field, problem)
-    return label
 
 
 def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requirements, bool]:

@@ -42,6 +42,8 @@ def _files(field: str, pattern: str, folder: Path) -> list[str]:
     if not any(sign in pattern for sign in "*?["):
         return [pattern]
     try:
+        if (folder / pattern).is_file():  # which is called so
+            return [pattern]
         found = sorted(str(x.relative_to(folder)) for x in folder.glob(pattern) if x.is_file())
     except (OSError, ValueError, NotImplementedError, RecursionError) as error:
         raise InvalidInput(field, f"{shown(pattern)} names no files here: {error}") from None

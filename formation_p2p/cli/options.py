@@ -19,6 +19,7 @@ from formation_p2p.resources.limits import Limits
 from formation_p2p.trust.grants import Right, check
 from formation_p2p.trust.network import parse_join_string
 from formation_p2p.units import parse_bytes, parse_micro, parse_milli
+from formation_p2p.workload.scope import Scope
 
 # As the home's own file (host/home.py): a join string with all the gates that it may have
 # takes 6 KiB.
@@ -164,7 +165,8 @@ ScopeOption = Annotated[
     typer.Option(
         "--scope",
         metavar="SCOPE",
-        help="How far from home it may go: local, cell, org, federation or commons.",
+        help="How far from home it may go: cell, org, federation or commons. local, which is the "
+        "node itself, is for programs whose node works too; a command's does not.",
     ),
 ]
 
@@ -212,6 +214,16 @@ def price_of(text: str | None, option: str) -> int | None:
         return parse_micro(text)
     except ValueError as problem:
         raise InvalidInput(option, str(problem)) from None
+
+
+def refuse_local(scope: Scope) -> None:
+    """Raises InvalidInput: a command's node runs no tasks, and a worker beside it is another."""
+    if scope is Scope.LOCAL:
+        problem = (
+            "local is this command itself, which runs no tasks; write cell, or wider, so that a "
+            "worker may"
+        )
+        raise InvalidInput("scope", problem)
 
 
 def limits_of(

@@ -17,7 +17,7 @@ from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import make_folder, write_outputs, write_tail
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
-from formation_p2p.cli.job_file import PRINTED, folder_label
+from formation_p2p.cli.job_file import PRINTED
 from formation_p2p.cli.kinds import process_of
 from formation_p2p.cli.options import (
     HomeOption,
@@ -30,6 +30,7 @@ from formation_p2p.cli.submit import bar, report
 from formation_p2p.cli.words import say
 from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.units import parse_bytes
+from formation_p2p.workload.matrix import folder_label
 
 if TYPE_CHECKING:
     from formation_p2p.dispatch.job_events import JobEvent

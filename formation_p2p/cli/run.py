@@ -34,6 +34,7 @@ from formation_p2p.cli.options import (
     home_of,
     pairs_of,
     price_of,
+    refuse_local,
     require,
 )
 from formation_p2p.cli.words import one_line, say, short
@@ -164,6 +165,7 @@ def run(
     timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
     max_price_micro = price_of(max_price, "max-price")
     placing = placing_of(policy, hints or (), scope)
+    refuse_local(placing["scope"])
     place = home_of(home, join)
     require(place, Right.SUBMIT, driver=kind.driver, priority=priority)
     code = run_interruptible(

@@ -27,6 +27,7 @@ from formation_p2p.cli.options import (
     VerboseOption,
     home_of,
     price_of,
+    refuse_local,
     require,
 )
 from formation_p2p.cli.words import one_line, say
@@ -116,6 +117,7 @@ def submit(
     with a table of what became of each task; with --json, each event is a line of JSON.
     """
     job = read_job_file(job_file)
+    refuse_local(job.placing["scope"])
     if out_dir is None and any(task.files_out for task in job.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
     plan = job.plan()

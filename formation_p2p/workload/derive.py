@@ -32,11 +32,12 @@ from formation_p2p.workload.matrix import (
     Value,
     combinations,
     fill,
+    folder_label,
     label_of,
     of_input,
     telling,
 )
-from formation_p2p.workload.plan import Plan, PlannedTask
+from formation_p2p.workload.plan import Plan, PlannedTask, check_texts
 from formation_p2p.workload.process import ProcessSpec
 from formation_p2p.workload.task import MAX_TASKS
 from formation_p2p.workload.wasm import WasmSpec
@@ -78,6 +79,7 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
     for name, stage in stages.items():
         first = len(tasks)
         try:
+            _check(stage)
             for parameters in parameters_of(
                 stage.matrix, stage.include, stage.exclude, stage.inputs
             ):
@@ -102,9 +104,15 @@ def parameters_of(
 ) -> list[dict[str, Value]]:
     """Those of each task: of each input, each combination. Raises InvalidInput."""
     found = combinations(matrix, include, exclude)
+    if not inputs:
+        return found
+    for name in of_input(""):
+        if any(name in chosen for chosen in found):
+            problem = f"{name} is of each input already; give the parameter another name"
+            raise InvalidInput("matrix", problem)
     if len(inputs) * len(found) > MAX_TASKS:
         raise InvalidInput("inputs", f"they make more than {MAX_TASKS} tasks; split the job")
-    return [of_input(each) | chosen for each in inputs for chosen in found] if inputs else found
+    return [of_input(each) | chosen for each in inputs for chosen in found]
 
 
 def refuse_same(labels: Sequence[str], groups: Mapping[str, Sequence[int]]) -> None:
@@ -150,10 +158,19 @@ def _process(spec: ProcessSpec, text: Callable[[str], str]) -> ProcessSpec:
     )
 
 
+def _check(stage: object) -> None:
+    """What callers without types get wrong, and Python would take for something else."""
+    if not isinstance(stage, Stage):
+        raise InvalidInput("stage", f"{shown(stage)} is no Stage; write Stage(…)")
+    check_texts("after", stage.after)
+    check_texts("inputs", stage.inputs)
+
+
 def _task(name: str, stage: Stage, parameters: Parameters) -> PlannedTask:
     work = stage.work(parameters) if callable(stage.work) else filled(stage.work, parameters)
     needs, memory_given = needs_of(stage.needs, parameters)
     label = fill(stage.label, parameters) if stage.label else label_of(name, telling(parameters))
+    folder_label("label", label)
     return PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, parameters))
 
 

@@ -100,9 +100,12 @@ class Hints:
             raise InvalidInput(Kind.NEAR, "the same data is named twice; name it once")
         if self.max_rtt_ms is not None:
             check_amount(Kind.RTT, self.max_rtt_ms, 1, MAX_RTT_MS)
+        if isinstance(self.required, str) or not isinstance(self.required, Collection):
+            problem = "is no set; write {'region'}, or whichever kinds of hint are conditions"
+            raise InvalidInput("required", f"{shown(self.required)} {problem}")
         object.__setattr__(self, "required", frozenset(self.required))
         object.__setattr__(self, "kinds", self._kinds())
-        for name in sorted(self.required):
+        for name in sorted(self.required, key=str):
             if name not in self.kinds:
                 given = ", ".join(self.kinds) or "nothing"
                 raise InvalidInput("required", f"{shown(name)} is not among what is given: {given}")
@@ -159,6 +162,8 @@ def parse_hints(items: Iterable[str]) -> Hints:
     given: dict[Kind, list[tuple[str, str]]] = {}
     required: dict[Kind, bool] = {}
     for item in items:
+        if not isinstance(item, str):
+            raise InvalidInput("hint", f"{shown(item)} is no hint; write {_FORMS}")
         is_required = item.strip().startswith(_REQUIRE)
         key, equals, value = item.strip().removeprefix(_REQUIRE).partition("=")
         kind = _kind(key.strip())
@@ -271,9 +276,13 @@ def _check_peer(kind: Kind, peer: object) -> None:
 
 
 def _check_task(kind: Kind, name: object) -> None:
-    printable = isinstance(name, str) and name.isprintable()
-    if not printable or not 1 <= len(str(name)) <= MAX_TASK_NAME_CHARS:
-        why = f"write the id or the label of a task, of up to {MAX_TASK_NAME_CHARS} characters"
+    # What is read of a text has no spaces at its ends.
+    plain = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not plain or not 1 <= len(str(name)) <= MAX_TASK_NAME_CHARS:
+        why = (
+            f"write the id or the label of a task, of up to {MAX_TASK_NAME_CHARS} characters and "
+            "with no space at its ends"
+        )
         raise InvalidInput(kind, f"{shown(name)} names no task; {why}")
 
 

@@ -31,6 +31,8 @@ MAX_RULES: Final = 100
 # Well inside what one argument of a process may have (workload/process.py).
 MAX_VALUE_CHARS: Final = 4096
 _MAX_INT: Final = 2**63 - 1
+# A label is the name of a folder as well (`--out-dir`); file systems take 255 bytes.
+MAX_LABEL_CHARS: Final = 60
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _PLACE: Final = re.compile(r"\{([A-Za-z][A-Za-z0-9_-]{0,31})\}", re.ASCII)
@@ -97,13 +99,26 @@ def telling(parameters: Parameters) -> Parameters:
     """Those that tell tasks apart: the `name` and `stem` of an input only repeat it."""
     if "input" not in parameters:
         return parameters
-    return {name: value for name, value in parameters.items() if name not in ("name", "stem")}
+    repeated = of_input(written(parameters["input"]))
+    return {n: v for n, v in parameters.items() if n == "input" or v != repeated.get(n)}
 
 
 def label_of(name: str, parameters: Parameters) -> str:
-    """A label that can name a folder: the name and the values, with dashes between."""
+    """The name and the values, with dashes between, and for slashes."""
     parts = [name, *map(written, parameters.values())]
     return "-".join(part.replace("/", "-") for part in parts if part)
+
+
+def folder_label(field: str, label: str) -> str:
+    """A label that can name a folder as well. Raises InvalidInput."""
+    plain = label.isprintable() and "/" not in label and not label.startswith(".")
+    if not plain or not 0 < len(label) <= MAX_LABEL_CHARS:
+        problem = (
+            f"{shown(label)} cannot name a folder as well; write 1 to {MAX_LABEL_CHARS} "
+            "characters that print, with no / and no dot in front"
+        )
+        raise InvalidInput(field, problem)
+    return label
 
 
 def _check(
@@ -111,6 +126,8 @@ def _check(
     include: Sequence[Parameters],
     exclude: Sequence[Parameters],
 ) -> None:
+    if not isinstance(axes, Mapping):
+        raise InvalidInput("matrix", f"{shown(axes)} is no table of parameters and their values")
     if len(axes) > MAX_PARAMETERS:
         raise InvalidInput(
             "matrix", f"it has more than {MAX_PARAMETERS} parameters; leave some out"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from formation_p2p.errors import InvalidInput
+from formation_p2p.resources.bounds import shown
 from formation_p2p.resources.requirements import Requirements
 from formation_p2p.workload.sizes import Learnt, kind_of
 from formation_p2p.workload.task import MAX_TASKS, Task, task_id
 from formation_p2p.workload.work import Work
+
+_NO_WORK: Final = "is no work; write ProcessSpec((…)), or python_call(…)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,12 @@ class PlannedTask:
     needs: Requirements | None = None
     memory_given: bool = False
     kind: str = ""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.work, "driver") or not hasattr(self.work, "encode"):
+            raise InvalidInput("work", f"{shown(self.work)} {_NO_WORK}")
+        if not isinstance(self.needs, Requirements | None):
+            raise InvalidInput("needs", f"{shown(self.needs)} is no Requirements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +60,25 @@ class Plan:
 
 
 def plan_of(work: Plan | Work | Iterable[Work], labels: Sequence[str] = ()) -> Plan:
-    """`labels` name the first tasks."""
+    """`labels` name the first tasks. Raises InvalidInput."""
     if isinstance(work, Plan):
         return work
+    check_texts("labels", labels)
+    given: object = work
+    if isinstance(given, str):  # Python takes it for its characters
+        raise InvalidInput("work", f"{shown(given)} {_NO_WORK}")
     pieces = list(work) if isinstance(work, Iterable) else [work]
     named = itertools.chain(labels, itertools.repeat(""))
     return Plan(tuple(map(PlannedTask, pieces, named)))
+
+
+def check_texts(field: str, given: object) -> None:
+    """Refuses all but a list of texts. One text is no list: Python takes it for its characters."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidInput(field, f"{shown(given)} is no list of texts; write ['…']")
+    for each in given:
+        if not isinstance(each, str):
+            raise InvalidInput(field, f"{shown(each)} is no text; write it as one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +99,7 @@ def tasks_of(
     """The tasks, and what was learnt that they use. Raises InvalidInput."""
     ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
     used: dict[str, Learnt] = {}
-    known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, int]] = {}
+    known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, str, int]] = {}
     tasks: list[Task] = []
     for place, each in enumerate(plan.tasks):
         work = each.work
@@ -87,10 +110,12 @@ def tasks_of(
         key = (needs, given, work.driver, kind)
         if key not in known:
             known[key] = _sized(_driven(needs, work), given, kind, terms.learnt or {}, used)
+        # Not only equal, but the same for all: a hundred thousand tasks may have them.
+        needs, kind, more_bytes = known[key]
         tasks.append(
             Task(
                 ids[place],
-                known[key][0],
+                needs,
                 work.encode(),
                 each.label,
                 terms.timeout_s,
@@ -98,7 +123,7 @@ def tasks_of(
                 getattr(work, "shared", b""),
                 tuple(ids[before] for before in each.after),
                 kind,
-                known[key][1],
+                more_bytes,
             )
         )
     return tuple(tasks), tuple(used.values())
@@ -110,12 +135,12 @@ def _sized(
     kind: str,
     learnt: Mapping[str, Learnt],
     used: dict[str, Learnt],
-) -> tuple[Requirements, int]:
+) -> tuple[Requirements, str, int]:
     size = None if given else learnt.get(kind)
     if size is None:
-        return needs, 0
+        return needs, kind, 0
     used[kind] = size
-    return replace(needs, memory_bytes=size.memory_bytes), size.more_bytes
+    return replace(needs, memory_bytes=size.memory_bytes), kind, size.more_bytes
 
 
 def _driven(needs: Requirements, work: Work) -> Requirements:

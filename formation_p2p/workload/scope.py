@@ -5,7 +5,7 @@ of them share is the scope between them:
 
 | scope | who |
 | --- | --- |
-| local | the machine itself |
+| local | the node itself |
 | cell | those of the same cell, in the same organisation and federation |
 | org | those of the same organisation, in the same federation |
 | federation | those of the same federation |
@@ -112,8 +112,10 @@ class Shares:
             name, _, amount = item.partition("=")
             try:
                 scope, share = parse_scope(name), parse_milli(amount)
-            except ValueError as problem:
-                why = f"{shown(item)}: {problem}; write it like commons=0.25"
+            except InvalidInput as unknown:
+                raise InvalidInput("share", unknown.problem) from None
+            except ValueError:
+                why = f"{shown(item)} is no share; write it like commons=0.25, or 1 for all"
                 raise InvalidInput("share", why) from None
             if scope in named:
                 raise InvalidInput("share", f"{scope} is given twice; give it once")

@@ -70,10 +70,8 @@ class Task:
         if size > MAX_PAYLOAD_BYTES:
             limit = f"{MAX_PAYLOAD_BYTES >> 20} MiB travel in one message"
             raise InvalidInput("payload", f"{size} bytes, where at most {limit}; split the input")
-        if not 1 <= self.max_attempts <= MAX_ATTEMPTS:
-            raise InvalidInput("attempts", f"{self.max_attempts} is not in 1 to {MAX_ATTEMPTS}")
-        if self.timeout_s is not None and not 0 < self.timeout_s <= MAX_TIMEOUT_S:
-            raise InvalidInput("timeout", f"{self.timeout_s} s is not in 0 to {MAX_TIMEOUT_S} s")
+        check_amount("attempts", self.max_attempts, 1, MAX_ATTEMPTS)
+        _check_time("timeout", self.timeout_s, MAX_TIMEOUT_S)
         if len(self.kind) > MAX_KIND_CHARS or not self.kind.isprintable():
             problem = f"it is not up to {MAX_KIND_CHARS} characters that print; shorten it"
             raise InvalidInput("kind", problem)
@@ -118,12 +116,26 @@ class Job:
             raise InvalidInput("tasks", "two of them have the same id")
         if any(task.after for task in self.tasks):
             _check_order(self.tasks)
-        if not 0 <= self.priority <= MAX_PRIORITY:
-            raise InvalidInput("priority", f"{self.priority} is not in 0 to {MAX_PRIORITY}")
-        if self.deadline_s is not None and not 0 < self.deadline_s <= MAX_DEADLINE_S:
-            raise InvalidInput("deadline", f"{self.deadline_s} s is not in 0 to {MAX_DEADLINE_S} s")
-        if self.max_price_micro is not None:
-            check_amount("price", self.max_price_micro, 0, MAX_PRICE_MICRO)
+        check_amount("priority", self.priority, 0, MAX_PRIORITY)
+        _check_time("deadline", self.deadline_s, MAX_DEADLINE_S)
+        check_price(self.max_price_micro)
+        if not isinstance(self.scope, Scope):
+            raise InvalidInput("scope", f"{shown(self.scope)} is no Scope; write Scope.COMMONS")
+
+
+def check_price(most_micro: int | None) -> None:
+    """Raises InvalidInput for what is no price to pay at the most."""
+    if most_micro is not None:
+        check_amount("price", most_micro, 0, MAX_PRICE_MICRO)
+
+
+def _check_time(field: str, value: object, most_s: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(field, f"{shown(value)} is no number of seconds; write 90 or 0.5")
+    if not 0 < value <= most_s:
+        raise InvalidInput(field, f"{shown(value)} s is not in 0 to {most_s} s")
 
 
 def _check_order(tasks: tuple[Task, ...]) -> None:

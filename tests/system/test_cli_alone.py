@@ -120,6 +120,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["worker", "--share", "galaxy=1"], "'galaxy' is none of local, cell, org, federation"),
         (["run", "--hint", "regoin=eu", "--", "true"], "is no hint; write prefer=PEER, avoid=PEER"),
         (["run", "--scope", "galaxy", "--", "true"], "'galaxy' is none of local, cell, org"),
+        (["run", "--scope", "local", "--", "true"], "write cell, or wider, so that a worker"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], told: str) -> None:
@@ -128,6 +129,13 @@ def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], tol
     assert told in err
     assert "c2VjcmV0" not in err
     assert "Traceback" not in err
+
+
+def test_a_job_file_that_stays_at_home_is_told_that_nobody_works_there(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('scope = "local"\n[[task]]\nargv = ["true"]')
+    code, _, err = formation(tmp_path / "home", "submit", str(tmp_path / "job.toml"))
+    assert code == 2
+    assert "scope: local is this command itself, which runs no tasks" in err
 
 
 def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from formation_p2p import (
     Policy,
     ProcessSpec,
     Score,
+    Trusted,
     Unplaceable,
     Unwanted,
 )
@@ -67,6 +68,11 @@ class Dearest(Policy):
     def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
         most = max((each.profile.price_micro for each in candidates), default=1)
         return [Score(each.profile.price_micro / most) for each in candidates]
+
+
+class NamedLikeAnother(Dearest):
+    def __str__(self) -> str:
+        return "xor"
 
 
 async def test_a_policy_is_a_name_or_an_object(world: World) -> None:
@@ -127,8 +133,9 @@ async def test_a_state_keeps_how_a_job_is_placed_and_only_what_has_a_name(world:
     state = world.folder / "jobs.db"
     hints = Hints(region="eu", required=frozenset({"region"}))
     async with Node.join(world.invite, home=world.folder / "d", listen=(), state=state) as dave:
-        with pytest.raises(InvalidInput, match="policy"):
-            await dave.submit(TRUE, needs=NEEDS, policy=Dearest())
+        for own in (Dearest(), Trusted() & Dearest(), NamedLikeAnother()):
+            with pytest.raises(InvalidInput, match="policy: the node's state keeps none of one's"):
+                await dave.submit(TRUE, needs=NEEDS, policy=own)
         job = await dave.submit(TRUE, needs="cpu=64", policy="cheapest", hints=hints, scope="org")
         job_id = job.job_id
     async with Node.join(home=world.folder / "d", listen=(), state=state) as dave:

@@ -384,6 +384,20 @@ def test_inputs_are_files_that_go_with_their_tasks(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_that_is_called_like_a_pattern_is_that_file(tmp_path: Path) -> None:
+    for name in ("a[1].csv", "b?.csv", "a1.csv"):
+        (tmp_path / name).write_text(name)
+    for inputs, found in (
+        ("a[1].csv", ["a[1].csv"]),
+        ("b?.csv", ["b?.csv"]),
+        ("a[0-9].csv", ["a1.csv"]),
+    ):
+        job = parse_job_file(
+            f'[[task]]\ninputs = ["{inputs}"]\nargv = ["wc", "{{name}}"]', tmp_path
+        )
+        assert [task.argv[1] for task in job.tasks] == found
+
+
 def test_inputs_may_be_lines_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("http://a/x\n\n  http://b/y\n")
     text = """
@@ -402,6 +416,7 @@ def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for inputs, told in (
         ('["*.csv"]', "task 1: inputs: '*.csv' names no file; look for it in"),
         ('["/*.csv"]', "'/*.csv' names no files here"),
+        (f'["{"x" * 300}*"]', "names no file"),
         (f'["{"**/" * 999}*"]', "names no files here: maximum recursion depth"),
         ("[]", "is no list of files"),
         ("[1]", "is no list of files"),
@@ -459,6 +474,10 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
         ('needs = "cpus=1"', "cpus: is no requirement"),
         ("kind = 3", "task 1: kind: 3 is no text"),
         ("name = 3", "task 1: name: 3 is no text"),
+        (
+            'matrix = { stem = [1] }\ninputs = ["x"]',
+            "task 1: matrix: stem is of each input already; give the parameter another name",
+        ),
     ],
 )
 def test_what_is_wrong_with_many_tasks_is_named(text: str, told: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from formation_p2p.errors import InvalidInput
@@ -32,6 +34,25 @@ def test_words_and_objects_come_to_the_same(hints: HintWords) -> None:
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(InvalidInput, match="policy"):
         placing_of(3, "region=eu", "org")  # type: ignore[arg-type]  # as callers without types
+
+
+@pytest.mark.parametrize("scope", [2, None])
+def test_what_is_no_scope_is_refused_with_those_that_there_are(scope: object) -> None:
+    with pytest.raises(InvalidInput, match=r"scope: .* is none of local, cell, org, federation"):
+        placing_of("xor", (), scope)  # type: ignore[arg-type]  # as callers without types
+
+
+@pytest.mark.parametrize(
+    ("hints", "told"), [(None, "hints: a NoneType is no Hints"), ([5], "hint: 5 is no hint")]
+)
+def test_what_is_no_hint_is_refused_with_what_to_write(hints: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        placing_of("xor", hints, "org")
+
+
+def test_what_is_no_needs_is_refused_with_what_to_write() -> None:
+    with pytest.raises(InvalidInput, match="needs: 3 is no Requirements; write them"):
+        requirements_of(3)  # type: ignore[arg-type]  # as callers without types
 
 
 def test_needs_are_given_in_words_or_as_an_object() -> None:

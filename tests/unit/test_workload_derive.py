@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -179,6 +180,37 @@ def test_what_is_wrong_is_named_with_its_stage(monkeypatch: pytest.MonkeyPatch) 
     assert refused({}) == "tasks: a job has 1 to 100000 tasks, not 0"
 
 
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (Stage(TRUE, after="prepare"), "a: after: 'prepare' is no list of texts; write ['…']"),
+        (Stage(TRUE, after=(1,)), "a: after: 1 is no text"),  # type: ignore[arg-type]
+        (Stage(TRUE, after=None), "a: after: a NoneType is no list"),  # type: ignore[arg-type]
+        (Stage(TRUE, inputs="abc"), "a: inputs: 'abc' is no list of texts; write ['…']"),
+        (Stage(TRUE, inputs=(1,)), "a: inputs: 1 is no text"),  # type: ignore[arg-type]
+        (Stage(TRUE, matrix=(1, 2)), "a: matrix: a tuple is no table"),  # type: ignore[arg-type]
+        (Stage("echo"), "a: work: 'echo' is no work; write ProcessSpec"),  # type: ignore[arg-type]
+        (Stage(TRUE, needs=3), "a: needs: 3 is no Requirements"),  # type: ignore[arg-type]
+        (TRUE, "a: stage: a ProcessSpec is no Stage; write Stage"),
+        (Stage(TRUE, label="a\nb"), "a: label: 'a\\nb' cannot name a folder as well"),
+        (Stage(TRUE, label="x" * 61), "cannot name a folder as well; write 1 to 60 characters"),
+        (Stage(TRUE, {"n": ("x" * 60,)}), "a: label: 'a-xxxx"),
+        (Stage(TRUE, {"name": ("b",)}, inputs=("x",)), "a: matrix: name is of each input already"),
+        (
+            Stage(TRUE, include=({"input": 1},), inputs=("x",)),
+            "a: matrix: input is of each input already; give the parameter another name",
+        ),
+    ],
+)
+def test_a_slip_in_a_stage_is_told_where_it_is(stage: Stage, told: str) -> None:
+    assert told in refused({"a": stage})
+
+
+def test_parameters_that_are_called_as_those_of_inputs_are_told_apart_by_their_values() -> None:
+    plan = derive({"s": Stage(TRUE, {"input": ("a.txt",), "name": ("a", "b"), "stem": ("a",)})})
+    assert [task.label for task in plan.tasks] == ["s-a.txt-a", "s-a.txt-b"]
+
+
 def test_a_label_is_no_other_stages_name() -> None:
     refuse_same(["a", "b-1", "b-2"], {"a": (0,), "b": (1, 2)})
     with pytest.raises(InvalidInput, match="'b' is the name of other tasks as well"):
@@ -206,6 +238,22 @@ def test_work_alone_or_in_a_list_is_a_plan_with_labels() -> None:
     several = plan_of((each for each in (TRUE, TRUE)), ["one"])
     assert [task.label for task in several.tasks] == ["one", ""]
     assert plan_of(several, ["other"]) is several
+
+
+@pytest.mark.parametrize(
+    ("work", "labels", "told"),
+    [
+        ("true", (), "work: 'true' is no work; write ProcessSpec"),
+        (["true"], (), "work: 'true' is no work"),
+        (None, (), "work: a NoneType is no work"),
+        (Stage(TRUE), (), "work: a Stage is no work"),
+        (TRUE, "abc", "labels: 'abc' is no list of texts"),
+        (TRUE, (5,), "labels: 5 is no text"),
+    ],
+)
+def test_what_is_no_work_is_refused_with_what_to_write(work: Any, labels: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        plan_of(work, labels)
 
 
 def test_places_must_be_there() -> None:
@@ -245,6 +293,14 @@ def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
     assert [task.kind for task in tasks] == kinds
     tasks, sizes = tasks_of(plan, "job", terms({size.kind: size}, memory_given=True))
     assert [task.more_memory_bytes for task in tasks] == [0, 0, more, 0, 0, 0]
+
+
+def test_tasks_of_one_kind_share_what_says_so() -> None:
+    size = Learnt("process:true", 20, 100 * MIB)
+    first, second = tasks_of(plan_of([TRUE, TRUE]), "job", terms({size.kind: size}))[0]
+    assert (first.needs, first.kind) == (second.needs, second.kind)
+    assert first.needs is second.needs
+    assert first.kind is second.kind
 
 
 def test_nothing_is_learnt_where_nobody_wants_it() -> None:

@@ -82,6 +82,7 @@ def test_data_of_unknown_size_counts_as_little_as_its_name_allows() -> None:
         (["regoin=eu"], "hint: 'regoin=eu' is no hint; write prefer=PEER, avoid=PEER, region="),
         (["eu-west"], "hint: 'eu-west' is no hint"),
         (["region="], "hint: 'region=' is no hint"),
+        ([5], "hint: 5 is no hint; write prefer=PEER"),
         (["label=ssd"], "hint: 'label=ssd' is no hint"),
         (["require"], "hint: 'require' is no hint"),
         (["region=eu", "region=us"], "region: is given twice"),
@@ -121,6 +122,11 @@ def test_what_is_no_hint_is_refused_with_what_to_write(items: list[str], why: st
         ({"prefer": (7,)}, "prefer: 7 is no peer id"),
         ({"with_tasks": (7,)}, "with: 7 names no task"),
         ({"max_rtt_ms": 2.5}, "rtt: 2.5 is no whole number"),
+        ({"away_from": (" a",)}, "away: ' a' names no task; .* no space at its ends"),
+        ({"with_tasks": ("a ",)}, "with: 'a ' names no task"),
+        ({"region": "eu", "required": "region"}, "required: 'region' is no set; write {'region'}"),
+        ({"region": "eu", "required": None}, "required: a NoneType is no set"),
+        ({"required": frozenset({1, "b"})}, "required: 1 is not among what is given: nothing"),
         ({"required": frozenset({"region"})}, "required: 'region' is not among what is .*nothing"),
         (
             {"region": "eu", "required": frozenset({"label"})},
@@ -134,6 +140,9 @@ def test_what_a_program_gives_is_checked_as_well(fields: dict[str, Any], why: st
 
 
 words = st.text("abcdefghijkmnopqrstuvwxyz", min_size=1, max_size=8)
+names = st.text(st.characters(codec="ascii"), min_size=1, max_size=8).filter(
+    lambda name: name.isprintable() and name == name.strip()
+)
 peers = st.tuples(st.text("123456789ABCDEFGH", min_size=8, max_size=52))
 blobs = st.builds(
     Blob,
@@ -151,8 +160,8 @@ def drawn_hints(draw: st.DrawFn) -> Hints:
         region=draw(st.just("") | words),
         labels=draw(st.dictionaries(words, words, max_size=3).map(lambda d: tuple(d.items()))),
         near=draw(st.lists(blobs, max_size=3, unique_by=lambda b: b.cid).map(tuple)),
-        with_tasks=draw(st.lists(words, max_size=3).map(tuple)),
-        away_from=draw(st.lists(words, max_size=3).map(tuple)),
+        with_tasks=draw(st.lists(names, max_size=3).map(tuple)),
+        away_from=draw(st.lists(names, max_size=3).map(tuple)),
         max_rtt_ms=draw(st.none() | st.integers(1, MAX_RTT_MS)),
     )
     required = draw(st.sets(st.sampled_from(hints.kinds))) if hints.kinds else set()

@@ -98,6 +98,8 @@ def test_shares_are_read_as_they_are_shown(given_shares: Shares) -> None:
     [
         (["galaxy=1"], "none of local, cell"),
         (["commons"], "write it like commons=0.25"),
+        (["commons=-1"], "'commons=-1' is no share; write it like commons=0.25, or 1 for all$"),
+        (["commons=0.0001"], "is no share"),
         (["commons=1.5"], "'commons=1.5' is more than all; write 1 or less"),
         (["commons=25%"], "write it like commons=0.25"),
         (["cell=1", "cell=0.5"], "cell is given twice"),
