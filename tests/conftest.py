@@ -1,7 +1,24 @@
 """What all tests have in common."""
 
+import sys
+from collections.abc import Generator
+
+import pytest
 from hypothesis import settings
 
 # How long one example takes says more about what else the machine does.
 settings.register_profile("formation", deadline=None)
 settings.load_profile("formation")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Without coverage where a test is `at_length`. The mark `no_cover` of pytest-cov stops one
+    collector, and lets xdist's workers go on with another."""
+    tracer = sys.gettrace()
+    if item.get_closest_marker("at_length") is not None:
+        sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)

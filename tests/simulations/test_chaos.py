@@ -21,6 +21,8 @@ from formation_p2p.sim import world as world_module
 from formation_p2p.workload.outcome import Succeeded
 from simulations import chaos
 
+pytestmark = pytest.mark.at_length
+
 # What every change must pass; `make chaos` has ten times as many.
 SEEDS = "1..100"
 FAULTS = {

@@ -12,6 +12,8 @@ import pytest
 from formation_p2p.discovery.terms import Terms
 from simulations import discovery, tradeoff
 
+pytestmark = pytest.mark.at_length
+
 ROOT = Path(__file__).parents[2]
 # Bounds every run; on two cores each takes a few seconds.
 DEADLINE_S = 120.0

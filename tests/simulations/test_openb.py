@@ -39,6 +39,8 @@ from simulations.openb.trace import (
     typical,
 )
 
+pytestmark = pytest.mark.at_length
+
 SEED = 7
 SMALL = synthetic(machines=60, pods=300, seed=SEED)
 HALF = Pod(4_000, 8_192, 1, 500)

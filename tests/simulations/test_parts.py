@@ -16,6 +16,8 @@ from simulations.geometry import MAX_BUCKETS, RARE, buckets, levels, machine
 from simulations.queries import Outcome
 from simulations.register import Register
 
+pytestmark = pytest.mark.at_length
+
 
 @pytest.mark.parametrize("members", [0, 1, 7, 8, 9, 300])
 def test_the_register_knows_the_nearest_as_measuring_all_distances_does(members: int) -> None:

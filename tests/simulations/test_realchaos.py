@@ -21,6 +21,8 @@ from formation_p2p.workload.task import Job, Task, task_id
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces
 
+pytestmark = pytest.mark.at_length
+
 SECONDS = "6"
 LISTEN = "import socket as s; c = s.create_server(('', 7000)).accept()[0]; c.send(c.recv(9))"
 

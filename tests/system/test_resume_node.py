@@ -250,9 +250,11 @@ async def test_a_job_that_is_refused_is_not_kept(
 async def test_a_submission_that_is_cancelled_leaves_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, saved, cancelled = State.save_job, threading.Event(), threading.Event()
+    save = State.save_job
+    begun, cancelled, saved = threading.Event(), threading.Event(), threading.Event()
 
     def slow(self: State, job: Job) -> None:
+        begun.set()
         assert cancelled.wait(DEADLINE_S)
         save(self, job)
         saved.set()
@@ -260,7 +262,7 @@ async def test_a_submission_that_is_cancelled_leaves_nothing(
     monkeypatch.setattr(State, "save_job", slow)
     async with world.bob() as bob:
         submitting = asyncio.ensure_future(bob.submit(sh("echo no"), needs=SMALL))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await submitting

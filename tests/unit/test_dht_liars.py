@@ -148,6 +148,7 @@ def test_a_peer_with_addresses_in_two_networks_is_asked_in_both() -> None:
 
 
 @pytest.mark.parametrize("lie", ["invent", "collude", "misplace", "truncate", "silent"])
+@pytest.mark.at_length
 def test_among_a_fifth_of_liars_records_are_found_at_a_bounded_cost(lie: str) -> None:
     figures = {}
     for credulous in (False, True):
@@ -161,6 +162,7 @@ def test_among_a_fifth_of_liars_records_are_found_at_a_bounded_cost(lie: str) ->
         assert figures[True]["requests_read"] > 30
 
 
+@pytest.mark.at_length
 def test_a_machine_full_of_ids_next_to_the_key_hides_nothing() -> None:
     world = World(300, 0.0, "collude", 1, keys=8, sybils=30)
     figures = measure(world, starts(5, 4, 1), starts(8, 10, 0), random.Random(1), 3)

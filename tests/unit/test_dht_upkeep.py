@@ -126,6 +126,7 @@ def is_far(contact: Contact) -> bool:
     return (key_of_peer(contact.peer_id) ^ key_of_peer(ALICE.peer_id)) >> 255 == 1
 
 
+@pytest.mark.at_length
 def test_a_quiet_network_costs_little() -> None:
     town = village(1, 40, k=20)
     town.elapse(2 * FILL_S)

@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.capability.shards import shard_key
 from formation_p2p.dht import messages as kad
 from formation_p2p.dht.operations import Searched
@@ -22,6 +24,8 @@ from formation_p2p.records.profile import SignedProfile
 from formation_p2p.resources.requirements import Requirements
 from tests.unit import dht_world as world
 from tests.unit.dht_world import Completed, DhtNode, DhtWorld, sealed
+
+pytestmark = pytest.mark.at_length
 
 ANYONE = Requirements(cpu_milli=1, memory_bytes=1)
 TERMS = Terms(ttl_s=60.0)

@@ -27,6 +27,8 @@ from formation_p2p.sim.world import World
 from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.unit.stories import ends, is_idle, job, mend, only, peer_of
 
+pytestmark = pytest.mark.at_length
+
 SEEDS = range(30)
 
 

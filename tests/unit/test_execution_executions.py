@@ -300,7 +300,15 @@ def test_results_travel_in_messages_of_a_bounded_size(alice: Executions) -> None
     assert [len(each.ended) for each in only(messages, TasksEnded)] == [10] * 10
 
 
+def test_of_a_failure_with_much_to_say_the_end_is_told(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch_of(0))
+    story = Failed(FailureKind.EXCEPTION, "x" * MAX_MESSAGE_CHARS + "the end")
+    end = Failed(FailureKind.EXCEPTION, "x" * (MAX_MESSAGE_CHARS - 7) + "the end")
+    assert alice.ended(executions_ended(0, outcome=story)) == [told(over(0, end))]
+
+
 @pytest.mark.parametrize("mark", ["x", "\U0001f980", "\0"])
+@pytest.mark.at_length
 def test_what_many_failures_have_to_say_fits_into_messages_too(
     alice: Executions, mark: str
 ) -> None:

@@ -40,8 +40,8 @@ class Network:
         if self.closed:
             raise NodeClosed("it is not running")
         with self._lock:
-            self.jobs.append(job)
             self._told.append(told)
+            self.jobs.append(job)
         if self._at_once:
             self.run(len(self.jobs) - 1)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,8 @@ try:
     from classad2 import ClassAd
 except ImportError as missing:
     raise ImportError("HTCondor is the judge here; install it: pip install htcondor") from missing
+
+pytestmark = pytest.mark.at_length
 
 EXAMPLES, EACH = 104, 32
 GB = 10**9
