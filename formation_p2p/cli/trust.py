@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,6 +14,7 @@ from formation_p2p.errors import InvalidInput
 from formation_p2p.host.home import Home
 from formation_p2p.identity import PeerId, parse_peer_id
 from formation_p2p.units import format_milli
+from formation_p2p.workload.hints import MIN_PEER_CHARS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,11 +76,12 @@ def trust(
     place = Home(home)
     known = _known(place)
     if peer is not None:
-        meant = _meant(peer, known)
         if wrong or forget:
-            _say(meant, known, forget=forget)
-            known = _known(place)
+            _check_meant(peer, known)
+        meant = _meant(peer, known)
         known = _knowing(meant, known)
+        if wrong or forget:
+            known = _say(meant, known, forget=forget)
     else:
         meant = None
     if as_json:
@@ -105,6 +107,17 @@ def _known(home: Home) -> list[_Known]:
     return found
 
 
+def _check_meant(text: str, known: list[_Known]) -> None:
+    """More is asked for where something is to be said of a peer than where it is to be shown: an
+    id can be made to end in what few characters it takes. Raises InvalidInput."""
+    if not known:
+        problem = "no node has run from here yet that could be told; name its home with --home"
+        raise InvalidInput("peer", problem)
+    if len(text.removeprefix("…")) < MIN_PEER_CHARS:
+        least = f"the last {MIN_PEER_CHARS} characters of its id"
+        raise InvalidInput("peer", f"{text!r} may be another; write {least} at the least")
+
+
 def _knowing(meant: PeerId, known: list[_Known]) -> list[_Known]:
     """Those that know the peer; the first where none does."""
     return [each for each in known if _rows(each, meant)] or known[:1]
@@ -126,13 +139,15 @@ def _meant(text: str, known: list[_Known]) -> PeerId:
     raise InvalidInput("peer", f"{text!r} is no peer that is known here; see `formation trust`")
 
 
-def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> None:
-    from formation_p2p.host.trust_file import Said
+def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:
+    """What these nodes know with that."""
+    from formation_p2p.host.trust_file import Said, peek
     from formation_p2p.host.trust_file import say as tell
 
     what = Said.FORGET if forget else Said.WRONG
-    for each in _knowing(meant, known):
+    for each in known:
         tell(each.path, meant, what)
+    return [replace(each, reputation=peek(each.path, each.node)) for each in known]
 
 
 def _rows(known: _Known, meant: PeerId | None = None) -> list[Standing]:

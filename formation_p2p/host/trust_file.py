@@ -1,29 +1,26 @@
 """What a node has learnt of others, on disk: loaded when it starts, stored a second behind it.
 
-What is lost with the last second of a node that is killed is a few experiences of thousands. The
-file is SQLite, as a scheduler's state is (state_file.py), and belongs to one identity of a home.
+The file is SQLite, as a scheduler's state is (state_file.py), and belongs to one identity of a
+home.
 
 Other programs of the same user read it, and leave in it what a person says of a peer; the node
-takes that up within a second, or when it starts. What they leave counts once: the node deletes it
-in the transaction that stores what came of it.
+takes that up within two seconds, or when it starts. What they leave counts once: the node deletes
+it in the transaction that stores what came of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import fields
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
 from formation_p2p.effects import Moment
 from formation_p2p.errors import BadRecord, StateError
+from formation_p2p.host.behind import Behind
 from formation_p2p.host.clock import moment
 from formation_p2p.host.state_file import (
     Migration,
@@ -38,13 +35,10 @@ from formation_p2p.host.state_file import (
 from formation_p2p.identity import PeerId, parse_peer_id
 from formation_p2p.trust.attestation import Attestation, open_attestation
 from formation_p2p.trust.experience import Account, Experience
-from formation_p2p.trust.reputation import MAX_PEERS, MAX_VOICES, Changes, Reputation
-
-log = logging.getLogger(__name__)
+from formation_p2p.trust.reputation import MAX_PEERS, MAX_VOICES, Reputation
 
 # "fort"
 APPLICATION_ID: Final = 0x666F7274
-STORED_EVERY_S: Final = 1.0
 # What people say of peers, before a node has heard of it.
 MAX_SAID: Final = 1_000
 
@@ -52,18 +46,21 @@ _FIELDS: Final = attrgetter(*(field.name for field in fields(Account)))
 
 
 def _first(db: sqlite3.Connection) -> None:
-    """`good` and `bad` are as they counted in the half-life `epoch` (trust/experience.py)."""
+    """The columns of accounts are the fields of Account (trust/experience.py)."""
     db.execute(
         """CREATE TABLE accounts (
             peer_id TEXT PRIMARY KEY,
             good INTEGER NOT NULL,
             bad INTEGER NOT NULL,
-            epoch INTEGER NOT NULL,
+            began_unix_s INTEGER NOT NULL,
+            seen_unix_s INTEGER NOT NULL,
+            other_good INTEGER NOT NULL,
+            other_bad INTEGER NOT NULL,
+            other_unix_s INTEGER NOT NULL,
             successes INTEGER NOT NULL,
             errors INTEGER NOT NULL,
             lost INTEGER NOT NULL,
             wrong INTEGER NOT NULL,
-            seen_unix_s INTEGER NOT NULL,
             lost_unix_s INTEGER NOT NULL) WITHOUT ROWID"""
     )
     db.execute(
@@ -108,67 +105,56 @@ class TrustFile:
         self._file = _File(path)
         self._accounts: dict[PeerId, Account | None] = {}  # to be stored
         self._attestations: dict[PeerId, bytes | None] = {}
-        self._failing = False
+        self._notes: list[_Note] = []  # to be followed
+        self._behind = Behind(
+            self._file.path, "what was learnt of others", self._gather, self._exchange
+        )
         try:
             with state_errors(self._file.path):
                 self._db = self._file.connect()
-                # The number of the last note that was taken up.
-                self.reputation, self._done = _load(self._db, own, moment())
-                self._deleted = 0  # of those up to here
+                loaded = _load(self._db, own, moment())
+                self.reputation, self._done = loaded.reputation, loaded.done
+                self._attestations.update(dict.fromkeys(loaded.stale))
+                self._deleted = 0  # of the notes up to here
         except BaseException:
             self._file.close()
             raise
 
     async def keep(self) -> None:
         """On the node's thread, for as long as it runs."""
-        while True:
-            await trio.sleep(STORED_EVERY_S)
-            try:
-                self._gather(self.reputation.take())
-                for note in await trio.to_thread.run_sync(self._exchange):
-                    self._done = _follow(note, self.reputation, moment())
-            except Exception:
-                # A fault of ours must not end the node.
-                log.exception("what was learnt of others is not stored; please report this")
+        await self._behind.keep()
 
     def close(self) -> None:
         """Once the node's thread has ended. What cannot be stored is lost, and logged."""
-        self._gather(self.reputation.take())
-        self._exchange()
+        self._behind.store()
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
         self._file.close()
 
-    def _gather(self, changes: Changes) -> None:
+    def _gather(self) -> None:
+        notes, self._notes = self._notes, []  # which are read again where one fails
+        for note in notes:
+            self._done = _follow(note, self.reputation, moment())
+        changes = self.reputation.take()
         self._accounts.update(changes.accounts)
         self._attestations.update(changes.attestations)
 
-    def _exchange(self) -> list[_Note]:
-        """Store what has gathered; return what people have said meanwhile."""
-        try:
-            with state_errors(self._file.path):
-                if self._accounts or self._attestations or self._done > self._deleted:
-                    with transaction(self._db):
-                        self._store()
-                notes = _notes(self._db, self._done)
-        except StateError as error:
-            if not self._failing:
-                log.error("%s; it is tried again until it can be written", error)
-            self._failing = True
-            return []
-        self._failing = False
-        self._accounts.clear()
-        self._attestations.clear()
-        self._deleted = self._done
-        return notes
+    def _exchange(self) -> None:
+        """Store what has gathered; read what people have said meanwhile."""
+        if self._accounts or self._attestations or self._done > self._deleted:
+            with transaction(self._db):
+                self._store(self._db)
+            self._accounts.clear()
+            self._attestations.clear()
+            self._deleted = self._done
+        self._notes = _notes(self._db, self._done)
 
-    def _store(self) -> None:
-        db = self._db
+    def _store(self, db: sqlite3.Connection) -> None:
         accounts = self._accounts.items()
         gone = [(peer_id,) for peer_id, account in accounts if account is None]
         db.executemany("DELETE FROM accounts WHERE peer_id = ?", gone)
         db.executemany(
-            "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(peer_id, *_FIELDS(account)) for peer_id, account in accounts if account is not None],
         )
         attestations = self._attestations.items()
@@ -187,7 +173,7 @@ def peek(path: Path, own: PeerId) -> Reputation:
     check_mode(path)
     with reading(path) as db:
         check_sound(db, path, APPLICATION_ID)
-        return _load(db, own, moment())[0]
+        return _load(db, own, moment()).reputation
 
 
 def say(path: Path, peer_id: PeerId, what: Said) -> None:
@@ -203,16 +189,24 @@ def say(path: Path, peer_id: PeerId, what: Said) -> None:
             db.execute("INSERT INTO said (peer_id, what) VALUES (?, ?)", (peer_id, what.value))
 
 
-def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> tuple[Reputation, int]:
-    """With the number of the last note that was taken up."""
+class _Loaded(NamedTuple):
+    """`done` is the number of the last note that was taken up; of the `stale` authors what they
+    said does not hold any more."""
+
+    reputation: Reputation
+    done: int
+    stale: tuple[PeerId, ...]
+
+
+def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> _Loaded:
     rows = db.execute("SELECT * FROM accounts LIMIT ?", (MAX_PEERS,))
     accounts = [(parse_peer_id(row[0]), _account(row[1:])) for row in rows]
-    raws = db.execute("SELECT attestation FROM attestations LIMIT ?", (MAX_VOICES,))
-    reputation = Reputation(own, accounts, _sound((raw for (raw,) in raws), now))
+    said, stale = _sound(db, now)
+    reputation = Reputation(own, accounts, said)
     done = 0
     for note in _notes(db, done):
         done = _follow(note, reputation, now)
-    return reputation, done
+    return _Loaded(reputation, done, stale)
 
 
 def _account(columns: tuple[object, ...]) -> Account:
@@ -223,13 +217,16 @@ def _account(columns: tuple[object, ...]) -> Account:
     return Account(*counts)
 
 
-def _sound(raws: Iterable[bytes], now: Moment) -> list[Attestation]:
-    """Those that have not expired meanwhile."""
+def _sound(db: sqlite3.Connection, now: Moment) -> tuple[list[Attestation], tuple[PeerId, ...]]:
+    """Those that have not expired meanwhile, and the authors of the rest."""
     found: list[Attestation] = []
-    for raw in raws:
-        with contextlib.suppress(BadRecord):
+    stale: list[PeerId] = []
+    for author, raw in db.execute("SELECT * FROM attestations LIMIT ?", (MAX_VOICES,)):
+        try:
             found.append(open_attestation(raw, now.unix_s))
-    return found
+        except BadRecord:
+            stale.append(author)
+    return found, tuple(stale)
 
 
 def _notes(db: sqlite3.Connection, done: int) -> list[_Note]:

@@ -137,8 +137,6 @@ class Reputation:
             account = self._begin(peer_id, now)
         account.add(experience, self._age_at(now.unix_s), now.unix_s)
         self._changed.add(peer_id)
-        if peer_id in self._voices:
-            self._heard = None
 
     def forget(self, peer_id: PeerId) -> None:
         """All that it did, and all that it said."""
@@ -162,6 +160,8 @@ class Reputation:
 
     def heard(self, attestations: Iterable[bytes], now: Moment) -> None:
         """Take what others have signed, as far as it is sound and they have a voice."""
+        for author in [each for each in self._voices if self._has_expired(each, now)]:
+            self._silence(author)
         for raw in attestations:
             try:
                 attestation = open_attestation(raw, now.unix_s)
@@ -187,8 +187,10 @@ class Reputation:
 
     def _voice_now(self, author: PeerId, now: Moment) -> int:
         """0 as well for a word that has expired."""
-        expired = self._voices[author].expires_unix_s <= now.unix_s
-        return 0 if expired else self.voice_milli(author, now)
+        return 0 if self._has_expired(author, now) else self.voice_milli(author, now)
+
+    def _has_expired(self, author: PeerId, now: Moment) -> bool:
+        return self._voices[author].expires_unix_s <= now.unix_s
 
     def _silence(self, author: PeerId) -> None:
         if self._voices.pop(author, None) is not None:
@@ -206,9 +208,10 @@ class Reputation:
         good, bad = account.aged(age)
         return 1000 * max(good - bad, 0) // (MEMORY * age.unit)
 
-    def passed_on(self, most: int) -> tuple[bytes, ...]:
+    def passed_on(self, most: int, now: Moment) -> tuple[bytes, ...]:
         """What the voices listened to have signed last, at most so many."""
-        latest = sorted(self._voices.values(), key=lambda each: (-each.issued_unix_ms, each.author))
+        holding = (x for author, x in self._voices.items() if not self._has_expired(author, now))
+        latest = sorted(holding, key=lambda each: (-each.issued_unix_ms, each.author))
         return tuple(each.raw for each in latest[:most])
 
     # -- what this node says ----------------------------------------------------------------------

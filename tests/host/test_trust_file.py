@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.effects import Moment
 from formation_p2p.errors import StateError
+from formation_p2p.host import behind
 from formation_p2p.host import trust_file as module
 from formation_p2p.host.clock import moment
 from formation_p2p.host.trust_file import Said, TrustFile, peek, say
@@ -80,6 +82,21 @@ def test_what_was_learnt_and_heard_is_there_in_the_next_life(path: Path) -> None
     assert standings(peek(path, BOB.peer_id)) == {}
 
 
+def test_a_clock_that_is_wrong_for_a_while_does_no_harm_over_the_next_life_either(
+    path: Path,
+) -> None:
+    known, now = filled(path), moment()
+    with closing(opened(path)) as file:
+        ten_years_on = Moment(now.mono_s, now.unix_s + 10 * 365 * 86_400)
+        file.reputation.note(ALICE.peer_id, Experience.ERROR, ten_years_on)
+    with closing(opened(path)) as file:
+        file.reputation.note(ALICE.peer_id, Experience.SUCCESS, now)
+        (alice,) = (x for x in file.reputation.standings(now) if x.peer_id == ALICE.peer_id)
+    assert (alice.successes, alice.errors) == (41, 1)
+    assert round(alice.good_milli / 1000) == 41
+    assert alice.score_milli >= known[ALICE.peer_id].score_milli - 20
+
+
 def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) -> None:
     program = (
         "import sys, pathlib, trio\n"
@@ -111,7 +128,7 @@ def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) ->
 async def test_a_running_node_stores_what_changes_and_that_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STORED_EVERY_S", 0.01)
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
     with closing(opened(path)) as file:
         live(file.reputation)
 
@@ -136,7 +153,7 @@ async def on_trio(file: TrustFile, until: Callable[[], bool]) -> None:
 async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STORED_EVERY_S", 0.01)
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
     with closing(opened(path)) as file:
         live(file.reputation)
         say(path, ALICE.peer_id, Said.WRONG)
@@ -151,6 +168,27 @@ async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(
         await on_trio(file, lambda: not standings(file.reputation))
     assert standings(peek(path, BOB.peer_id)) == {}
     assert notes_in(path) == 0
+
+
+async def test_a_fault_over_what_is_said_of_one_peer_has_none_counted_twice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
+    faults, followed = [CAROL.peer_id], module._follow
+
+    def follow(note: module._Note, reputation: Reputation, now: Moment) -> int:
+        if note.peer_id in faults:
+            faults.remove(note.peer_id)
+            raise ZeroDivisionError
+        return followed(note, reputation, now)
+
+    monkeypatch.setattr(module, "_follow", follow)
+    with closing(opened(path)) as file:
+        live(file.reputation)
+        say(path, ALICE.peer_id, Said.WRONG)
+        say(path, CAROL.peer_id, Said.WRONG)
+        await on_trio(file, lambda: standings(file.reputation)[CAROL.peer_id].wrong == 1)
+        assert standings(file.reputation)[ALICE.peer_id].wrong == 1
 
 
 def test_what_is_said_while_no_node_runs_is_seen_at_once_and_taken_up_by_the_next(
@@ -243,7 +281,7 @@ def test_one_node_at_a_time_uses_it(path: Path) -> None:
         opened(path)
 
 
-def test_an_attestation_that_has_expired_meanwhile_is_dropped(path: Path) -> None:
+def test_a_word_that_does_not_hold_any_more_is_dropped(path: Path) -> None:
     with closing(opened(path)) as file:
         live(file.reputation)
     with closing(sqlite3.connect(path)) as db:
@@ -251,12 +289,14 @@ def test_an_attestation_that_has_expired_meanwhile_is_dropped(path: Path) -> Non
         db.commit()
     with closing(opened(path)) as file:
         assert standings(file.reputation).keys() == {ALICE.peer_id}
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM attestations").fetchone() == (0,)
 
 
 async def test_what_cannot_be_stored_now_is_stored_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "STORED_EVERY_S", 0.01)
+    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
     with closing(opened(path)) as file:
         live(file.reputation)
 

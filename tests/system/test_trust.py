@@ -151,7 +151,7 @@ def test_a_person_knows_better(tmp_path: Path) -> None:
     (before,) = told(home, alice)
     (after,) = told(home, alice, "--wrong")
     assert int(str(after["score_milli"])) < int(str(before["score_milli"]))
-    assert told(home, alice) == [after]
+    assert [row["wrong"] for row in told(home, alice)] == [1]  # the counts fade meanwhile
     (stranger,) = told(home, alice, "--forget")
     assert stranger["score_milli"] == 500
     assert [row["peer_id"] for row in told(home)] == [CAROL.peer_id]
@@ -164,6 +164,29 @@ def test_a_home_with_several_nodes_shows_which_knows_what(tmp_path: Path) -> Non
     assert len(told(home)) == 4
     told(home, identity("erin").peer_id, "--wrong")
     assert len(told(home)) == 5
+
+
+def test_what_is_said_of_a_peer_is_shown_of_the_node_that_was_told(tmp_path: Path) -> None:
+    home = Home(lived(tmp_path / "home"))
+    first, second = (home.identity(index).peer_id for index in range(2))
+    with closing(TrustFile(home.path / "trust-1.db", second)) as file:
+        file.reputation.note(identity("erin").peer_id, Experience.SUCCESS, moment())
+    (shown,) = told(home.path, identity("erin").peer_id, "--forget")
+    assert (shown["node"], shown["successes"]) == (second, 0)
+    (shown,) = told(home.path, identity("erin").peer_id)
+    assert shown["node"] == first  # since nobody knows it
+
+
+def test_to_say_something_of_a_peer_takes_more_than_a_few_characters(tmp_path: Path) -> None:
+    home = lived(tmp_path / "home")
+    end = CAROL.peer_id[-8:]
+    for said in ("--wrong", "--forget"):
+        for few in (end[1:], f"…{end[1:]}", ""):
+            code, out, err = formation(home, few, said)
+            assert (code, out) == (2, "")
+            assert "write the last 8 characters of its id at the least" in err
+    assert [row["wrong"] for row in told(home, end[1:])] == [0]
+    assert [row["wrong"] for row in told(home, f"…{end}", "--wrong")] == [1]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +224,10 @@ def test_where_nothing_is_known_that_is_said(tmp_path: Path) -> None:
     code, out, err = formation(tmp_path / "home")
     assert (code, out) == (0, "")
     assert "no node has run from here yet" in err
+    for said in ("--wrong", "--forget"):
+        code, out, err = formation(tmp_path / "home", ALICE.peer_id, said)
+        assert (code, out) == (2, "")
+        assert "peer: no node has run from here yet that could be told" in err
     home = Home(tmp_path / "home")
     TrustFile(home.path / "trust-0.db", home.identity().peer_id).close()
     assert "nothing is known of anyone yet" in formation(home.path)[2]

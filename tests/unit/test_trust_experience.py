@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.trust.experience import (
+    APART,
     HALF_LIFE_S,
     LOST_TOGETHER_S,
     MEMORY,
@@ -58,6 +60,16 @@ def test_a_machine_that_goes_away_with_several_leases_is_lost_once() -> None:
     later = MONDAY + LOST_TOGETHER_S
     account.add(Experience.LOST, age_of(later), later)
     assert account.aged(age_of(later)) == (0, 2 * 1024)
+
+
+def test_a_machine_that_goes_away_again_and_again_is_lost_as_often() -> None:
+    account = Account()
+    for n in range(100):
+        now_s = MONDAY + 50 * n
+        account.add(Experience.LOST, age_of(now_s), now_s)
+    good, bad = account.aged(age_of(now_s))
+    assert good == 0
+    assert bad // age_of(now_s).unit in (49, 50)  # one in 60 s, and that is every second one
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
@@ -110,12 +122,135 @@ def test_a_success_raises_the_share_of_good_and_all_else_lowers_it(
         assert more_good * (good + bad) <= good * (more_good + more_bad)
 
 
+# -- clocks that are wrong ------------------------------------------------------------------------
+
+YEAR_S = 365 * 24 * 3600
+# More than anybody takes for a pause.
+FAR_S = (APART + 2) * HALF_LIFE_S
+far_off_s = st.integers(2 * FAR_S, 60 * YEAR_S) | st.integers(-MONDAY, -2 * FAR_S)
+
+
+def note(account: Account, experience: Experience, at_s: float) -> None:
+    account.add(experience, age_of(at_s), at_s)
+
+
+@pytest.mark.parametrize("by_s", [10 * YEAR_S, -MONDAY + 100], ids=["ten years ahead", "1970"])
+def test_one_result_while_the_clock_is_wrong_neither_wipes_nor_freezes_a_history(by_s: int) -> None:
+    account = account_of(*[Experience.WRONG] * 2)
+    note(account, Experience.SUCCESS, MONDAY + by_s)
+    good, bad = account.aged(age_of(MONDAY))
+    assert (round(good / 1024), round(bad / 1024)) == (1, MEMORY - 1)
+    note(account, Experience.SUCCESS, MONDAY)
+    good, bad = account.aged(age_of(MONDAY))
+    assert (round(good / 1024), round(bad / 1024)) == (2, MEMORY - 2)
+    assert account.seen_unix_s == MONDAY
+    assert account.aged(age_of(MONDAY + 2 * HALF_LIFE_S)) == (good >> 2, bad >> 2)
+
+
+@given(
+    histories,
+    st.lists(st.tuples(far_off_s, st.sampled_from(Experience)), min_size=1, max_size=5),
+    st.integers(LOST_TOGETHER_S, APART * HALF_LIFE_S),
+)
+def test_what_comes_while_the_clock_is_wrong_counts_as_if_it_had_been_right(
+    history: list[tuple[Experience, int]], wrongly_dated: list[tuple[int, Experience]], pause_s: int
+) -> None:
+    """Where it is right once before it is wrong in another way."""
+    history = [(Experience.SUCCESS, LOST_TOGETHER_S), *history]
+    (wandering, at_s), (right, _) = lived(history), lived(history)
+    at_s += pause_s
+    for by_s, experience in wrongly_dated:
+        note(wandering, experience, max(at_s + by_s, 0))
+        note(right, experience, at_s)
+        at_s += LOST_TOGETHER_S
+        for account in (wandering, right):
+            note(account, Experience.SUCCESS, at_s)
+        at_s += LOST_TOGETHER_S
+    age = age_of(at_s)
+    counts = zip(wandering.aged(age), right.aged(age), strict=True)
+    assert all(abs(one - other) <= age.unit / 10 for one, other in counts)
+    assert wandering.seen_unix_s == right.seen_unix_s
+
+
+def test_a_clock_that_is_ahead_by_no_more_than_a_month_is_believed() -> None:
+    for weeks, left in ((APART, MEMORY >> APART), (APART + 1, MEMORY)):
+        account = account_of(*[Experience.WRONG] * 2)
+        note(account, Experience.SUCCESS, MONDAY + weeks * HALF_LIFE_S)
+        note(account, Experience.SUCCESS, MONDAY)
+        _, bad = account.aged(age_of(MONDAY))
+        assert left - 2 <= bad / 1024 <= left
+
+
+def test_a_clock_that_is_set_right_by_less_than_all_ages_nothing_twice() -> None:
+    sunday = MONDAY + HALF_LIFE_S
+    account = account_of(*[Experience.ERROR] * 8, at_s=sunday)
+    note(account, Experience.ERROR, MONDAY + 10 * YEAR_S)
+    note(account, Experience.ERROR, MONDAY)
+    assert account.seen_unix_s == sunday
+    assert account.aged(age_of(sunday)) == (0, 10 * 1024)
+
+
+@given(st.integers(2 * FAR_S, 60 * YEAR_S), st.integers(0, APART))
+def test_a_clock_that_was_ahead_from_the_first_is_set_right_and_all_fades_from_then(
+    ahead_s: int, weeks: int
+) -> None:
+    account = account_of(*[Experience.ERROR] * 10, at_s=MONDAY + ahead_s)
+    note(account, Experience.SUCCESS, MONDAY)
+    good, bad = account.aged(age_of(MONDAY + weeks * HALF_LIFE_S))
+    assert good == 1024 >> weeks
+    assert 0 <= (10 * 1024 >> weeks) - bad <= 10
+
+
 def test_a_clock_that_is_put_back_neither_ages_nor_revives_anything() -> None:
     account = account_of(*[Experience.SUCCESS] * 8)
     earlier = age_of(MONDAY - 5 * HALF_LIFE_S)
     assert account.aged(earlier) == (8 * 1024, 0)
-    account.add(Experience.SUCCESS, earlier, MONDAY - 5 * HALF_LIFE_S)
+    note(account, Experience.SUCCESS, MONDAY - 5 * HALF_LIFE_S)
     assert account.aged(earlier) == (9 * 1024, 0)
+
+
+def test_a_clock_that_is_put_back_a_little_counts_as_much_as_before() -> None:
+    """From the end of a half-life, when everything counts twice, to its beginning."""
+    sunday = MONDAY + HALF_LIFE_S - 1
+    account = account_of(*[Experience.SUCCESS] * MEMORY, at_s=sunday)
+    assert account.aged(age_of(MONDAY)) == (MEMORY * 1024, 0)
+    note(account, Experience.ERROR, MONDAY)
+    good, bad = account.aged(age_of(sunday))
+    assert (good + bad, bad // age_of(sunday).unit) == (MEMORY * age_of(sunday).unit, 0)
+    assert account.seen_unix_s == sunday
+
+
+def test_before_1970_it_is_1970() -> None:
+    account = account_of(Experience.SUCCESS, Experience.WRONG, at_s=-5)
+    assert account == account_of(Experience.SUCCESS, Experience.WRONG, at_s=0)
+    assert account.aged(age_of(-5)) == (1024, WRONG_WEIGHT * 1024)
+    assert min(getattr(account, field.name) for field in fields(account)) == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Experience), st.integers(0, 20 * HALF_LIFE_S)), max_size=30)
+)
+def test_with_long_pauses_everything_counts_as_if_there_were_one_part_alone(
+    history: list[tuple[Experience, int]],
+) -> None:
+    """Or nearly: what is before a pause is displaced later, when little is left of it."""
+    weights = {Experience.SUCCESS: (1, 0), Experience.WRONG: (0, WRONG_WEIGHT)}
+    good = bad = last = 0
+    account, at_s = Account(), MONDAY
+    for experience, pause_s in history:
+        note(account, experience, at_s)
+        age = age_of(at_s)
+        more = [each * age.unit for each in weights.get(experience, (0, 1))]
+        good, bad = (good >> age.epoch - last) + more[0], (bad >> age.epoch - last) + more[1]
+        most = max(good + bad, MEMORY * age.unit)
+        good, bad = (each * MEMORY * age.unit // most for each in (good, bad))
+        last = age.epoch
+        at_s += pause_s + LOST_TOGETHER_S
+        for now, counts in ((age, (good, bad)), (age_of(at_s), ())):
+            found = account.aged(now)
+            expected = counts or (good >> now.epoch - last, bad >> now.epoch - last)
+            apart = (abs(x - y) for x, y in zip(found, expected, strict=True))
+            assert max(apart) <= now.unit * MEMORY >> APART
 
 
 @pytest.mark.parametrize("experience", Experience)

@@ -1,6 +1,8 @@
 """Who may do what: grants, and everything that a holder might try to make more of one."""
 
+import gc
 import time
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,9 +26,8 @@ from formation_p2p.identity import Identity, PeerId
 from formation_p2p.records.profile import MAX_GRANT_BYTES
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust import grants
+from formation_p2p.trust import grants, token
 from formation_p2p.trust.grants import (
-    MAX_BLOCKS,
     MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
@@ -36,13 +37,16 @@ from formation_p2p.trust.grants import (
     attenuate,
     bind,
     check,
+    invitation_of,
     issue,
     rights_of,
 )
 from formation_p2p.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
 from formation_p2p.trust.membership import Membership
 from formation_p2p.trust.quota import MAX_LEASES, MAX_MILLI_HOURS, UNLIMITED, Quota, Used, month_of
+from formation_p2p.trust.token import MAX_BLOCKS
 from formation_p2p.trust.warden import Warden
+from formation_p2p.units import KIB, MIB
 from formation_p2p.workload.scope import NOWHERE, Place
 
 ROOT = Identity.from_seed(b"r" * 32)
@@ -289,9 +293,52 @@ def test_a_grant_that_demands_too_many_labels_is_not_narrowed() -> None:
 
 
 def test_a_grant_bound_to_two_peers_serves_neither() -> None:
-    grant = attenuate(issue(ROOT, ALL, ALICE), KEY, peer_id=BOB)
-    assert why(grant) == "the grant is bound to another peer"
-    assert isinstance(check(grant, KEY, BOB, SUBMIT, NOW), Denied)
+    alices = issue(ROOT, ALL, ALICE)
+    with pytest.raises(InvalidInput, match="bound to more than one peer"):
+        attenuate(alices, KEY, peer_id=BOB)
+    grant = appended(alices, f'check if peer("{BOB}")')
+    for peer_id in (ALICE, BOB):
+        denied = check(grant, KEY, peer_id, SUBMIT, NOW)
+        assert isinstance(denied, Denied)
+        assert "bound to more than one peer" in denied.why
+
+
+def test_what_is_kept_of_a_grant_takes_no_more_than_is_reckoned_with() -> None:
+    """Any holder can make as many of them as he likes, and fill each as far as it goes."""
+    spans = Hours(tuple((start, start + 60) for start in range(300, MAX_SPANS * 120, 120)))
+    many = issue(ROOT, Rights(2**31))
+    for n in range(5):
+        many = attenuate(many, KEY, quota=Quota(10**11 - n, 10**11 - n, 9000 - n))
+    assert kept_bytes(issue(ROOT, Rights(2**31))) < 2 * KIB
+    assert kept_bytes(attenuate(issue(ROOT, Rights(2**31)), KEY, hours=spans)) < 5 * KIB
+    assert kept_bytes(many) < 5 * KIB
+    most = [cached.cache_info().maxsize or 0 for cached in (grants._read_short, grants._read_long)]
+    assert most[0] * 2 * KIB + most[1] * 5 * KIB <= 42 * MIB
+
+
+def kept_bytes(grant: bytes) -> float:
+    """Of each that is made of this one by binding it."""
+    peers = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(50)]
+    bound = [bind(grant, KEY, peer_id) for peer_id in peers]
+    for cached in (grants._read_short, grants._read_long):
+        cached.cache_clear()
+    tracemalloc.start()
+    try:
+        for shown in bound:
+            assert isinstance(rights_of(bytes(bytearray(shown)), KEY), Rights)  # a copy is kept
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / len(bound)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_grant_comes_with_the_invitation_that_it_was_made_of() -> None:
+    one, other = (issue(ROOT, ALL) for _ in range(2))
+    made = {
+        invitation_of(bind(attenuate(one, KEY, max_priority=n), KEY, ALICE), KEY) for n in (1, 2)
+    }
+    assert made == {invitation_of(one, KEY)}
+    assert invitation_of(other, KEY) not in made
 
 
 def test_a_grant_is_narrowed_a_few_times_only() -> None:
@@ -350,6 +397,36 @@ def test_rights_check_themselves() -> None:
     ):
         with pytest.raises(InvalidInput):
             make()
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"),
+    [
+        ("drivers", {"drivers": "wasm"}),
+        ("drivers", {"drivers": ""}),
+        ("drivers", {"drivers": ["wasm"]}),
+        ("rights", {"may": "work"}),
+        ("rights", {"may": WORK}),
+        ("rights", {"may": None}),
+        ("label", {"labels": {"site": "lab"}}),
+        ("label", {"labels": "site=lab"}),
+    ],
+)
+def test_one_name_is_no_set_of_its_letters(field: str, limit: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=rf"{field}: .* is no set; write frozenset\(\{{…\}}\)"):
+        Rights(NOW, **limit)
+
+
+@pytest.mark.parametrize("limit", [{"drivers": "wasm"}, {"labels": {"site": "lab"}}])
+def test_nor_where_a_grant_is_narrowed(limit: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="is no set"):
+        attenuate(issue(ROOT, ALL), KEY, **limit)
+
+
+def test_nobody_issues_a_right_that_nobody_can_read() -> None:
+    for unknown in ({"rule"}, {"work", "rule"}, {7}):
+        with pytest.raises(InvalidInput, match=r"rights: .*Right\.SUBMIT, Right\.WORK or both"):
+            Rights(NOW, may=frozenset(unknown))  # type: ignore[arg-type]  # as without types
 
 
 # -- widening --------------------------------------------------------------------------------------
@@ -581,7 +658,8 @@ def test_biscuits_own_engine_agrees_with_us(
             grant = attenuate(grant, KEY, **narrowing)
         grant = attenuate(grant, KEY, peer_id=ALICE)
     except InvalidInput as error:
-        assume("bytes; at most" not in error.problem)  # all but those that have grown too large
+        # All but those that have grown too large, or that nobody could use.
+        assume("bytes; at most" not in error.problem and "more than one" not in error.problem)
         raise
     facts = f'''
         driver("{driver}"); priority({priority}); gpus({gpus}); circle("commons");
@@ -678,7 +756,7 @@ def test_a_panic_inside_biscuit_costs_the_grant_and_not_the_node(
         def block_source(self, block: int) -> str:
             raise PanicException("index out of bounds")
 
-    monkeypatch.setattr(grants, "Biscuit", Panics)
+    monkeypatch.setattr(token, "Biscuit", Panics)
     with pytest.raises(InvalidInput, match="could not be read"):
         grants.rights_of(what.encode(), bytes(32))
 
@@ -691,6 +769,6 @@ def test_an_interrupt_while_a_grant_is_read_is_not_taken_for_a_bad_grant(
         def from_bytes(*_: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(grants, "Biscuit", Interrupted)
+    monkeypatch.setattr(token, "Biscuit", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         grants.rights_of(b"interrupted", bytes(32))

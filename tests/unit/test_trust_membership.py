@@ -11,7 +11,7 @@ from formation_p2p.effects import Contact, Moment
 from formation_p2p.records.profile import Profile
 from formation_p2p.refusals import Denied
 from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.trust import grants
+from formation_p2p.trust import grants, token
 from formation_p2p.trust.grants import Right, Rights, issue
 from formation_p2p.trust.membership import Membership
 from tests.unit.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
@@ -88,8 +88,8 @@ def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> 
         read.append(grant)
         return opened(grant, root_public_key)
 
-    opened = grants._open
-    monkeypatch.setattr(grants, "_open", counted)
+    opened = token.open_token
+    monkeypatch.setattr(grants, "open_token", counted)
     forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
     denied = MEMBERSHIP.belongs(forged, MALLORY.peer_id, NOW)
     assert str(denied).startswith("not allowed to belong: the grant is refused")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import random
 from bisect import bisect
 
+import pytest
+
 from formation_p2p.effects import Moment
 from formation_p2p.identity import PeerId
 from formation_p2p.trust.experience import Experience
 from formation_p2p.trust.reputation import EXECUTE_MILLI, Reputation
 from tests.unit.stories import at
+
+pytestmark = pytest.mark.at_length
 
 P5, P25, P50 = 0.655, 0.885, 0.941
 QUANTILES = ((0.0, 0.4), (0.05, P5), (0.25, P25), (0.5, P50), (1.0, 1.0))

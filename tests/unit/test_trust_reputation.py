@@ -79,7 +79,7 @@ def test_good_work_is_rewarded_and_bad_work_is_not() -> None:
 
 
 def test_whoever_has_done_well_for_long_falls_by_a_few_false_results() -> None:
-    reputation = bobs(alice=[SUCCESS] * 1_000_000)
+    reputation = bobs(alice=[SUCCESS] * 100_000)
     scores = []
     for _ in range(4):
         reputation.note(ALICE.peer_id, WRONG, NOW)
@@ -203,6 +203,35 @@ def test_a_word_expires_and_a_broken_one_is_passed_over() -> None:
     assert reputation.explain(CAROL.peer_id, at(LIFE_S)).heard == ()
 
 
+def test_a_word_that_has_expired_is_neither_passed_on_nor_kept() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY, carol=[SUCCESS] * MEMORY)
+    last = at(LIFE_S - 1)
+    first, second = word(ALICE, {ERIN.peer_id: BEST}), word(CAROL, {ERIN.peer_id: BEST}, last)
+    reputation.heard([first, second], last)
+    assert reputation.passed_on(7, last) == (second, first)
+    assert reputation.passed_on(7, at(LIFE_S)) == (second,)
+    assert dict(reputation.take().attestations) == {ALICE.peer_id: first, CAROL.peer_id: second}
+    reputation.heard([], at(LIFE_S))
+    assert reputation.take().attestations == ((ALICE.peer_id, None),)
+
+
+def test_a_word_that_is_heard_again_is_not_stored_again() -> None:
+    reputation = bobs(alice=[SUCCESS] * MEMORY)
+    raw = word(ALICE, {CAROL.peer_id: BEST})
+    reputation.heard([raw], NOW)
+    assert reputation.take().attestations == ((ALICE.peer_id, raw),)
+    reputation.heard([raw], NOW)
+    assert reputation.take().attestations == ()
+
+
+def test_a_voice_that_is_hardly_trusted_has_little_weight_however_much_it_has_seen() -> None:
+    reputation = bobs(alice=[SUCCESS] * 16)
+    reputation.heard([word(ALICE, {CAROL.peer_id: WORST})], NOW)
+    (heard,) = reputation.explain(CAROL.peer_id, NOW).heard
+    # A quarter of a voice, attenuated by half, of eight experiences: one.
+    assert (heard.voice_milli, heard.counts_milli) == (250, 1000)
+
+
 def test_of_more_voices_than_can_be_kept_the_strongest_are() -> None:
     crowd = [identity(f"voice {n}") for n in range(MAX_VOICES + 2)]
     reputation = bobs()
@@ -217,6 +246,11 @@ def test_of_more_voices_than_can_be_kept_the_strongest_are() -> None:
     assert {h.author for h in reputation.explain(CAROL.peer_id, NOW).heard} == {
         each.peer_id for each in first
     }
+    reputation.take()
+    as_strong = identity("as strong as the others")
+    live(reputation, as_strong, [SUCCESS] * 2)
+    reputation.heard([word(as_strong, said)], NOW)
+    assert reputation.take().attestations == ()
     reputation.heard([word(strong, said)], NOW)
     heard = {h.author for h in reputation.explain(CAROL.peer_id, NOW).heard}
     assert heard == {each.peer_id for each in (*first[1:], strong)}
@@ -312,9 +346,9 @@ def test_what_is_told_is_ones_own_experience_and_nothing_that_was_heard() -> Non
         ALICE.peer_id: Opinion(900, 10_000),
         CAROL.peer_id: Opinion(0, 32_000),
     }
-    (passed_on,) = reputation.passed_on(7)
+    (passed_on,) = reputation.passed_on(7, NOW)
     assert open_attestation(passed_on, NOW.unix_s).author == ALICE.peer_id
-    assert reputation.passed_on(0) == ()
+    assert reputation.passed_on(0, NOW) == ()
 
 
 def test_it_is_signed_again_only_after_a_while_and_not_where_there_is_nothing_to_say() -> None:
@@ -340,6 +374,35 @@ def test_of_many_the_worst_are_told_of_and_those_known_best() -> None:
     told = open_attestation(raw, NOW.unix_s).opinions
     assert len(told) == MAX_SUBJECTS
     assert {CAROL.peer_id, DAVE.peer_id} <= told.keys()
+
+
+def test_half_of_what_is_told_is_of_the_worst() -> None:
+    reputation, half = bobs(), MAX_SUBJECTS // 2
+    bad = [identity(f"bad {n}") for n in range(half + 8)]
+    good = [identity(f"good {n}") for n in range(half + 8)]
+    for n in range(half + 8):
+        live(reputation, bad[n], [ERROR] * (n + 1))
+        live(reputation, good[n], [SUCCESS] * (n + 1))
+    raw = reputation.attest(BOB, NOW)
+    assert raw is not None
+    told = open_attestation(raw, NOW.unix_s).opinions
+    assert told.keys() == {each.peer_id for each in (*bad[8:], *good[8:])}
+
+
+@given(
+    histories, st.integers(-10 * HALF_LIFE_S, 10 * HALF_LIFE_S), st.integers(0, 10 * HALF_LIFE_S)
+)
+def test_whatever_the_clock_did_others_can_read_what_is_told(
+    history: list[Experience], before_s: int, later_s: int
+) -> None:
+    reputation = Reputation(BOB.peer_id)
+    for now in (at(later_s), at(later_s + before_s)):
+        for experience in (SUCCESS, *history):
+            reputation.note(ALICE.peer_id, experience, now)
+        raw = reputation.attest(BOB, now)
+    assert raw is not None
+    assert open_attestation(raw, now.unix_s).opinions[ALICE.peer_id].weight_milli > 0
+    assert reputation.voice_milli(ALICE.peer_id, now) <= 1000
 
 
 # -- why ------------------------------------------------------------------------------------------
