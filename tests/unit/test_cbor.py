@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.cbor import MAX_DEPTH, decode
+from formation_p2p.cbor import MAX_DEPTH, MAX_ITEMS, decode
 
 PLAIN = st.recursive(
     st.none()
@@ -140,3 +140,31 @@ def test_what_is_said_of_a_message_is_short_however_much_it_holds() -> None:
     with pytest.raises(ValueError, match="Duplicate map key: 'xxx") as caught:
         decode(b"\xa2" + entry + entry)
     assert len(str(caught.value)) == 200
+
+
+def short_lists(count: int) -> bytes:
+    return b"\x9a" + count.to_bytes(4) + b"\x81\0" * count
+
+
+def test_what_costs_more_than_its_bytes_is_not_made() -> None:
+    """These lists would take a gigabyte, and four seconds."""
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="more than 131072 items"):
+        decode(short_lists(8_000_000))
+    assert time.perf_counter() - began < 1
+
+
+def test_as_many_items_as_are_allowed_are_read_and_not_one_more() -> None:
+    assert decode(cbor2.dumps([0] * (MAX_ITEMS - 1))) == [0] * (MAX_ITEMS - 1)
+    with pytest.raises(ValueError, match="more than 131072 items"):
+        decode(cbor2.dumps([0] * MAX_ITEMS))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [b"\xff" * 200_000, "ü" * 100_000, 2**64 - 1, -(2**32), 1.5, b"x" * 23, b"x" * 200, "x" * 300],
+    ids=["bytes", "text", "integer", "negative", "float", "within", "byte", "two"],
+)
+def test_long_values_of_few_items_are_read(item: object) -> None:
+    value = [{"a": item, "b": [True, None]}, b"\xff" * MAX_ITEMS, item]
+    assert decode(cbor2.dumps(value)) == value
