@@ -44,6 +44,20 @@ _PLAIN: Final = frozenset(
 )
 
 
+# What pickles from protocol 4 on are made of (PEP 3154, PEP 574): opcodes of a fixed length, and
+# how long the length of the others is. Of older ones BINPUT alone: LONG_BINPUT and PUT name a place
+# in a table that is then made as long as they say, which with seven bytes takes 16 GiB.
+_FIXED: Final = re.compile(
+    rb"(?:[()N\x88\x89\]aetsu}\x85-\x87\x8f-\x94R\x81b01]|[\x80Khq].|M..|[Jj].{4}|[G\x95].{8})*+",
+    re.DOTALL,
+)
+_LENGTHS: Final = {
+    **dict.fromkeys((b"\x8c", b"C", b"\x8a"), 1),
+    **dict.fromkeys((b"X", b"B", b"\x8b"), 4),
+    **dict.fromkeys((b"\x8d", b"\x8e", b"\x96"), 8),
+}
+_STOP: Final = b"."
+
 # Of an argument of the above. Division and decimal digits take time by the square of it.
 MAX_INT_BITS: Final = 16_384
 
@@ -107,9 +121,28 @@ def load_result(pickled: bytes, *, trust: bool) -> Any:
     With `trust` the worker may run any code here: unpickling is running.
     """
     try:
-        return pickle.loads(pickled) if trust else _PlainUnpickler(io.BytesIO(pickled)).load()
+        if trust:
+            return pickle.loads(pickled)
+        _check_opcodes(pickled)
+        return _PlainUnpickler(io.BytesIO(pickled)).load()
     except NotPlain:
         raise
     except Exception as error:
         # A pickle raises what it likes while it is read.
         raise NotPlain(f"a result could not be read: {type(error).__name__}: {error}") from error
+
+
+def _check_opcodes(pickled: bytes) -> None:
+    at = 0
+    while True:
+        run = _FIXED.match(pickled, at)
+        assert run is not None, "it matches nothing, too"
+        at = run.end()
+        opcode = pickled[at : at + 1]
+        if opcode == _STOP:
+            return
+        if opcode not in _LENGTHS:
+            what = f"holds the opcode {opcode!r}" if opcode else "is cut short"
+            raise NotPlain(f"a result {what}; pickle it whole, with protocol 4 or 5")
+        after = at + 1 + _LENGTHS[opcode]
+        at = min(after + int.from_bytes(pickled[at + 1 : after], "little"), len(pickled))

@@ -127,3 +127,53 @@ class Asks:
 def test_a_few_bytes_do_not_ask_for_a_large_value(bomb: Asks) -> None:
     with pytest.raises(NotPlain, match="far more memory or time"):
         load_result(pickle.dumps(bomb), trust=False)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\x80\x05]r\xff\xff\xff\x3f.",  # LONG_BINPUT: a table of 16 GiB
+        b"\x80\x05]p1073741823\n.",  # PUT
+        b"\x80\x05K\x01" + b"2\x86" * 30 + b".",  # DUP: a tree of 2**30 leaves
+        b"\x80\x05}(K\x01",
+        b"\x80\x05\x8d\xff\xff\xff\xff\xff\xff\xff\xffx.",
+    ],
+)
+def test_opcodes_that_plain_data_does_not_need_are_refused_before_they_are_read(
+    bomb: bytes,
+) -> None:
+    with pytest.raises(NotPlain, match="pickle it whole, with protocol 4 or 5"):
+        load_result(bomb, trust=False)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**3000), 2**3000)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.sampled_from(["r" * 300, b"p" * 70_000, "é" * 70_000, 2**2100, bytearray(b"2" * 300)])
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(lambda items: (items, items, tuple(items)))
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner)
+        | st.frozensets(st.text() | st.integers()).map(lambda items: [items, set(items)])
+    ),
+)
+
+
+@given(VALUES, st.sampled_from([4, 5]))
+def test_all_that_is_plain_comes_back(value: object, protocol: int) -> None:
+    assert load_result(pickle.dumps(value, protocol), trust=False) == value
+
+
+def test_what_holds_itself_comes_back() -> None:
+    ring: list[object] = [1]
+    ring.append((ring, ring))
+    read = load_result(pickle.dumps(ring, 5), trust=False)
+    assert read[1][0] is read[1][1] is read
