@@ -67,15 +67,19 @@ class Choosing:
     def judge(self, group: Group, now: Moment) -> None:
         """Bar those of the group's workers whom the policy admits no longer: trust falls while
         tasks run. Now and then; call it at any time."""
-        head = group.first_waiting()
+        head = group.first()
         if head is None or now.mono_s < group.judged_s + JUDGED_EVERY_S:
             return
         group.judged_s = now.mono_s
+        self.bar(group, head, group.profiles, now)
+
+    def bar(self, group: Group, run: TaskRun, profiles: Iterable[Profile], now: Moment) -> None:
+        """Those of these workers whom the group's policy does not admit for this task."""
         terms = group.terms
-        task = terms.asked(head.task.task_id, head.key)
+        task = terms.asked(run.task.task_id, run.key)
         said = (
             (each.peer_id, refusal_of(terms.policy, task, each))
-            for each in self.candidates(group.profiles, terms, now)
+            for each in self.candidates(profiles, terms, now)
         )
         group.bar(tuple((worker, why) for worker, why in said if why is not None))
 

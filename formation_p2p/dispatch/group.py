@@ -100,8 +100,7 @@ class Group:
         """The policy admits these no longer: their leases get nothing more to do."""
         for peer_id, refusal in refused:
             _note(self._barred, peer_id, refusal)
-        if refused:
-            self.learn((), refused)
+        self.learn((), tuple(each for each in refused if each[0] in self._pool))
 
     @property
     def bars(self) -> bool:

@@ -217,6 +217,8 @@ class Scheduler:
             )
             if group.learn(decision.ranked, decision.rejected):
                 group.looked_s = float("-inf")  # where there were more, there may be more yet
+            # Whoever was dropped just now is judged no more, and may have a lease of ours.
+            self._choosing.bar(group, head, found.profiles, now)
         self._pump(group, now, "discovery ended")
         return self._take()
 

@@ -52,6 +52,39 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
     assert len(workers_of(bob)) == 200
 
 
+def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_more() -> None:
+    world = town(7, a_second, alice=2, carol=2)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(200), policy="trust>=0.3 & balanced"))
+    world.elapse(20)
+    shame(world, "alice")
+    scheduler = peer_of(bob)._scheduler
+    (group,) = scheduler._groups.values()
+    group.judged_s, group.find = world.now_s, FindId(99)  # just before all that
+    found = Found(FindId(99), group.profiles, Trace(()), True, True)
+    scheduler.found(found, at(world.now_s))
+    placed = workers_of(bob).count("alice")
+    world.elapse(60)
+    assert workers_of(bob).count("alice") == placed > 0
+    assert is_idle(world.nodes["alice"])
+
+
+def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
+    def one_slow(running: Running) -> tuple[float, Outcome]:
+        return (1000.0 if running.attempt_id == "job/19#1" else 1.0), Succeeded(b"")
+
+    world = town(7, one_slow, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(replace(job(20), policy="trust>=0.3 & balanced", speculate=True))
+    while len(ends(bob)) < 19:
+        world.elapse(0.1)
+    assert workers_of(bob)[-1] == "alice"
+    shame(world, "carol")
+    placed = workers_of(bob).count("carol")
+    world.elapse(100)
+    assert workers_of(bob).count("carol") == placed > 0
+
+
 def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
     world = town(7, a_second, alice=2)
     bob = world.nodes["bob"]
