@@ -157,6 +157,7 @@ class Node:
             await asyncio.to_thread(self._durable.stop)
         self._fail_all(closed)
         await asyncio.to_thread(self._presence.close)
+        self._fail_all(closed)  # and what was begun meanwhile
 
     # -- what it is -------------------------------------------------------------------------------
 

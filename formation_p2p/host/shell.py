@@ -401,7 +401,7 @@ class Shell:
         self.feed(Fenced(lease_id))
 
     async def _keep_time(self) -> None:
-        while True:
+        while not self._is_ending:  # no event puts off what is due then
             with trio.CancelScope() as self._timer:
                 wait_s = self._peer.next_timeout() - moment().mono_s
                 self._timer.deadline = trio.current_time() + max(wait_s, 0.0)

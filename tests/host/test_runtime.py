@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,31 @@ def test_after_a_stop_the_thread_is_gone_and_calls_are_refused(claimed: Claim) -
     assert not watched.runtime._thread.is_alive()
     with pytest.raises(NodeClosed):
         watched.runtime.call(lambda shell: shell.feed(Tick()))
+
+
+def test_while_a_node_closes_nothing_is_due_over_and_over(
+    claimed: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(claimed)
+    watched.runtime.start()
+    asked: list[float] = []
+
+    def overdue() -> float:
+        asked.append(time.monotonic())
+        return asked[-1]
+
+    def prepare(shell: Shell) -> None:
+        monkeypatch.setattr(shell._stack, "close", partial(closes_slowly, shell))
+
+    async def closes_slowly(shell: Shell) -> None:
+        shell._stack._closing.set()
+        monkeypatch.setattr(shell._peer, "next_timeout", overdue)
+        shell._timer.deadline = trio.current_time()
+        await trio.sleep(0.3)
+
+    watched.runtime.call(prepare)
+    watched.runtime.stop()
+    assert len(asked) <= 1
 
 
 def test_a_fault_of_the_peer_costs_the_event_and_not_the_node(

@@ -18,6 +18,7 @@ from formation_p2p import (
     Execution,
     InvalidInput,
     JobEnded,
+    JobHandle,
     Limits,
     LocalError,
     Node,
@@ -251,6 +252,27 @@ async def test_results_that_are_no_plain_data_need_trust(world: World) -> None:
         assert done.status == "succeeded"
         paths = await world.bob.map(Path, ["a"], needs=SMALL, trust_results=True)
     assert paths == [Path("a")]
+
+
+async def test_what_is_submitted_while_the_node_is_left_ends_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(DEADLINE_S):
+        async with Node.join(world.invite, home=world.folder / "dave", listen=()) as dave:
+            close = dave._presence.close
+            jobs: list[JobHandle] = []
+
+            def closes() -> None:
+                close()
+                work = dave.submit(ProcessSpec(("true",)), needs=SMALL)
+                jobs.append(asyncio.run_coroutine_threadsafe(work, loop).result(5))
+
+            monkeypatch.setattr(dave._presence, "close", closes)
+            # The network stack is closing, and heeds nothing.
+            monkeypatch.setattr(dave._desk, "_call", lambda function: None)
+        with pytest.raises(NodeClosed, match="left"):
+            await jobs[0]
 
 
 async def test_a_node_that_was_not_entered_says_so() -> None:
