@@ -74,6 +74,7 @@ class Journal:
         self._state = state
         self._failed = failed
         self._news = threading.Condition()
+        self._life = threading.Lock()  # for as long as something is stored for one
         self._waiting: deque[_Entry] = deque()
         self._output = 0  # of those that wait
         self._closed = False
@@ -116,8 +117,9 @@ class Journal:
 
     def begin_life(self) -> None:
         """Of a new shell: what the last one left here is dropped, since it has been neither
-        stored nor acknowledged. `State.load` from now on reads what the new one begins with."""
-        with self._news:
+        stored nor acknowledged. `State.load` from now on reads what the new one begins with. Waits
+        while something is being stored."""
+        with self._life, self._news:
             self._lives += 1
             self._waiting.clear()
             self._output = 0
@@ -172,7 +174,10 @@ class Journal:
         """Whether they are, in the end."""
         while True:
             try:
-                self._state.write(effects)
+                with self._life:
+                    if life != self._lives:
+                        return False
+                    self._state.write(effects)
             except StateError as error:
                 if not self._failing:
                     self._failing = True

@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -352,13 +353,15 @@ def test_leaving_does_not_wait_for_a_disk_that_fails(disk: Disk) -> None:
     trio.run(leave_full, disk)
 
 
-async def life(shell: Shell, job: Job, first: bool) -> None:
+async def life(shell: Shell, disk: Disk, job: Job, first: bool) -> None:
     if first:
+        disk.broken = True
         shell.put(*told(job, succeeded(job, 0)))
         await shell.until(lambda: bool(shell.failures))
         shell.put(*told(job, succeeded(job, 1)))
     else:
         shell.journal.begin_life()
+        disk.broken = False
         shell.put(printed(job))
         assert shell.done == [printed(job)]  # nothing is in its way
         shell.put(*told(job, succeeded(job, 2)))
@@ -369,12 +372,32 @@ def test_a_new_shell_is_not_kept_waiting_by_what_the_last_one_left(disk: Disk) -
     job = job_of(3)
     disk.save_job(job)
     with shell_of(disk) as shell:
-        disk.broken = True
-        trio.run(life, shell, job, True)
-        disk.broken = False
-        trio.run(life, shell, job, False)
+        trio.run(life, shell, disk, job, True)
+        trio.run(life, shell, disk, job, False)
         assert shell.done[1:] == told(job, succeeded(job, 2))
         assert list(disk.history(job.job_id)) == [succeeded(job, 2)]
+
+
+def test_what_is_being_stored_while_a_new_life_begins_is_there_when_it_reads(disk: Disk) -> None:
+    """What came later would be unknown to it, and undo what it does."""
+    job = job_of(1)
+    disk.save_job(job)
+    with shell_of(disk) as shell:
+        disk.free.clear()
+        trio.run(put_in, shell, told(job, succeeded(job, 0)))
+        while shell.journal._waiting:
+            time.sleep(0.001)
+        life = threading.Thread(target=shell.journal.begin_life)
+        life.start()
+        life.join(0.05)
+        assert life.is_alive()
+        disk.free.set()
+        life.join(STORY_S)
+        assert list(disk.history(job.job_id)) == [succeeded(job, 0)]
+
+
+async def put_in(shell: Shell, effects: list[Tell]) -> None:
+    shell.put(*effects)
 
 
 # -- for real --------------------------------------------------------------------------------------
