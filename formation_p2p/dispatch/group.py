@@ -66,7 +66,7 @@ class Group:
         self._near = Peers(())  # those of the pool
         self._looked_around = 0
         self._rejected: dict[PeerId, Refusal] = {}
-        self._barred: dict[PeerId, Refusal] = {}
+        self._barred: dict[PeerId, None] = {}
         self._back_off = BackOff()
         self._queues: dict[PeerId | None, deque[TaskRun]] = {}
         self._again: deque[TaskRun] = deque()  # for whoever is free next
@@ -98,8 +98,8 @@ class Group:
 
     def bar(self, refused: tuple[tuple[PeerId, Refusal], ...]) -> None:
         """The policy admits these no longer: their leases get nothing more to do."""
-        for peer_id, refusal in refused:
-            _note(self._barred, peer_id, refusal)
+        for peer_id, _ in refused:
+            _note(self._barred, peer_id, None)
         self.learn((), tuple(each for each in refused if each[0] in self._pool))
 
     @property

@@ -218,7 +218,9 @@ class Scheduler:
             if group.learn(decision.ranked, decision.rejected):
                 group.looked_s = float("-inf")  # where there were more, there may be more yet
             # Whoever was dropped just now is judged no more, and may have a lease of ours.
-            self._choosing.bar(group, head, found.profiles, now)
+            dropped = dict(decision.rejected)
+            profiles = (each for each in found.profiles if each.peer_id in dropped)
+            self._choosing.bar(group, head, profiles, now)
         self._pump(group, now, "discovery ended")
         return self._take()
 
