@@ -18,7 +18,7 @@ PEERS_TXT := benchmarks/dispatch/peers.txt
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
-PROTOS := formation_p2p/dht/kad.proto formation_p2p/records/envelope.proto
+PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/records/envelope.proto
 
 # The tests start hundreds of processes, each of which would compile all that it imports again.
 unexport PYTHONDONTWRITEBYTECODE

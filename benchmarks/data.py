@@ -28,15 +28,15 @@ from typing import Any, Final
 
 import trio
 
-from formation_p2p.effects import Contact
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.exchange import Exchange
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.units import MIB
-from formation_p2p.workload.blob import Blob
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.exchange import Exchange
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.stack import Stack
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # What is copied at once; smaller and larger ones were slower, or no faster.

@@ -19,15 +19,15 @@ from typing import Any, Final
 
 from biscuit_auth import AuthorizationError, AuthorizerBuilder, Biscuit, BlockBuilder, PublicKey
 
-from formation_p2p.effects import Moment
-from formation_p2p.identity import Identity
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust.grants import Right, Rights, attenuate, bind, check, issue
-from formation_p2p.trust.hours import parse_hours
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.quota import Quota
-from formation_p2p.trust.warden import Warden
-from formation_p2p.workload.scope import Place
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.workload.scope import Place
 
 ROOT: Final = Identity.from_seed(bytes(32))
 ALICE: Final = Identity.from_seed(bytes(31) + b"\x01").peer_id

@@ -24,10 +24,10 @@ from libp2p.network.config import ConnectionConfig
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 
-from formation_p2p.effects import Contact
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.units import KIB, MIB
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.stack import Stack
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 ECHO: Final = TProtocol("/benchmark/echo/1.0.0")

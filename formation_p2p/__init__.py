@@ -8,9 +8,15 @@ All that is public is listed in `__all__`; everything else may change in any rel
 
 from typing import TYPE_CHECKING
 
-from formation_p2p.calls import python_call, python_calls, value_of
-from formation_p2p.discovery.trace import Step, Trace
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.api.calls import python_call, python_calls, value_of
+from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.api.job import JobHandle, TaskResult
+from formation_p2p.api.map import Mapped
+from formation_p2p.api.node import Node
+from formation_p2p.api.pending import Discovery
+from formation_p2p.api.sync import SyncJob, SyncNode
+from formation_p2p.core.discovery.trace import Step, Trace
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
@@ -25,7 +31,7 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.errors import (
+from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
     LocalError,
@@ -37,31 +43,21 @@ from formation_p2p.errors import (
     Unplaceable,
     Unreachable,
 )
-from formation_p2p.executor import NodeExecutor
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
-from formation_p2p.host.hardware import Hardware
-from formation_p2p.host.home import Home
-from formation_p2p.host.state import Retention
-from formation_p2p.host.state_rows import JobSummary
-from formation_p2p.job import JobHandle, TaskResult
-from formation_p2p.mapped import Mapped
-from formation_p2p.node import Node
-from formation_p2p.placement import pricing
-from formation_p2p.placement.balanced import Balanced, rendezvous
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.cheapest import Cheapest
-from formation_p2p.placement.decision import Decision, Ranked
-from formation_p2p.placement.hashing import HASHES
-from formation_p2p.placement.names import parse_policy
-from formation_p2p.placement.packed import Packed
-from formation_p2p.placement.policy import PlacementPolicy, Policy, Score, Term
-from formation_p2p.placement.scored import Scored
-from formation_p2p.placement.spread import Spread
-from formation_p2p.placement.trusted import Trusted
-from formation_p2p.placement.xor import Xor, cluster, rank_by_xor, responsible
-from formation_p2p.questions import Discovery
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import (
+from formation_p2p.core.placement import pricing
+from formation_p2p.core.placement.balanced import Balanced, rendezvous
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.decision import Decision, Ranked
+from formation_p2p.core.placement.hashing import HASHES
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.placement.policy import PlacementPolicy, Policy, Score, Term
+from formation_p2p.core.placement.scored import Scored
+from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.trusted import Trusted
+from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     Distrusted,
@@ -77,31 +73,35 @@ from formation_p2p.refusals import (
     TooDear,
     Unwanted,
 )
-from formation_p2p.resources.capability import Capability, Capacity
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.limits import Limits
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.sync import SyncJob, SyncNode
-from formation_p2p.trust.experience import Experience
-from formation_p2p.trust.grants import Right, Rights
-from formation_p2p.trust.hours import Hours
-from formation_p2p.trust.quota import Quota
-from formation_p2p.trust.reputation import Heard, Standing
-from formation_p2p.workload.blob import Blob
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.derive import Stage, derive
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
-from formation_p2p.workload.plan import Plan, PlannedTask
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.workload.python_call import PythonCall
-from formation_p2p.workload.scope import Place, Scope, Shares
-from formation_p2p.workload.sizes import Learnt
-from formation_p2p.workload.wasm import WasmSpec
+from formation_p2p.core.resources.capability import Capability, Capacity
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.hours import Hours
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.reputation import Heard, Standing
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.derive import Stage, derive
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
+from formation_p2p.core.workload.plan import Plan, PlannedTask
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.python_call import PythonCall
+from formation_p2p.core.workload.scope import Place, Scope, Shares
+from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
+from formation_p2p.host.machine.hardware import Hardware
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.rows import JobSummary
+from formation_p2p.host.storage.state import Retention
 
 if TYPE_CHECKING:
-    from formation_p2p.placement.table import Table
+    from formation_p2p.core.placement.table import Table
 
 __version__ = "0.1.0"
 
@@ -229,7 +229,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """`Table` when it is asked for: numpy takes a tenth of a second to import."""
     if name == "Table":
-        from formation_p2p.placement.table import Table
+        from formation_p2p.core.placement.table import Table
 
         return Table
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.discovery.terms import Terms
+from formation_p2p.core.discovery.publication_parameters import Terms
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
 from formation_p2p.sim.latency import Latencies
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS

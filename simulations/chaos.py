@@ -23,11 +23,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.dht.rpc import DhtEvent
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.effects import Effect
-from formation_p2p.peer.events import Tick
-from formation_p2p.peer.peer import Peer
+from formation_p2p.core.dht.rpc import DhtEvent
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.peer.events import Tick
+from formation_p2p.core.peer.peer import Peer
 from formation_p2p.sim.world import World
 from simulations.cluster import Cluster, draw_cluster
 from simulations.faults import Faults

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from formation_p2p.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.peer.events import CancelJob, Event, Resume, Serve, Submit
-from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.peer.events import CancelJob, Event, Resume, Serve, Submit
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.task import Job, Task, task_id
 from formation_p2p.sim.clock import Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import World
-from formation_p2p.units import GIB, MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job, Task, task_id
 
 # Quartz is off by some 50 parts in a million, and twice that between two; calendars by seconds.
 MAX_DRIFT: Final = 1e-4

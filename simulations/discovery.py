@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from formation_p2p.discovery.terms import Terms
+from formation_p2p.core.discovery.publication_parameters import Terms
 from formation_p2p.sim.trace import TraceDigest
 from simulations.arguments import is_resumed, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries

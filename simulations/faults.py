@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from formation_p2p.peer.events import Leave
+from formation_p2p.core.peer.events import Leave
 from formation_p2p.sim.node import SimNode
 from simulations.cluster import MAX_TASKS, Cluster
 from simulations.invariants import Invariants

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from formation_p2p.dht.store import RecordStore
+from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.sim.node import SimNode
 from simulations.queries import Outcome, Warmth
 from simulations.town import Town

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from formation_p2p.dht.lookup import ALPHA, Lookup
-from formation_p2p.dht.routing import K, RoutingTable
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import Key
+from formation_p2p.core.dht.lookup import ALPHA, Lookup
+from formation_p2p.core.dht.routing import K, RoutingTable
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
 
 # A hundred thousand random keys of 64 bits are still all different.
 BITS: Final = 64

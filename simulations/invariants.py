@@ -10,7 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Hold,
     JobEnded,
     LetGo,
@@ -23,11 +23,11 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     Tell,
 )
-from formation_p2p.effects import Effect
-from formation_p2p.execution.effects import Execute, Pause
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.execution.effects import Execute, Pause
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.fencing import Fence, Fenced
+from formation_p2p.core.negotiation.messages import (
     Commit,
     Leased,
     LeaseEnded,
@@ -39,16 +39,16 @@ from formation_p2p.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.negotiation.session import Received, Send
-from formation_p2p.peer.events import Event, Resume, Serve
-from formation_p2p.peer.peer import Peer
-from formation_p2p.refusals import Preempted
-from formation_p2p.resources.capability import idle
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.peer.events import Event, Resume, Serve
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.refusals import Preempted
+from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Succeeded
-from formation_p2p.workload.task import MIN_MEMORY_BYTES
 from simulations.cluster import LARGE, MAX_FENCE_S, Cluster, result_of
 
 # Whether anything runs after its lease is looked at this often, in virtual time, besides at

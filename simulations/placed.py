@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-from formation_p2p.capability.buckets import buckets_of
-from formation_p2p.capability.shards import SPLIT, depths_of, shard_key
-from formation_p2p.dht.store import RecordStore, _Checked, value_name
-from formation_p2p.discovery.announcer import JITTER, _Shelf, names_of
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.keyspace import KEY_BITS, Key, Span, key_of
-from formation_p2p.peer.events import Serve
-from formation_p2p.peer.peer import Peer
-from formation_p2p.records.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
-from formation_p2p.resources.capability import idle
+from formation_p2p.core.capability.buckets import buckets_of
+from formation_p2p.core.capability.shards import SPLIT, depths_of, shard_key
+from formation_p2p.core.dht.store import RecordStore, _Checked, value_name
+from formation_p2p.core.discovery.announcer import JITTER, _Shelf, names_of
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
+from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.records.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
+from formation_p2p.core.resources.capability import idle
 from formation_p2p.sim.liars import Liar
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S

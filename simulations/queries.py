@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from formation_p2p.keyspace import common_prefix, key_of
-from formation_p2p.peer.events import Explain, Explained
-from formation_p2p.placement.terms import AskedTerms
+from formation_p2p.core.keyspace import common_prefix, key_of
+from formation_p2p.core.peer.events import Explain, Explained
+from formation_p2p.core.placement.scheduling_key import AskedTerms
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 

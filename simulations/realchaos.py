@@ -32,17 +32,17 @@ from typing import Final
 
 import psutil
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     TaskCancelled,
     TaskGaveUp,
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.host.home import Home
-from formation_p2p.host.state import State
-from formation_p2p.trust.grants import Rights
-from formation_p2p.trust.network import parse_join_string
-from formation_p2p.workload.process import ProcessResult
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.state import State
 from simulations.arguments import count, positive
 from simulations.namespaces import Forbidden, Namespaces
 from simulations.realscheduler import SUBMIT_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from formation_p2p.keyspace import KEY_BITS, Key, distance
+from formation_p2p.core.keyspace import KEY_BITS, Key, distance
 
 
 class Register:

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.capability.shards import SAMPLE, SPLIT
-from formation_p2p.discovery.terms import Terms
+from formation_p2p.core.capability.shards import SAMPLE, SPLIT
+from formation_p2p.core.discovery.publication_parameters import Terms
 
 Keys = npt.NDArray[np.int64]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.discovery.announcer import FIRST_REPUBLISH_S
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import Key
+from formation_p2p.core.discovery.announcer import FIRST_REPUBLISH_S
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
 from formation_p2p.sim.churn import Churn
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
 from formation_p2p.sim.latency import Latencies

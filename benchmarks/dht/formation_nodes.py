@@ -19,25 +19,25 @@ from typing import Final
 import trio
 
 from benchmarks.dht.lines import Line, answer, next_order
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
-from formation_p2p.dht.operations import OperationId, Published, Searched
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.host.blobs import BlobStore
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
+from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId, peer_id_of
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.peer.events import Explain, Explained, Serve, Tick
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.units import GIB
+from formation_p2p.host.blobs.exchange import Exchange
+from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
-from formation_p2p.host.exchange import Exchange
+from formation_p2p.host.net.stack import Stack
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId, peer_id_of
-from formation_p2p.keyspace import key_of
-from formation_p2p.peer.events import Explain, Explained, Serve, Tick
-from formation_p2p.peer.peer import Peer
-from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.units import GIB
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.
@@ -250,7 +250,7 @@ class Nodes:
 
 
 async def main() -> None:
-    importlib.import_module("formation_p2p.host.net_network")  # which the stack imports late
+    importlib.import_module("formation_p2p.host.net.network")  # which the stack imports late
     gc.collect()
     gc.freeze()  # as `formation worker` and `formation gate` do once they have started
     with tempfile.TemporaryDirectory(prefix="formation-bench-") as scratch:

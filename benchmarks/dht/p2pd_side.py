@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from benchmarks.dht.sides import Announced, BenchmarkError, NotFound, Side
-from formation_p2p.identity import peer_id_to_bytes
+from formation_p2p.core.identity import peer_id_to_bytes
 from tests.interop.fetch import HIVEMIND, p2pd
 from tests.interop.p2pd import Daemon, DaemonError, cid_of, daemons
 

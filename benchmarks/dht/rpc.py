@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.dht.formation_nodes import Nodes
-from formation_p2p.identity import Identity, peer_id_of
+from formation_p2p.core.identity import Identity, peer_id_of
 
 # Nothing here takes longer, on two cores.
 DEADLINE_S = 120.0

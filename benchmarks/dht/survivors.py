@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from benchmarks.dht.sides import BenchmarkError, PythonSide
-from formation_p2p.dht.messages import MAX_PROVIDERS
-from formation_p2p.discovery.terms import Terms
+from formation_p2p.core.dht.messages import MAX_PROVIDERS
+from formation_p2p.core.discovery.publication_parameters import Terms
 
 TTL_S: Final = Terms().ttl_s
 # So many queries right after the kill, from nodes drawn by chance.

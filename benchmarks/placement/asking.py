@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.placement.machines import NOW_UNIX_S, RARE_LABEL, workers
-from formation_p2p.keyspace import KEY_BITS, Key
-from formation_p2p.placement.columns import AtLeast, Condition
-from formation_p2p.placement.question import Question
-from formation_p2p.placement.table import Table
-from formation_p2p.records.profile import Profile
-from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.core.keyspace import KEY_BITS, Key
+from formation_p2p.core.placement.columns import AtLeast, Condition
+from formation_p2p.core.placement.question import Question
+from formation_p2p.core.placement.table import Table
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.parse import parse_requirements
 
 TOP: Final = 20
 QUERIES: Final = 100

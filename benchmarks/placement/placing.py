@@ -16,15 +16,15 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from benchmarks.placement.machines import NOW_UNIX_S, workers
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import key_of
-from formation_p2p.placement.table import Table
-from formation_p2p.records.profile import Profile
-from formation_p2p.resources.capability import idle
-from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.resources.ledger import Ledger, Reservation
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.placement.table import Table
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
 
 # Of all cores, once as many tasks end as begin.
 FULL: Final = 0.9

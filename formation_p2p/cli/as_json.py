@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from formation_p2p.discovery.trace import Trace
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.api.job import JobHandle
+from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskBegan,
@@ -24,15 +25,14 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.errors import InvalidInput
-from formation_p2p.host.hardware import Hardware
-from formation_p2p.identity import PeerId
-from formation_p2p.job import JobHandle
-from formation_p2p.placement.decision import Decision
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Refusal
-from formation_p2p.trust.grants import Rights
-from formation_p2p.workload.process import ProcessResult
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.host.machine.hardware import Hardware
 
 Json = dict[str, Any]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli.files import make_folder, read_input
-from formation_p2p.errors import TaskFailed
-from formation_p2p.units import KIB, MIB
+from formation_p2p.core.errors import TaskFailed
+from formation_p2p.core.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from formation_p2p.node import Node
-    from formation_p2p.workload.blob import Blob
+    from formation_p2p.api.node import Node
+    from formation_p2p.core.workload.blob import Blob
 
 # A file up to here goes with the task: to fetch it would take a round trip more.
 INLINE_BYTES: Final = 256 * KIB

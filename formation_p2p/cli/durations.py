@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from formation_p2p.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput
 
 _DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.ASCII)
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from formation_p2p.errors import FormationError, RemoteError, TaskFailed, Unauthorized, Unplaceable
+from formation_p2p.core.errors import (
+    FormationError,
+    RemoteError,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+)
 
 DONE: Final = 0
 FAILED: Final = 1

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
-from formation_p2p.units import format_bytes
-from formation_p2p.workload.process import MAX_TAIL_BYTES
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 
 def named(field: str, paths: Iterable[Path]) -> dict[str, Path]:
@@ -73,7 +73,7 @@ def check_outputs(folder: Path, names: Iterable[str]) -> None:
 def write_outputs(folder: Path, names: Iterable[str], files: Mapping[str, bytes]) -> None:
     """Put the files that were asked for below a folder, over what is there, as cp does.
 
-    `names` are plain relative names (workload/process.py checks). A worker may answer with
+    `names` are plain relative names (core/workload/process.py checks). A worker may answer with
     others: those are left out, since it must not choose what is written here. Raises TaskFailed
     where one is missing, LocalError where one cannot be written.
     """

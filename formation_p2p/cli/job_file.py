@@ -46,25 +46,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import named, read_input
 from formation_p2p.cli.job_inputs import inputs_of, read_text
 from formation_p2p.cli.kinds import Kind
-from formation_p2p.errors import InvalidInput
-from formation_p2p.placing import Placing, placing_of
-from formation_p2p.resources.bounds import shown
-from formation_p2p.resources.parse import requirements_from_mapping
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, format_bytes
-from formation_p2p.workload.derive import needs_of, parameters_of, refuse_same
-from formation_p2p.workload.graph import linked
-from formation_p2p.workload.matrix import Parameters, fill, folder_label, label_of, telling
-from formation_p2p.workload.plan import Plan, PlannedTask
-from formation_p2p.workload.process import ProcessSpec
-from formation_p2p.workload.task import MAX_TASKS
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.resources.parse import requirements_from_mapping
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, format_bytes
+from formation_p2p.core.workload.derive import needs_of, parameters_of, refuse_same
+from formation_p2p.core.workload.graph import linked
+from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, label_of, telling
+from formation_p2p.core.workload.plan import Plan, PlannedTask
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.task import MAX_TASKS
 
 if TYPE_CHECKING:
-    from formation_p2p.workload.work import Work
+    from formation_p2p.core.workload.work import Work
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formation_p2p.errors import InvalidInput, LocalError
-from formation_p2p.resources.bounds import shown
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.resources.bounds import shown
 
 
 def inputs_of(field: str, value: object, folder: Path) -> tuple[list[str], bool]:

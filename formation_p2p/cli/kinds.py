@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from formation_p2p.cli.files import read_input
-from formation_p2p.errors import InvalidInput
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.process import ProcessSpec
-from formation_p2p.workload.wasm import WasmSpec
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.wasm import WasmSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.workload.task import Task
-    from formation_p2p.workload.work import Work
+    from formation_p2p.core.workload.task import Task
+    from formation_p2p.core.workload.work import Work
 
 WasmOption = Annotated[
     Path | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.interrupt import run_interruptible
 from formation_p2p.cli.options import (
@@ -30,16 +31,15 @@ from formation_p2p.cli.options import (
     price_of,
 )
 from formation_p2p.cli.words import say
-from formation_p2p.placing import Placing, placing_of
-from formation_p2p.resources.parse import parse_requirements
+from formation_p2p.core.resources.parse import parse_requirements
 
 if TYPE_CHECKING:
-    from formation_p2p.host.home import Home
-    from formation_p2p.identity import PeerId
-    from formation_p2p.placement.decision import Decision
-    from formation_p2p.records.profile import Profile
-    from formation_p2p.refusals import Refusal
-    from formation_p2p.resources.requirements import Requirements
+    from formation_p2p.core.identity import PeerId
+    from formation_p2p.core.placement.decision import Decision
+    from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.refusals import Refusal
+    from formation_p2p.core.resources.requirements import Requirements
+    from formation_p2p.host.machine.home import Home
 
 WORKERS_EPILOG: Final = """
 \b
@@ -83,10 +83,10 @@ def workers(
 
 
 async def _workers(home: Home, as_json: bool) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
     from formation_p2p.cli.outcomes import why_alone
-    from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
         found = await node.workers()
@@ -155,10 +155,10 @@ async def _explain(
     discovery: bool,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
     from formation_p2p.cli.outcomes import why_empty
-    from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=()) as node:
         found, everyone = await asyncio.gather(
@@ -193,7 +193,7 @@ def _with_unsuited(
     decision: Decision, everyone: Iterable[Profile], needs: Requirements
 ) -> tuple[tuple[PeerId, Refusal], ...]:
     """All who could not. While somebody suits, discovery does not even name those who do not."""
-    from formation_p2p.resources.fits import fits
+    from formation_p2p.core.resources.fits import fits
 
     rejected: dict[PeerId, Refusal] = dict(decision.rejected)
     for each in everyone:
@@ -220,8 +220,8 @@ def profile(
     """
     from formation_p2p.cli import as_json as documents
     from formation_p2p.cli import tables
-    from formation_p2p.host.hardware import probe
-    from formation_p2p.host.home import Home
+    from formation_p2p.host.machine.hardware import probe
+    from formation_p2p.host.machine.home import Home
 
     limits = limits_of(cpu, memory, storage, network, gpus)
     # Tasks write below the home, which may not be there yet: on the same disk as its parents.

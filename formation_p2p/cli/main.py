@@ -30,7 +30,7 @@ from formation_p2p.cli import (
 )
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
 from formation_p2p.cli.words import say
-from formation_p2p.errors import FormationError
+from formation_p2p.core.errors import FormationError
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from formation_p2p.cli.options import (
     read_join_string,
 )
 from formation_p2p.cli.words import date, say
-from formation_p2p.errors import InvalidInput, LocalError
-from formation_p2p.host.home import Home
-from formation_p2p.identity import parse_peer_id
-from formation_p2p.trust.grants import (
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import parse_peer_id
+from formation_p2p.core.trust.grants import (
     EVEN_WEIGHT_MILLI,
     MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
@@ -28,11 +27,12 @@ from formation_p2p.trust.grants import (
     Rights,
     rights_of,
 )
-from formation_p2p.trust.hours import parse_hours
-from formation_p2p.trust.network import Network, parse_join_string
-from formation_p2p.trust.quota import Quota, format_hours
-from formation_p2p.units import format_milli, parse_milli
-from formation_p2p.workload.scope import Place
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.core.trust.quota import Quota, format_hours
+from formation_p2p.core.units import format_milli, parse_milli
+from formation_p2p.core.workload.scope import Place
+from formation_p2p.host.machine.home import Home
 
 app = typer.Typer(
     help="Create a network, invite others to it, join one.",

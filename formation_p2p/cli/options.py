@@ -12,16 +12,16 @@ from typing import Annotated, Final
 import typer
 
 from formation_p2p.cli.logs import log_from
-from formation_p2p.errors import InvalidInput, LocalError, Unauthorized
-from formation_p2p.host.home import Home
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.limits import Limits
-from formation_p2p.trust.grants import Right, check
-from formation_p2p.trust.network import parse_join_string
-from formation_p2p.units import parse_bytes, parse_micro, parse_milli
-from formation_p2p.workload.scope import Scope
+from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.units import parse_bytes, parse_micro, parse_milli
+from formation_p2p.core.workload.scope import Scope
+from formation_p2p.host.machine.home import Home
 
-# As the home's own file (host/home.py): a join string with all the gates that it may have
+# As the home's own file (host/machine/home.py): a join string with all the gates that it may have
 # takes 6 KiB.
 _MAX_JOIN_CHARS: Final = 16 * 1024
 _PREFIX: Final = re.compile(r"\s*formation\d+:")

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from formation_p2p.api.job import TaskResult
+from formation_p2p.api.node import Node
 from formation_p2p.cli.as_json import put
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, refusal_in_words, say, short, tally
-from formation_p2p.errors import (
+from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
     TaskFailed,
     Unauthorized,
     Unplaceable,
 )
-from formation_p2p.host.home import Home
-from formation_p2p.identity import PeerId
-from formation_p2p.job import TaskResult
-from formation_p2p.node import Node
-from formation_p2p.refusals import Refusal
-from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.process import ProcessResult
-from formation_p2p.workload.sizes import Learnt
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.host.machine.home import Home
 
 
 def process_result(raw: bytes) -> ProcessResult:

@@ -28,17 +28,17 @@ from formation_p2p.cli.options import (
 )
 from formation_p2p.cli.submit import bar, report
 from formation_p2p.cli.words import say
-from formation_p2p.errors import InvalidInput, LocalError, TaskFailed
-from formation_p2p.units import parse_bytes
-from formation_p2p.workload.matrix import folder_label
+from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
+from formation_p2p.core.units import parse_bytes
+from formation_p2p.core.workload.matrix import folder_label
 
 if TYPE_CHECKING:
-    from formation_p2p.dispatch.job_events import JobEvent
-    from formation_p2p.host.home import Home
-    from formation_p2p.host.state_rows import JobSummary
-    from formation_p2p.job import JobHandle, TaskResult
-    from formation_p2p.node import Node
-    from formation_p2p.workload.task import Task
+    from formation_p2p.api.job import JobHandle, TaskResult
+    from formation_p2p.api.node import Node
+    from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.workload.task import Task
+    from formation_p2p.host.machine.home import Home
+    from formation_p2p.host.storage.rows import JobSummary
 
 RESUME_EPILOG: Final = f"""
 \b
@@ -123,9 +123,9 @@ async def _resume(
     out_dir: Path | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.as_json import EventLines, put
     from formation_p2p.cli.outcomes import exit_code_of
-    from formation_p2p.node import Node
 
     began_s = time.monotonic()
     async with Node.join(home=home.path, listen=(), state=state) as node:
@@ -227,7 +227,7 @@ def jobs(
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import jobs as table
-    from formation_p2p.host.state import Retention, State, peek
+    from formation_p2p.host.storage.state import Retention, State, peek
 
     try:
         size_bytes = parse_bytes(keep_size)

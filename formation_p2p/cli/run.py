@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
+from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
@@ -38,15 +39,14 @@ from formation_p2p.cli.options import (
     require,
 )
 from formation_p2p.cli.words import one_line, say, short
-from formation_p2p.errors import Unplaceable
-from formation_p2p.placing import Placing, placing_of
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.trust.grants import Right
-from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.core.errors import Unplaceable
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.workload.process import ProcessSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.dispatch.job_events import JobEvent
-    from formation_p2p.host.home import Home
+    from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.host.machine.home import Home
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -207,9 +207,9 @@ async def _run(
     metrics: str | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.as_json import lines_of
     from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
-    from formation_p2p.node import Node
 
     async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
         spec = replace(spec, inputs=await put_inputs(node, large))
@@ -247,7 +247,7 @@ async def _run(
 
 def _pass_on(what: str) -> Show:
     """What the command prints, as it is; beside it, on stderr, what keeps it from ending well."""
-    from formation_p2p.dispatch.job_events import TaskPlaced, TaskPrinted, TaskRetried
+    from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, TaskRetried
 
     note = f"formation: no worker is free for {what} yet; waiting for one"
     impatience = asyncio.get_running_loop().call_later(PATIENCE_S, say, note)

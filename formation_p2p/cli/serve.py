@@ -34,18 +34,18 @@ from formation_p2p.cli.options import (
     require,
 )
 from formation_p2p.cli.words import say
-from formation_p2p.errors import InvalidInput, NodeClosed
-from formation_p2p.trust.grants import Right
-from formation_p2p.workload.scope import Shares
+from formation_p2p.core.errors import InvalidInput, NodeClosed
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.workload.scope import Shares
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
+    from formation_p2p.core.resources.limits import Limits
     from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-    from formation_p2p.host.home import Home
-    from formation_p2p.node import Node
-    from formation_p2p.resources.limits import Limits
+    from formation_p2p.host.machine.home import Home
 
 GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
 WORKER_LISTEN: Final = "/ip4/0.0.0.0/tcp/0"
@@ -176,11 +176,11 @@ async def _worker(
     metrics: str | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import offer_in_words
     from formation_p2p.cli.watched import Watch
     from formation_p2p.cli.worklog import WorkLog, show_as_json
-    from formation_p2p.node import Node
 
     leave = asyncio.Event()
     log = WorkLog()
@@ -297,8 +297,8 @@ async def _gate(
     metrics: str | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.as_json import put
-    from formation_p2p.node import Node
 
     leave = asyncio.Event()
     joining = Node.join(home=home.path, listen=listen, announce=announce or (), metrics=metrics)

@@ -9,9 +9,9 @@ import typer
 
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
-from formation_p2p.errors import InvalidInput
-from formation_p2p.host.home import Home
-from formation_p2p.resources.bounds import shown
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.host.machine.home import Home
 
 SIZES_EPILOG: Final = """
 \b
@@ -45,7 +45,7 @@ def sizes(
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import sizes as table
-    from formation_p2p.host.sizes_file import SizesFile
+    from formation_p2p.host.storage.memory_samples import SizesFile
 
     file = SizesFile(Home(home).path)
     if forget is not None:

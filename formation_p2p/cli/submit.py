@@ -31,15 +31,15 @@ from formation_p2p.cli.options import (
     require,
 )
 from formation_p2p.cli.words import one_line, say
-from formation_p2p.errors import InvalidInput, TaskFailed
-from formation_p2p.trust.grants import Right
-from formation_p2p.units import format_bytes
+from formation_p2p.core.errors import InvalidInput, TaskFailed
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from formation_p2p.dispatch.job_events import JobEvent
-    from formation_p2p.host.home import Home
-    from formation_p2p.job import JobHandle, TaskResult
-    from formation_p2p.workload.plan import Plan
+    from formation_p2p.api.job import JobHandle, TaskResult
+    from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.workload.plan import Plan
+    from formation_p2p.host.machine.home import Home
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -145,9 +145,9 @@ async def _submit(
     metrics: str | None,
     as_json: bool,
 ) -> int:
+    from formation_p2p.api.node import Node
     from formation_p2p.cli.as_json import lines_of
     from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
-    from formation_p2p.node import Node
 
     began_s = time.monotonic()
     async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
@@ -195,7 +195,7 @@ class Kept:
     def take(self, event: JobEvent) -> None:
         """Raises LocalError where it cannot be kept."""
         from formation_p2p.cli.outcomes import process_result
-        from formation_p2p.dispatch.job_events import TaskPlaced, TaskPrinted, TaskSucceeded
+        from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, TaskSucceeded
 
         match event:
             case TaskPlaced(task_id) if self._out_dir is not None:
@@ -217,7 +217,7 @@ class Kept:
 
     def checked(self, results: Sequence[TaskResult]) -> list[TaskResult]:
         """With those as failed that brought something else than was asked for."""
-        from formation_p2p.dispatch.job_events import Attempt
+        from formation_p2p.core.dispatch.job_events import Attempt
 
         return [
             replace(each, status="failed", reasons=(Attempt("", each.worker, why, lost=False),))
@@ -238,7 +238,7 @@ def bar(total: int) -> Iterator[Show]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from formation_p2p.cli.tables import console
-    from formation_p2p.dispatch.job_events import (
+    from formation_p2p.core.dispatch.job_events import (
         TaskCancelled,
         TaskGaveUp,
         TaskPlaced,

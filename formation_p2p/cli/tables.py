@@ -9,20 +9,20 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from formation_p2p.api.job import TaskResult
 from formation_p2p.cli.words import date, one_line, printable, refusal_in_words, short
-from formation_p2p.discovery.trace import Trace
-from formation_p2p.host.hardware import Hardware
-from formation_p2p.host.sizes_file import KindSeen
-from formation_p2p.host.state_rows import JobSummary
-from formation_p2p.identity import PeerId
-from formation_p2p.job import TaskResult
-from formation_p2p.placement.as_text import DISTANCE_DIGITS, Column, Terms, terms_of
-from formation_p2p.placement.decision import Ranked
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Refusal
-from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.gpu import format_compute_capability
-from formation_p2p.units import format_bytes, format_micro, format_milli
+from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.as_text import DISTANCE_DIGITS, Column, Terms, terms_of
+from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.gpu import format_compute_capability
+from formation_p2p.core.units import format_bytes, format_micro, format_milli
+from formation_p2p.host.machine.hardware import Hardware
+from formation_p2p.host.storage.memory_samples import KindSeen
+from formation_p2p.host.storage.rows import JobSummary
 
 # Rows of a table of results; a larger job shows those that brought nothing, and counts the rest.
 MAX_RESULT_ROWS: Final = 50

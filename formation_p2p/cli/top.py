@@ -11,8 +11,8 @@ import typer
 
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import one_line, printable, say, short
-from formation_p2p.errors import LocalError
-from formation_p2p.host.home import Home
+from formation_p2p.core.errors import LocalError
+from formation_p2p.host.machine.home import Home
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -102,7 +102,7 @@ def logs(
     says. With --json, each event is a line of JSON.
     """
     from formation_p2p.cli.as_json import put
-    from formation_p2p.cli.door import told_by_all
+    from formation_p2p.cli.node_socket import told_by_all
 
     question = {"ask": "events", "job": job, "follow": follow}
     event: Json | None = None
@@ -119,7 +119,7 @@ def logs(
 
 def _look(home: Home, *, with_workers: bool) -> Json:
     """Raises LocalError where no node runs."""
-    from formation_p2p.cli.door import doors_of
+    from formation_p2p.cli.node_socket import doors_of
 
     doors = doors_of(home)
     nodes = [told for door in doors if (told := _ask(door, "status"))]
@@ -132,7 +132,7 @@ def _look(home: Home, *, with_workers: bool) -> Json:
 
 def _ask(door: Path, what: str) -> Json:
     """{} where the node has gone meanwhile, or does not answer."""
-    from formation_p2p.cli.door import answer
+    from formation_p2p.cli.node_socket import answer
 
     with contextlib.suppress(LocalError):
         return answer(door, {"ask": what})
@@ -204,7 +204,7 @@ def _granted(node: Json) -> Table:
 
 
 def _needs(needs: Json) -> str:
-    from formation_p2p.units import format_bytes, format_milli
+    from formation_p2p.core.units import format_bytes, format_milli
 
     parts = [f"cpu={format_milli(needs['cpu_milli'])}", format_bytes(needs["memory_bytes"])]
     if needs.get("gpu_count"):

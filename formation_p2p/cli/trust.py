@@ -10,16 +10,16 @@ import typer
 
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import date, say, short
-from formation_p2p.errors import InvalidInput
-from formation_p2p.host.home import Home
-from formation_p2p.identity import PeerId, parse_peer_id
-from formation_p2p.units import format_milli
-from formation_p2p.workload.hints import MIN_PEER_CHARS
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.units import format_milli
+from formation_p2p.core.workload.hints import MIN_PEER_CHARS
+from formation_p2p.host.machine.home import Home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from formation_p2p.trust.reputation import Reputation, Standing
+    from formation_p2p.core.trust.reputation import Reputation, Standing
 
 TRUST_EPILOG: Final = """
 \b
@@ -96,7 +96,7 @@ def trust(
 
 
 def _known(home: Home) -> list[_Known]:
-    from formation_p2p.host.trust_file import peek
+    from formation_p2p.host.storage.trust import peek
 
     found: list[_Known] = []
     for path in sorted(home.path.glob("trust-*.db")):
@@ -141,8 +141,8 @@ def _meant(text: str, known: list[_Known]) -> PeerId:
 
 def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:
     """What these nodes know with that."""
-    from formation_p2p.host.trust_file import Said, peek
-    from formation_p2p.host.trust_file import say as tell
+    from formation_p2p.host.storage.trust import Said, peek
+    from formation_p2p.host.storage.trust import say as tell
 
     what = Said.FORGET if forget else Said.WRONG
     for each in known:
@@ -209,7 +209,7 @@ def _show_all(known: list[_Known]) -> None:
 
 def _show(known: _Known, meant: PeerId) -> None:
     from formation_p2p.cli.tables import console, plain_table
-    from formation_p2p.trust.reputation import PRIOR
+    from formation_p2p.core.trust.reputation import PRIOR
 
     (row,) = _shown(known, meant)
     print(f"peer   {row.peer_id}")

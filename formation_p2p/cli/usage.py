@@ -10,12 +10,12 @@ import typer
 
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
-from formation_p2p.errors import InvalidInput
-from formation_p2p.host.home import Home
-from formation_p2p.trust.quota import format_hours, in_hours, month_of
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
+from formation_p2p.host.machine.home import Home
 
 if TYPE_CHECKING:
-    from formation_p2p.host.usage_file import Usage
+    from formation_p2p.host.storage.usage import Usage
 
 USAGE_EPILOG: Final = """
 \b
@@ -45,7 +45,7 @@ def usage(
     verbose: VerboseOption = 0,
 ) -> None:
     """Show what grants have used of this machine's worker this month, and of how much."""
-    from formation_p2p.host.usage_file import USAGE, peek
+    from formation_p2p.host.storage.usage import USAGE, peek
 
     when = month or month_of(time.time())
     if _MONTH.fullmatch(when) is None:

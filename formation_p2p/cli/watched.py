@@ -11,7 +11,8 @@ from typing import Final
 
 import trio
 
-from formation_p2p.host.drivers.blobs import Blobs, UsesBlobs
+from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
+from formation_p2p.host.drivers.blob_access import Blobs, UsesBlobs
 from formation_p2p.host.drivers.driver import (
     Driver,
     Execution,
@@ -20,7 +21,6 @@ from formation_p2p.host.drivers.driver import (
     Stream,
     Turns,
 )
-from formation_p2p.workload.outcome import UNMEASURED, Failed, Outcome, Usage
 
 # Events that wait for a terminal that shows nothing, or a pipe that nobody reads; past it the
 # oldest are dropped.
@@ -44,7 +44,7 @@ class WorkBegan:
 
 @dataclass(frozen=True, slots=True)
 class WorkEnded:
-    """`how` is `succeeded`, or a kind of failure (workload/outcome.py)."""
+    """`how` is `succeeded`, or a kind of failure (core/workload/outcome.py)."""
 
     attempt: str
     driver: str

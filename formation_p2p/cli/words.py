@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from formation_p2p.identity import PeerId
-from formation_p2p.refusals import Infeasible, Refusal
-from formation_p2p.resources.gpu import format_compute_capability
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Infeasible, Refusal
+from formation_p2p.core.resources.gpu import format_compute_capability
 
 # Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
 SHORT_ID_CHARS: Final = 8

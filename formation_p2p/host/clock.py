@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from formation_p2p.effects import Moment
+from formation_p2p.core.effects import Moment
 
 # Goes on while the machine sleeps, so that a lease which ran out meanwhile has run out.
 _MONO = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

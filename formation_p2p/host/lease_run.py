@@ -10,16 +10,14 @@ from typing import Final
 
 import trio
 
-from formation_p2p.execution.effects import (
+from formation_p2p.core.execution.effects import (
     Execute,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
     Work,
 )
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
-from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.workload.outcome import (
+from formation_p2p.core.workload.outcome import (
     UNMEASURED,
     Ended,
     Failed,
@@ -27,6 +25,8 @@ from formation_p2p.workload.outcome import (
     Outcome,
     Usage,
 )
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
+from formation_p2p.host.drivers.scratch import scratch_folder
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from typing import Final
 
 import trio
 
-from formation_p2p.effects import Effect
-from formation_p2p.errors import LocalError, NodeClosed
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.journal import Journal
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.shell import LEAVE_S, Observe, Shell
-from formation_p2p.identity import Identity
-from formation_p2p.trust.network import Network
-from formation_p2p.trust.reputation import Reputation
+from formation_p2p.host.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +139,8 @@ class Runtime:
     async def _host(self) -> None:
         # Here, since importing py-libp2p takes a second and 70 MB, and much that imports this
         # package starts no node.
-        from formation_p2p.host.exchange import Exchange
-        from formation_p2p.host.stack import Stack
+        from formation_p2p.host.blobs.exchange import Exchange
+        from formation_p2p.host.net.stack import Stack
 
         # After a crash, at the port that others know.
         stack = Stack(self._identity, self._bound or self._listen, announce=self._announce)

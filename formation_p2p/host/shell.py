@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.reachability import Reach
-from formation_p2p.dht.rpc import (
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.reachability import Reach
+from formation_p2p.core.dht.rpc import (
     Advertise,
     Answer,
     Answered,
@@ -28,22 +28,15 @@ from formation_p2p.dht.rpc import (
     DialledBy,
     Met,
 )
-from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.errors import FormationError, ProtocolViolation
-from formation_p2p.execution.effects import Continue, Execute, Kill, Pause
-from formation_p2p.host.clock import moment
-from formation_p2p.host.drivers.blobs import UsesBlobs
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.scratch import clear_scratch
-from formation_p2p.host.journal import Journal
-from formation_p2p.host.lease_run import LeaseRun
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.negotiation import messages as work
-from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.peer.events import (
+from formation_p2p.core.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.errors import FormationError, ProtocolViolation
+from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation import messages as work
+from formation_p2p.core.negotiation.fencing import Fence, Fenced
+from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.peer.events import (
     BlobsChanged,
     CancelJob,
     Event,
@@ -57,19 +50,26 @@ from formation_p2p.peer.events import (
     Submit,
     Tick,
 )
-from formation_p2p.peer.peer import Peer
-from formation_p2p.peer.status import Status
-from formation_p2p.trust.network import Network
-from formation_p2p.trust.reputation import Reputation
-from formation_p2p.trust.warden import Charged, Tolerated
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.peer.status import Status
+from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.clock import moment
+from formation_p2p.host.drivers.blob_access import UsesBlobs
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.heartbeat import Heartbeat
+from formation_p2p.host.drivers.scratch import clear_scratch
+from formation_p2p.host.lease_run import LeaseRun
+from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
     from trio_typing import TaskStatus
 
-    from formation_p2p.host.exchange import Exchange
-    from formation_p2p.host.stack import Stack
-    from formation_p2p.host.usage_file import UsageFile
+    from formation_p2p.host.blobs.exchange import Exchange
+    from formation_p2p.host.net.stack import Stack
+    from formation_p2p.host.storage.usage import UsageFile
 
 log = logging.getLogger(__name__)
 

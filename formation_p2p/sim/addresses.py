@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formation_p2p.effects import Contact
+from formation_p2p.core.effects import Contact
 
 # 11.0.0.0 to 125.255.255.255: as many as there are simulated nodes of, and all but a few of them
 # addresses that the world routes.

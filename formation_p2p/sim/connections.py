@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 DIAL_ROUND_TRIPS: Final = 2.0
-# host/swarm.py: 256 inbound and 128 outbound.
+# host/net/swarm.py: 256 inbound and 128 outbound.
 MAX_CONNECTIONS: Final = 384
 
 

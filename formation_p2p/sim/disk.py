@@ -3,7 +3,7 @@
 As the shell does it in production: `Tell`, `Hold`, `LetGo` and a `ResultAck` are noted in order,
 written in batches, and performed when their batch is on the disk. A crash loses what was not
 written yet; a full disk keeps everything that was to be written waiting. From what is written the
-next life begins (`dispatch/saved.py`).
+next life begins (`core/dispatch/saved.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     Hold,
     JobEnded,
@@ -27,11 +27,11 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     Tell,
 )
-from formation_p2p.dispatch.saved import SavedJob, SavedLease, SavedTask
-from formation_p2p.dispatch.task_run import TaskState
-from formation_p2p.effects import Effect
-from formation_p2p.identity import PeerId
-from formation_p2p.workload.task import Job
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
+from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.task import Job
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World

@@ -1,6 +1,6 @@
 """What a simulated worker's shell does for its leases: attempts run, end, and are killed.
 
-It keeps what `execution/effects.py` promises: those of one lease run one after the other, those of
+It keeps what `core/execution/effects.py` promises: those of one lease run in order, those of
 different leases side by side, and each has one `Ended` unless its lease is fenced first.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from formation_p2p.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
-from formation_p2p.negotiation.fencing import Fenced
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
-    from formation_p2p.peer.events import Event
+    from formation_p2p.core.peer.events import Event
     from formation_p2p.sim.world import World
 
 # An attempt that ends sooner is never said to have begun.

@@ -10,11 +10,11 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from formation_p2p.dht.routing import K, RoutingTable, _Bucket, _Seen
-from formation_p2p.dht.subnets import endpoints, subnets
-from formation_p2p.effects import Contact
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import KEY_BITS, Key
+from formation_p2p.core.dht.routing import K, RoutingTable, _Bucket, _Seen
+from formation_p2p.core.dht.subnets import endpoints, subnets
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import KEY_BITS, Key
 
 
 class Layout:

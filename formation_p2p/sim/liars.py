@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, assert_never
 
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht.messages import (
     MAX_CLOSER,
     Nodes,
     Provider,
@@ -16,12 +16,12 @@ from formation_p2p.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.dht.rpc import Answer
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import peer_id_of
-from formation_p2p.keyspace import MAX_DEPTH
-from formation_p2p.peer.events import Event
-from formation_p2p.peer.peer import Peer
+from formation_p2p.core.dht.rpc import Answer
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import peer_id_of
+from formation_p2p.core.keyspace import MAX_DEPTH
+from formation_p2p.core.peer.events import Event
+from formation_p2p.core.peer.peer import Peer
 
 # What a made-up shard has.
 _CROWD: Final = 1000

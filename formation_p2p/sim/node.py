@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from formation_p2p.dispatch.job_events import JobEvent
-from formation_p2p.effects import Contact
-from formation_p2p.identity import Identity
-from formation_p2p.peer.events import (
+from formation_p2p.core.dispatch.job_events import JobEvent
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.events import (
     CancelJob,
     Event,
     Explain,
@@ -19,17 +19,17 @@ from formation_p2p.peer.events import (
     Refuse,
     Submit,
 )
-from formation_p2p.peer.peer import Peer
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.quota import NOTHING, Used
+from formation_p2p.core.workload.task import Job
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.liars import Liar
-from formation_p2p.trust.network import Network
-from formation_p2p.trust.quota import NOTHING, Used
-from formation_p2p.trust.warden import Charged, Tolerated
-from formation_p2p.workload.task import Job
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World

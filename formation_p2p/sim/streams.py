@@ -1,6 +1,6 @@
 """The work streams between the peers of a world in which networks fail.
 
-It keeps the contract of `negotiation/session.py`, and no more than that. Frames of one stream
+It keeps the contract of `core/negotiation/session.py`, and no more than that. Frames of one stream
 arrive in order. Each side sends on the stream that it opened, or on one that it knows the other
 has opened; where both opened one at once, there are two. A stream that breaks loses the last of
 what is on its way, and what it still brings may come after frames of the next stream. Whoever sent
@@ -17,14 +17,14 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from formation_p2p.negotiation.messages import WorkMessage, pack, parse
-from formation_p2p.negotiation.session import Disconnected, Undelivered
+from formation_p2p.core.negotiation.messages import WorkMessage, pack, parse
+from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
     from formation_p2p.sim.world import World
 
-# As host/net_work.py and host/net_tcp.py have it.
+# As host/net/protocols/work.py and host/net/transport/tcp.py have it.
 UNSURE_S: Final = 30.0
 OPEN_S: Final = 20.0
 DEAD_S: Final = 30.0

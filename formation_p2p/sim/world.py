@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.reachability import VOTERS, Reach
-from formation_p2p.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
-from formation_p2p.dht.rpc import (
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.reachability import VOTERS, Reach
+from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
+from formation_p2p.core.dht.rpc import (
     Advertise,
     Answer,
     Ask,
@@ -36,33 +36,33 @@ from formation_p2p.dht.rpc import (
     DialledBy,
     Met,
 )
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.dispatch.job_events import Hold, LetGo, Tell
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.execution.effects import Continue, Execute, Kill, Pause
-from formation_p2p.identity import Identity, PeerId, key_of_peer
-from formation_p2p.keyspace import Key, distance
-from formation_p2p.negotiation import messages as work
-from formation_p2p.negotiation.fencing import Fence
-from formation_p2p.negotiation.session import Received, Send, Undelivered
-from formation_p2p.peer.events import Event, Explained, Joined, Left, Refuse, Serve, Tick
-from formation_p2p.peer.peer import Peer
-from formation_p2p.resources.capability import Capability
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
+from formation_p2p.core.identity import Identity, PeerId, key_of_peer
+from formation_p2p.core.keyspace import Key, distance
+from formation_p2p.core.negotiation import messages as work
+from formation_p2p.core.negotiation.fencing import Fence
+from formation_p2p.core.negotiation.session import Received, Send, Undelivered
+from formation_p2p.core.peer.events import Event, Explained, Joined, Left, Refuse, Serve, Tick
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.addresses import host_of, private_address, public_address
-from formation_p2p.sim.asks import Asks
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.executor import Run
 from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.liars import Liar, Lie
 from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.requests import Asks
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.trace import TraceDigest
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.trust.warden import Charged, Tolerated
-from formation_p2p.units import GIB
-from formation_p2p.workload.outcome import Succeeded
 
 # 2026-01-01, so that records and grants have plausible times.
 EPOCH_UNIX_S: Final = 1_767_225_600.0

@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.capability.buckets import bucket_for, buckets_of
-from formation_p2p.capability.shards import SPLIT
-from formation_p2p.discovery.finder import MAX_STEPS, MAX_STEPS_TO_ROOM
-from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import KEY_BITS, Key
-from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.gpu import WHOLE_GPU_MILLI, Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import MIB
+from formation_p2p.core.capability.buckets import bucket_for, buckets_of
+from formation_p2p.core.capability.shards import SPLIT
+from formation_p2p.core.discovery.finder import MAX_STEPS, MAX_STEPS_TO_ROOM
+from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.core.keyspace import KEY_BITS, Key
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import MIB
 from simulations.openb.cluster import Bools, Cluster, Ints
 from simulations.openb.trace import Machine, Pod
 

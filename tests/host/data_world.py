@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.effects import Contact
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.exchange import Exchange
-from formation_p2p.host.net_channel import Channel
-from formation_p2p.host.net_data import PROTOCOL
-from formation_p2p.host.net_shares import Share
-from formation_p2p.identity import Identity
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.units import GIB
-from formation_p2p.workload.blob import Blob
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.exchange import Exchange
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.limits import Share
+from formation_p2p.host.net.protocols.data import PROTOCOL
+from formation_p2p.host.net.transport.stream import Channel
 from tests.host.stacks import LOOPBACK, Node
 
 ROOT = Identity.from_seed(bytes(range(32)))

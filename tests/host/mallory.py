@@ -14,10 +14,10 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
-from formation_p2p.host import net_negotiation
-from formation_p2p.host.frames import encode_frame
-from formation_p2p.host.net_tcp import TcpStream
-from formation_p2p.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.host.stacks import Node
 
 NOBODY = PeerId("")

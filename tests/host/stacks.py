@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from formation_p2p.effects import Contact
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.host.net.stack import Stack
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     Hold,
     JobEnded,
@@ -14,10 +14,10 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     Tell,
 )
-from formation_p2p.effects import Contact
-from formation_p2p.identity import Identity
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.task import Job, Task, task_id
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.task import Job, Task, task_id
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2, 3))
 NEEDS = Requirements(driver="process")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.host import behind as module
-from formation_p2p.host.behind import Behind
+from formation_p2p.host.storage import write_behind as module
+from formation_p2p.host.storage.write_behind import Behind
 
 
 class Notebook:

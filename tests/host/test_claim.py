@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.errors import InvalidInput, LocalError
-from formation_p2p.host.claim import claim
-from formation_p2p.host.home import MAX_IDENTITIES, Home
-from formation_p2p.trust.grants import Right, Rights, check
-from formation_p2p.trust.network import parse_join_string
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.trust.grants import Right, Rights, check
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.host.machine.claim import claim
+from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 
 
 @pytest.fixture

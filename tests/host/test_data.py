@@ -15,22 +15,25 @@ import pytest
 import trio
 from libp2p.io.exceptions import IOException
 
-from formation_p2p.data import fetch as fetching
-from formation_p2p.data import messages
-from formation_p2p.data.manifest import Manifest
-from formation_p2p.data.messages import Chunk, Open, Opened, Refused, Want
-from formation_p2p.errors import LocalError, Unreachable
-from formation_p2p.host import blob_files, blobs, net_channel, net_data
-from formation_p2p.host.blob_files import NoRoom
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.frames import encode_frame
-from formation_p2p.host.net_channel import Channel
-from formation_p2p.host.net_data import PROTOCOL, DataStream
-from formation_p2p.host.net_shares import MAX_DATA_STREAMS
-from formation_p2p.identity import Identity
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.units import MIB
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.data import fetch as fetching
+from formation_p2p.core.data import messages
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.data.messages import Chunk, Open, Opened, Refused, Want
+from formation_p2p.core.errors import LocalError, Unreachable
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.host.blobs import files as blob_files
+from formation_p2p.host.blobs import store as blobs
+from formation_p2p.host.blobs.files import NoRoom
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.limits import MAX_DATA_STREAMS
+from formation_p2p.host.net.protocols import data as net_data
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport import stream as net_channel
+from formation_p2p.host.net.transport.stream import Channel
 from tests.host.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.host.stacks import run, running, until
 

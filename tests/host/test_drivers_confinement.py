@@ -17,6 +17,9 @@ import cloudpickle
 import pytest
 import trio
 
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.groups import Group, Groups, _place
@@ -24,9 +27,6 @@ from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
 from formation_p2p.host.drivers.supervised import Ending, Machine, _read_ending
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from tests.host.drivers_world import (
     DAEMON,
     ALease,
@@ -133,7 +133,7 @@ import cloudpickle
 from tests.host.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import ProcessSpec
 
 root = Path(sys.argv[1])
 

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import trio
 
-from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.container import ContainerDriver, container_name
 from formation_p2p.host.drivers.engine import Engine, task_user
-from formation_p2p.units import MIB
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from tests.host.drivers_world import Recorder, an_execution, bare_machine, eventually, within
 from tests.host.fake_engine import Container, FakeEngine, fake_engine
 

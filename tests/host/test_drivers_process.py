@@ -14,16 +14,16 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver, write_files
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.supervisor import GRACE_S
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from tests.host.drivers_world import (
     DAEMON,
     Recorder,

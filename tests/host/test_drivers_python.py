@@ -19,12 +19,12 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter, python
 from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.negotiation.parts import MAX_PARTS
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
 from tests.host.drivers_world import (
     ALease,
     Recorder,

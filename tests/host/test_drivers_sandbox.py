@@ -23,14 +23,14 @@ import cloudpickle
 import pytest
 import trio
 
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers import bubblewrap
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.supervised import Machine
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from tests.host.drivers_world import (
     ALease,
     Recorder,
@@ -326,7 +326,7 @@ import multiprocessing, sys, time, trio
 from pathlib import Path
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
-from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import ProcessSpec
 from tests.host.drivers_world import Recorder, an_execution
 
 home = Path(sys.argv[1])

@@ -11,16 +11,16 @@ import pytest
 import trio
 import wasmtime
 
-from formation_p2p.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
 from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.wasm import WasmDriver
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.workload.wasm import WasmSpec
 from tests.host.drivers_world import (
     Recorder,
     alive,

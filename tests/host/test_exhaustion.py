@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import Unreachable
-from formation_p2p.host.net_channel import WINDOW_BYTES
-from formation_p2p.host.stack import KAD_PROTOCOL
-from formation_p2p.identity import Identity
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import Identity
+from formation_p2p.host.net.stack import KAD_PROTOCOL
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from tests.host import mallory
 from tests.host.stacks import Node, run, running, until
 

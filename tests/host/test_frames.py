@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import ProtocolViolation
-from formation_p2p.host.frames import Deframer, encode_frame, encode_length
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.host.net.protocols.frames import Deframer, encode_frame, encode_length
 
 LIMIT = 1000
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.host.cgroup import CgroupLimits, read_cgroup
-from formation_p2p.host.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
-from formation_p2p.host.nvml import GpuReading, read_gpus
-from formation_p2p.resources.bounds import MAX_GPU_MODELS
-from formation_p2p.resources.fits import fits
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.ledger import Ledger, Reservation
-from formation_p2p.resources.limits import Limits
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, MIB
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import MAX_GPU_MODELS
+from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
+from formation_p2p.host.machine.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
+from formation_p2p.host.machine.nvml import GpuReading, read_gpus
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNTS = (

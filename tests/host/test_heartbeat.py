@@ -14,8 +14,8 @@ import psutil
 import pytest
 import trio
 
+from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
-from formation_p2p.negotiation.lessor import LEASE_S
 from tests.host.drivers_world import alive
 
 # A node of one task, whose leases live for no longer than a second.
@@ -27,7 +27,7 @@ import formation_p2p.host.drivers.supervised as supervised
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
-from formation_p2p.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import ProcessSpec
 from tests.host.drivers_world import Recorder, an_execution, bare_machine
 
 supervised.SILENCE_S = 1.0 + 1.0

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.errors import InvalidInput, LocalError
-from formation_p2p.host import home as home_module
-from formation_p2p.host.home import Home, default_path
-from formation_p2p.identity import Identity
-from formation_p2p.trust.grants import Right, Rights, check, issue, rights_of
-from formation_p2p.trust.network import Network, parse_join_string
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.grants import Right, Rights, check, issue, rights_of
+from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.host.machine import home as home_module
+from formation_p2p.host.machine.home import Home, default_path
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 

@@ -13,23 +13,23 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 
-from formation_p2p.dht import kad_pb2
-from formation_p2p.dht import messages as kad
-from formation_p2p.effects import Contact
-from formation_p2p.host import net_identify
-from formation_p2p.host.frames import encode_frame
-from formation_p2p.host.net_host import PUSHES_PER_S
-from formation_p2p.host.net_kad import MAX_ECHOES
-from formation_p2p.host.net_shares import BURST_S
-from formation_p2p.host.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
-from formation_p2p.identity import Identity
+from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.host.net import identify as net_identify
+from formation_p2p.host.net.libp2p_host import PUSHES_PER_S
+from formation_p2p.host.net.limits import BURST_S
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.protocols.kad import MAX_ECHOES
+from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
 from tests.host import mallory
 from tests.host.stacks import Answer, Node, run, running, until
 from tests.host.test_reachability import Host, up
 
 
 def test_whoever_asks_for_what_takes_long_gets_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net_shares.KAD_FRAMES_PER_S", 25)
+    monkeypatch.setattr("formation_p2p.host.net.limits.KAD_FRAMES_PER_S", 25)
 
     def take_long(frame: bytes, answer: Answer) -> None:
         time.sleep(0.01)

@@ -18,28 +18,26 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
 from multiaddr import Multiaddr
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import Unreachable
-from formation_p2p.host import (
-    net_channel,
-    net_connection,
-    net_identify,
-    net_upgrade,
-    net_work,
-    net_yamux,
-    swarm,
-)
-from formation_p2p.host.frames import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net import connection as net_connection
+from formation_p2p.host.net import identify as net_identify
+from formation_p2p.host.net import swarm
+from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress
+from formation_p2p.host.net.limits import MAX_SHARES, Shares
+from formation_p2p.host.net.protocols import work as net_work
+from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     encode_frame,
     encode_length,
 )
-from formation_p2p.host.net_addresses import MAX_ADDRESSES, TcpAddress
-from formation_p2p.host.net_shares import MAX_SHARES, Shares
-from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
-from formation_p2p.identity import Identity
-from formation_p2p.units import KIB, MIB
+from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.host.net.transport import stream as net_channel
+from formation_p2p.host.net.transport import upgrade as net_upgrade
+from formation_p2p.host.net.transport import yamux as net_yamux
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
 from tests.host.stacks import Answer, Node, run, running, until
@@ -298,8 +296,8 @@ def test_a_negotiation_that_is_none_costs_the_stream(garbage: bytes) -> None:
 def test_half_a_frame_is_given_up_and_gives_its_memory_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("formation_p2p.host.net_frames.FRAME_STALL_S", 0.5)
-    monkeypatch.setattr("formation_p2p.host.net_frames.SLOWEST_BYTES_PER_S", 16 * MIB)
+    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.FRAME_STALL_S", 0.5)
+    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.SLOWEST_BYTES_PER_S", 16 * MIB)
 
     async def story() -> None:
         async with besieged() as victim:
@@ -356,8 +354,8 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
 def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("formation_p2p.host.net_frames.FRAME_STALL_S", 0.5)
-    monkeypatch.setattr("formation_p2p.host.net_frames.SLOWEST_BYTES_PER_S", 16 * MIB)
+    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.FRAME_STALL_S", 0.5)
+    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.SLOWEST_BYTES_PER_S", 16 * MIB)
 
     async def story() -> None:
         async with besieged() as victim:
@@ -415,7 +413,7 @@ def test_two_hundred_megabytes_that_nobody_asked_for_are_not_kept(protocol: str)
 
 
 def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net_shares.KAD_FRAMES_PER_S", 50)
+    monkeypatch.setattr("formation_p2p.host.net.limits.KAD_FRAMES_PER_S", 50)
 
     async def story() -> None:
         async with besieged() as victim:
@@ -440,7 +438,7 @@ def test_work_frames_of_strangers_are_paced_by_the_time_that_they_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A frame of 13 KiB can hold a thousand results, of leases that nobody has."""
-    monkeypatch.setattr("formation_p2p.host.net_connection.IDENTIFY_WAIT_S", 0.0)
+    monkeypatch.setattr("formation_p2p.host.net.connection.IDENTIFY_WAIT_S", 0.0)
 
     async def story() -> None:
         async with besieged() as victim:
@@ -708,7 +706,7 @@ def test_what_waits_for_a_slow_peer_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net_kad.ANSWER_S", 0.3)
+    monkeypatch.setattr("formation_p2p.host.net.protocols.kad.ANSWER_S", 0.3)
 
     async def story() -> None:
         alice, bob = Node(), Node()

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.execution.effects import (
+from formation_p2p.core.execution.effects import (
     Execute,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
     Work,
 )
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.host import lease_run
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.host.drivers_world import eventually, holds_nothing, within
 
 UNDER = Execute("lease", "test", 1000, 2**28, 0, False, ("GPU-0",), (), cause="a test")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multiaddr import Multiaddr
 
-from formation_p2p.host.net_addresses import MAX_ADDRESSES, TcpAddress, dialable, expand, told_by
-from formation_p2p.identity import Identity
+from formation_p2p.core.identity import Identity
+from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress, dialable, expand, told_by
 
 BOB = Identity.from_seed(os.urandom(32)).peer_id
 EVE = Identity.from_seed(os.urandom(32)).peer_id

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 
-from formation_p2p.errors import ProtocolViolation, RemoteError, Unreachable
-from formation_p2p.host.frames import encode_frame
-from formation_p2p.host.net_negotiation import HEADER, MAX_PROPOSALS, NotSpoken, agree, propose
+from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.negotiation import (
+    HEADER,
+    MAX_PROPOSALS,
+    NotSpoken,
+    agree,
+    propose,
+)
 from tests.host.stacks import run
 
 

@@ -18,9 +18,9 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
-from formation_p2p.host.net_noise import NoiseStream, straight
-from formation_p2p.host.net_tcp import TcpStream
-from formation_p2p.units import KIB, MIB
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport.noise import NoiseStream, straight
+from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.host.stacks import run
 
 

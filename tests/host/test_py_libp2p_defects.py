@@ -32,15 +32,15 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import LocalError, Unreachable
-from formation_p2p.host import net_yamux
-from formation_p2p.host.frames import MAX_WORK_FRAME_BYTES, encode_frame
-from formation_p2p.host.net_channel import WINDOW_BYTES
-from formation_p2p.host.net_tcp import TcpStream, TcpTransport
-from formation_p2p.host.stack import KAD_PROTOCOL
-from formation_p2p.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.units import KIB, MIB
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError, Unreachable
+from formation_p2p.core.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
+from formation_p2p.host.net.stack import KAD_PROTOCOL
+from formation_p2p.host.net.transport import yamux as net_yamux
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES
+from formation_p2p.host.net.transport.tcp import TcpStream, TcpTransport
 from tests.host import mallory
 from tests.host.mallory import SYN, WINDOW_UPDATE
 from tests.host.stacks import LOOPBACK, Node, run, running, until

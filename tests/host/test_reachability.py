@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.reachability import Reach
-from formation_p2p.effects import Contact
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.exchange import Exchange
-from formation_p2p.host.net_addresses import TcpAddress, dial_back, is_this_machine, told_by
-from formation_p2p.host.net_connection import Connection
-from formation_p2p.host.net_identify import Identified
-from formation_p2p.host.net_yamux import Muxer
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.reachability import Reach
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.units import GIB
+from formation_p2p.host.blobs.exchange import Exchange
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.addresses import TcpAddress, dial_back, is_this_machine, told_by
+from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.identify import Identified
+from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
+from formation_p2p.host.net.swarm import MAX_DIALLED_BACK
+from formation_p2p.host.net.transport.yamux import Muxer
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.stack import KAD_PROTOCOL, Stack
-from formation_p2p.host.swarm import MAX_DIALLED_BACK
-from formation_p2p.identity import Identity
-from formation_p2p.peer.events import Serve
-from formation_p2p.resources.capability import Capability
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.units import GIB
 from tests.host.stacks import LOOPBACK, Node, run, running, until
 
 ROOT = Identity.from_seed(bytes(range(32)))

@@ -16,14 +16,15 @@ from libp2p.custom_types import TProtocol
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import Unreachable
-from formation_p2p.host import net_negotiation, net_yamux
-from formation_p2p.host.net_negotiation import HEADER, NOT_SPOKEN
-from formation_p2p.host.net_tcp import TcpStream
-from formation_p2p.host.stack import KAD_PROTOCOL, WORK_PROTOCOL
-from formation_p2p.identity import Identity
-from formation_p2p.units import KIB
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import KIB
+from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport import yamux as net_yamux
+from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN
+from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.host.stacks import Node, run, running, until
 
 ONE_WAY_S = 0.1

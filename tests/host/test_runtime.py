@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.effects import Effect
-from formation_p2p.errors import LocalError, NodeClosed
-from formation_p2p.host.blobs import BlobStore
-from formation_p2p.host.claim import Claim, claim
-from formation_p2p.host.home import Home
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.session import Undelivered
+from formation_p2p.core.peer.events import Event, Tick
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.machine.claim import Claim, claim
+from formation_p2p.host.machine.home import Home
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.session import Undelivered
-from formation_p2p.peer.events import Event, Tick
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     TaskPlaced,
@@ -19,16 +19,16 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     Tell,
 )
-from formation_p2p.dispatch.saved import SavedJob
-from formation_p2p.effects import Moment
-from formation_p2p.errors import StateError
-from formation_p2p.host import sizes_file
-from formation_p2p.host.learner import Learner
-from formation_p2p.host.sizes_file import Sample, SizesFile
-from formation_p2p.peer.events import Resume, Submit, Tick
-from formation_p2p.units import GIB, MIB
-from formation_p2p.workload.outcome import UNMEASURED, Usage
-from formation_p2p.workload.task import Job, Task
+from formation_p2p.core.dispatch.saved import SavedJob
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.peer.events import Resume, Submit, Tick
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.outcome import UNMEASURED, Usage
+from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.host.storage import memory_samples as sizes_file
+from formation_p2p.host.storage.memory_recorder import Learner
+from formation_p2p.host.storage.memory_samples import Sample, SizesFile
 from tests.host.state_world import BOB, NEEDS
 
 KIND = "process:train.py"

@@ -15,22 +15,22 @@ import pytest
 import trio
 from libp2p.custom_types import TProtocol
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import (
     InvalidInput,
     LocalError,
     NodeClosed,
     ProtocolViolation,
     Unreachable,
 )
-from formation_p2p.host import net_work
-from formation_p2p.host.frames import (
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.host.net.protocols import work as net_work
+from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
-from formation_p2p.host.stack import KAD_PROTOCOL, Stack
-from formation_p2p.identity import Identity, PeerId
+from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from tests.host.stacks import LOOPBACK, Answer, Node, run, running, until
 
 # -- kad ----------------------------------------------------------------------------------------

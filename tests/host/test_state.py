@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskBegan,
@@ -24,12 +24,10 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.dispatch.saved import SavedJob, SavedLease, SavedTask
-from formation_p2p.dispatch.task_run import TaskState
-from formation_p2p.errors import InvalidInput, StateError
-from formation_p2p.host.state import MAX_FREE_PAGES, Retention, State, peek
-from formation_p2p.host.state_rows import JobSummary
-from formation_p2p.refusals import (
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
+from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.errors import InvalidInput, StateError
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     Faulty,
@@ -41,9 +39,11 @@ from formation_p2p.refusals import (
     Silent,
     TooDear,
 )
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import FailureKind
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.storage.rows import JobSummary
+from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
 from tests.host.state_world import (
     ALICE,
     BOB,
@@ -459,8 +459,8 @@ def test_one_process_at_a_time_may_use_it(path: Path) -> None:
     state = State(path)
     code = (
         "import sys, pathlib\n"
-        "from formation_p2p.errors import StateError\n"
-        "from formation_p2p.host.state import State\n"
+        "from formation_p2p.core.errors import StateError\n"
+        "from formation_p2p.host.storage.state import State\n"
         "try: State(pathlib.Path(sys.argv[1]))\n"
         "except StateError as error: print(error)\n"
     )

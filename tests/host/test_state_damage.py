@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dispatch.job_events import JobEvent
-from formation_p2p.errors import StateError
-from formation_p2p.host import state_file
-from formation_p2p.host.state import State, peek
-from formation_p2p.records.codec import encode
-from formation_p2p.workload.task import Job
+from formation_p2p.core.dispatch.job_events import JobEvent
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.records.codec import encode
+from formation_p2p.core.workload.task import Job
+from formation_p2p.host.storage import sqlite as state_file
+from formation_p2p.host.storage.state import State, peek
 from tests.host.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
 
 Story = tuple[Job | None, list[JobEvent]]

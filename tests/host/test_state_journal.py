@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskBegan,
     TaskPrinted,
     Tell,
 )
-from formation_p2p.effects import Effect
-from formation_p2p.errors import StateError
-from formation_p2p.host import journal as journal_module
-from formation_p2p.host.journal import Journal
-from formation_p2p.host.state import Retention, State
-from formation_p2p.negotiation.messages import ResultAck
-from formation_p2p.negotiation.session import Send
-from formation_p2p.workload.task import Job
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.negotiation.messages import ResultAck
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.workload.task import Job
+from formation_p2p.host.storage import journal as journal_module
+from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.state import Retention, State
 from tests.host.state_world import (
     ALICE,
     BOB,

@@ -11,7 +11,7 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
@@ -22,12 +22,12 @@ from formation_p2p.dispatch.job_events import (
     TaskRetried,
     TaskUnplaceable,
 )
-from formation_p2p.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.effects import Effect
-from formation_p2p.host.state import State
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import FailureKind
 from tests.host.state_world import ALICE, BOB, hold, job_of, let_go, succeeded, told
 
 Saved = tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.effects import Moment
-from formation_p2p.errors import StateError
-from formation_p2p.host import behind
-from formation_p2p.host import trust_file as module
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.trust.attestation import Opinion, seal_attestation
+from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.host.clock import moment
-from formation_p2p.host.trust_file import Said, TrustFile, peek, say
-from formation_p2p.identity import PeerId
-from formation_p2p.trust.attestation import Opinion, seal_attestation
-from formation_p2p.trust.experience import Experience
-from formation_p2p.trust.reputation import Reputation, Standing
+from formation_p2p.host.storage import trust as module
+from formation_p2p.host.storage import write_behind as behind
+from formation_p2p.host.storage.trust import Said, TrustFile, peek, say
 from tests.unit.stories import identity
 
 ALICE, BOB, CAROL = (identity(name) for name in ("alice", "bob", "carol"))
@@ -100,7 +100,7 @@ def test_a_clock_that_is_wrong_for_a_while_does_no_harm_over_the_next_life_eithe
 def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) -> None:
     program = (
         "import sys, pathlib, trio\n"
-        "from formation_p2p.host.trust_file import TrustFile\n"
+        "from formation_p2p.host.storage.trust import TrustFile\n"
         "from tests.host.test_trust_file import BOB, live\n"
         "async def main():\n"
         "    file = TrustFile(pathlib.Path(sys.argv[1]), BOB.peer_id)\n"

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.errors import StateError
-from formation_p2p.host import behind, usage_file
-from formation_p2p.host.usage_file import KEPT_MONTHS, Usage, UsageFile, peek
-from formation_p2p.trust.quota import UNLIMITED, Account, Quota, Used
-from formation_p2p.trust.warden import Charged
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.trust.admission import Charged
+from formation_p2p.core.trust.quota import UNLIMITED, Account, Quota, Used
+from formation_p2p.host.storage import usage as usage_file
+from formation_p2p.host.storage import write_behind as behind
+from formation_p2p.host.storage.usage import KEPT_MONTHS, Usage, UsageFile, peek
 
 BOB = Account("12D3KooWBob", Quota(1000, None, 4))
 BLOCK = Account("01ae2cb0534f654e9b2e4f34ebb9a59c", Quota(1000))

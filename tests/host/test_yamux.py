@@ -21,14 +21,15 @@ from trio.testing import (
     wait_all_tasks_blocked,
 )
 
-from formation_p2p.host.net_channel import (
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
     WRITE_STALL_S,
     Channel,
     StreamStalled,
 )
-from formation_p2p.host.net_yamux import (
+from formation_p2p.host.net.transport.yamux import (
     MAX_INBOUND_STREAMS,
     MAX_UNREAD_BYTES,
     MEASURE_TICKS,
@@ -36,7 +37,6 @@ from formation_p2p.host.net_yamux import (
     TICK_S,
     Muxer,
 )
-from formation_p2p.units import KIB, MIB
 from tests.host.mallory import (
     ACK,
     DATA,

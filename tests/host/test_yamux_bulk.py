@@ -9,9 +9,9 @@ import trio
 from libp2p.network.stream.exceptions import StreamEOF, StreamReset
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
-from formation_p2p.host.net_channel import BULK_WINDOW_BYTES, WINDOW_BYTES, Channel
-from formation_p2p.host.net_yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
-from formation_p2p.units import KIB, MIB
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, Channel
+from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
 from tests.host.stacks import until
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.records.addresses import address_bytes, read_addresses
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.records.addresses import address_bytes, read_addresses
 from tests.interop import fetch
 
 START_S: Final = 20.0

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, parse_peer_id, peer_id_to_bytes
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from tests.interop import fetch, p2pd
 
 START_S: Final = 30.0

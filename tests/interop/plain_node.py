@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import trio
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.operations import OperationId, Published, Searched
-from formation_p2p.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
-from formation_p2p.dht.records import Write
-from formation_p2p.dht.rpc import (
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
+from formation_p2p.core.dht.records import Write
+from formation_p2p.core.dht.rpc import (
     Answer,
     Answered,
     Ask,
@@ -32,11 +32,11 @@ from formation_p2p.dht.rpc import (
     DialledBy,
     Met,
 )
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.errors import FormationError, ProtocolViolation
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.errors import FormationError, ProtocolViolation
+from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
 from formation_p2p.host.clock import moment
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId, parse_peer_id
+from formation_p2p.host.net.stack import Stack
 from tests.interop.lines import obey
 
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from formation_p2p.identity import Identity, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, peer_id_to_bytes
 
 
 def content() -> bytes:

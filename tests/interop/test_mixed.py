@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import distance
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import distance
 from tests.interop import peers, records
 from tests.interop.peers import until
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from formation_p2p.dispatch.job_events import LetGo, TaskPlaced, TaskSucceeded, Tell
-from formation_p2p.effects import Effect, Moment
-from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.lessor import Lessor
-from formation_p2p.negotiation.messages import Release, ResultAck, TasksEnded
-from formation_p2p.negotiation.session import Received, Send
-from formation_p2p.peer.events import Event, Submit
-from formation_p2p.peer.peer import Peer
-from formation_p2p.resources.ledger import Ledger
+from formation_p2p.core.dispatch.job_events import LetGo, TaskPlaced, TaskSucceeded, Tell
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.negotiation.fencing import Fence, Fenced
+from formation_p2p.core.negotiation.lessor import Lessor
+from formation_p2p.core.negotiation.messages import Release, ResultAck, TasksEnded
+from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.peer.events import Event, Submit
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim import world as world_module
-from formation_p2p.workload.outcome import Succeeded
 from simulations import chaos
 
 pytestmark = pytest.mark.at_length

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.discovery.terms import Terms
+from formation_p2p.core.discovery.publication_parameters import Terms
 from simulations import discovery, tradeoff
 
 pytestmark = pytest.mark.at_length

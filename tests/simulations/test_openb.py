@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import key_of
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.fragmentation import best_devices
-from formation_p2p.placement.packed import Packed
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Infeasible
-from formation_p2p.resources.capability import Capacity, GpuFree
-from formation_p2p.resources.fits import fits_now
-from formation_p2p.units import MIB
-from formation_p2p.workload.mix import Seen
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.fragmentation import best_devices
+from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.capability import Capacity, GpuFree
+from formation_p2p.core.resources.fits import fits_now
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.mix import Seen
 from simulations.openb import packing
 from simulations.openb.__main__ import main
 from simulations.openb.arguments import seeds

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.capability.buckets import bucket_for, buckets_of
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.keyspace import KEY_BITS, Key, distance
-from formation_p2p.resources.fits import fits
+from formation_p2p.core.capability.buckets import bucket_for, buckets_of
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.keyspace import KEY_BITS, Key, distance
+from formation_p2p.core.resources.fits import fits
 from simulations.arguments import Partition, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries, percentile, share
 from simulations.geometry import MAX_BUCKETS, RARE, buckets, levels, machine

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dispatch.job_events import JobEnded, TaskCancelled, TaskSucceeded, Tell
-from formation_p2p.host.state import State
-from formation_p2p.identity import PeerId
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.process import ProcessResult
-from formation_p2p.workload.task import Job, Task, task_id
+from formation_p2p.core.dispatch.job_events import JobEnded, TaskCancelled, TaskSucceeded, Tell
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.core.workload.task import Job, Task, task_id
+from formation_p2p.host.storage.state import State
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces
 

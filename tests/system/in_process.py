@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from formation_p2p import Node
-from formation_p2p.host.home import Home
-from formation_p2p.trust.grants import Rights
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.host.machine.home import Home
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 # No test of these takes longer; one that does hangs.

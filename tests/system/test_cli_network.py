@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import wasmtime
 
-from formation_p2p.host.home import Home
-from formation_p2p.trust.grants import Right, Rights
-from formation_p2p.trust.network import parse_join_string
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.host.machine.home import Home
 from tests.system.programs import DEADLINE_S, ROOT, Program, running
 
 FORMATION = (sys.executable, "-m", "formation_p2p")

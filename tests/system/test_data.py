@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Blob, Home, Limits, Node, ProcessSpec, TaskPlaced
-from formation_p2p.effects import Contact
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
-from formation_p2p.trust.network import parse_join_string
-from formation_p2p.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 from tests.system.programs import ROOT
 

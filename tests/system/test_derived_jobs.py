@@ -23,9 +23,9 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.cli.job_file import read_job_file
-from formation_p2p.host.sizes_file import SizesFile
-from formation_p2p.resources.requirements import DEFAULT_MEMORY_BYTES
-from formation_p2p.units import MIB
+from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.core.units import MIB
+from formation_p2p.host.storage.memory_samples import SizesFile
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 SMALL = "cpu=0.25,memory=64MiB"

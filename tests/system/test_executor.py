@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from formation_p2p import Limits, Node, NodeClosed, RemoteError, TaskFailed
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 from tests.system.in_process import runs as runs_somewhere
 

@@ -26,9 +26,9 @@ from typing import ClassVar
 import cloudpickle
 
 from formation_p2p import Home, Limits, SyncNode
-from formation_p2p.executor import NodeExecutor
-from formation_p2p.trust.grants import Rights
-from formation_p2p.units import MIB
+from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.units import MIB
 from tests.system.cpython import cases
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)

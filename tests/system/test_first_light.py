@@ -34,13 +34,11 @@ from formation_p2p import (
     python_calls,
     value_of,
 )
-from formation_p2p.dht import messages as kad
-from formation_p2p.effects import Contact
-from formation_p2p.host import stack as stack_module
-from formation_p2p.host.stack import Stack
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.negotiation import messages as work
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation import messages as work
+from formation_p2p.core.negotiation.messages import (
     Assignment,
     Commit,
     Dispatch,
@@ -51,10 +49,12 @@ from formation_p2p.negotiation.messages import (
     Refused,
     WorkMessage,
 )
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust.grants import issue
-from formation_p2p.trust.network import parse_join_string
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import issue
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.host.net import stack as stack_module
+from formation_p2p.host.net.stack import Stack
 
 # No story here takes ten seconds on an idle machine.
 STORY_S = 60.0

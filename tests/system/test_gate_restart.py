@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from formation_p2p import Home, Limits, Node, Rights
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, until
 
 

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from formation_p2p import Denied, Limits, Node, ProcessSpec
-from formation_p2p.job import TaskResult
-from formation_p2p.refusals import OutOfScope, Unwanted
-from formation_p2p.units import MIB
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.scope import Place, Scope, Shares
+from formation_p2p.api.job import TaskResult
+from formation_p2p.core.refusals import OutOfScope, Unwanted
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.scope import Place, Scope, Shares
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import InvalidInput, Limits, Node, TaskFailed
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
 
 SMALL = "cpu=0.5,memory=64MiB"

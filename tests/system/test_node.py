@@ -35,10 +35,10 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
-from formation_p2p.discovery.finder import Finder
-from formation_p2p.dispatch.job_events import Tell
-from formation_p2p.peer.events import Left
-from formation_p2p.units import MIB
+from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.dispatch.job_events import Tell
+from formation_p2p.core.peer.events import Left
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
 
 SMALL = "cpu=0.5,memory=64MiB"

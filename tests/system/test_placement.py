@@ -23,7 +23,7 @@ from formation_p2p import (
     Unplaceable,
     Unwanted,
 )
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 NEEDS = "cpu=1,memory=64MiB"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Limits, Node, ProcessSpec, TooDear, Unplaceable
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Limits, Node, ProcessSpec
-from formation_p2p.host.home import Home
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust.grants import Rights
-from formation_p2p.trust.hours import parse_hours
-from formation_p2p.trust.network import parse_join_string
-from formation_p2p.trust.quota import Quota
-from formation_p2p.units import MIB
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.units import MIB
+from formation_p2p.host.machine.home import Home
 from tests.system.in_process import LOOPBACK, gate_at, until
 from tests.system.test_cli_network import formation
 

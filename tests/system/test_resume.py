@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.dispatch.job_events import TaskSucceeded
-from formation_p2p.host.home import Home
-from formation_p2p.host.state import State, peek
-from formation_p2p.negotiation.lessor import LEASE_S
-from formation_p2p.trust.grants import Rights
-from formation_p2p.trust.network import parse_join_string
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.state import State, peek
 from tests.host.state_world import all_done, job_of
 from tests.system.programs import Program
 from tests.system.test_cli_network import LOOPBACK, Done, formation, started

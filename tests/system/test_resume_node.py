@@ -24,19 +24,19 @@ from formation_p2p import (
     TaskSucceeded,
     WorkerLost,
 )
-from formation_p2p.dispatch import jobs as jobs_module
-from formation_p2p.durable import DurableJobs
-from formation_p2p.effects import Effect
-from formation_p2p.errors import LocalError, StateError
-from formation_p2p.host import journal as journal_module
-from formation_p2p.host.journal import Journal
+from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.map import Mapped
+from formation_p2p.core.dispatch import jobs as jobs_module
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import LocalError, StateError
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.core.workload.task import Job
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.state import State
-from formation_p2p.mapped import Mapped
-from formation_p2p.units import MIB
-from formation_p2p.workload.process import ProcessResult
-from formation_p2p.workload.task import Job
+from formation_p2p.host.storage import journal as journal_module
+from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.state import State
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 SMALL = "cpu=0.5,memory=64MiB"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from formation_p2p import InvalidInput, Limits, LocalError, Node, ProcessSpec
-from formation_p2p.host.status import MAX_CLIENTS, reachable
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
+from formation_p2p.host.observe.status import MAX_CLIENTS, reachable
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 SMALL = "cpu=0.5,memory=64MiB"

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from formation_p2p import JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
+from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
-from formation_p2p.negotiation.lessor import LEASE_S
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
 from tests.system.in_process import LOOPBACK, gate_at, until
 from tests.system.programs import Program, running
 

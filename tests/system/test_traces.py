@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from formation_p2p import Limits, LocalError, Node, ProcessSpec
-from formation_p2p.tracing import Tracing
-from formation_p2p.units import MIB
+from formation_p2p.core.units import MIB
+from formation_p2p.host.observe.tracing import Tracing
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -87,7 +87,7 @@ class Stuck(SpanExporter):
 async def test_an_exporter_that_blocks_does_not_hold_up_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("formation_p2p.tracing.LAST_SPANS_S", 0.1)
+    monkeypatch.setattr("formation_p2p.host.observe.tracing.LAST_SPANS_S", 0.1)
     stuck, provider = Stuck(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(stuck))
     try:

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from formation_p2p import InvalidInput, Node, ProcessSpec
 from formation_p2p.cli.main import app
+from formation_p2p.core.refusals import Distrusted
+from formation_p2p.core.trust.attestation import Opinion, seal_attestation
+from formation_p2p.core.trust.experience import Experience
 from formation_p2p.host.clock import moment
-from formation_p2p.host.home import Home
-from formation_p2p.host.trust_file import TrustFile
-from formation_p2p.refusals import Distrusted
-from formation_p2p.trust.attestation import Opinion, seal_attestation
-from formation_p2p.trust.experience import Experience
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.trust import TrustFile
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 from tests.unit.stories import identity
 

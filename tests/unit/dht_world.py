@@ -20,20 +20,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.operations import OperationId, Published, Searched
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
-from formation_p2p.dht.store import RecordStore, _Checked
-from formation_p2p.discovery.announcer import names_of
-from formation_p2p.discovery.finder import suits
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import Identity, PeerId, key_of_peer
-from formation_p2p.keyspace import MAX_DEPTH, Span, key_of
-from formation_p2p.records.profile import Profile, SignedProfile, seal_profile
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.units import GIB
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.core.dht.store import RecordStore, _Checked
+from formation_p2p.core.discovery.announcer import names_of
+from formation_p2p.core.discovery.finder import suits
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import Identity, PeerId, key_of_peer
+from formation_p2p.core.keyspace import MAX_DEPTH, Span, key_of
+from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.units import GIB
 
 EPOCH_UNIX_S: Final = 1_700_000_000.0
 NOW: Final = Moment(1000.0, EPOCH_UNIX_S)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import key_of
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.decision import Decision, decide
-from formation_p2p.placement.policy import PlacementPolicy
-from formation_p2p.records.profile import Profile
-from formation_p2p.resources.capability import Capability, Capacity, idle
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
-from formation_p2p.workload.hints import NO_HINTS, Hints
-from formation_p2p.workload.scope import Scope
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.decision import Decision, decide
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability, Capacity, idle
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.hints import NO_HINTS, Hints
+from formation_p2p.core.workload.scope import Scope
 from tests.unit.stories import at, contact
 
 NOW = at(0)

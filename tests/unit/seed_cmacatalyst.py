@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formation_p2p.placement.spread import Spread
-from formation_p2p.placement.xor import Xor
-from formation_p2p.resources.capability import Capability, Capacity
-from formation_p2p.units import GIB
+from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.xor import Xor
+from formation_p2p.core.resources.capability import Capability, Capacity
+from formation_p2p.core.units import GIB
 from tests.unit.placement_world import order, peer, placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import key_of
-from formation_p2p.placement.balanced import rendezvous
-from formation_p2p.placement.hashing import default_hasher, sha256_low64
-from formation_p2p.placement.nearest import Peers
-from formation_p2p.placement.xor import Xor, cluster, rank_by_xor, responsible
-from formation_p2p.refusals import Gone, Infeasible
-from formation_p2p.resources.capability import Capability, Capacity, idle
-from formation_p2p.resources.fits import claims_on, fits, fits_now
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, MIB
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.placement.balanced import rendezvous
+from formation_p2p.core.placement.hashing import default_hasher, sha256_low64
+from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.core.refusals import Gone, Infeasible
+from formation_p2p.core.resources.capability import Capability, Capacity, idle
+from formation_p2p.core.resources.fits import claims_on, fits, fits_now
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
 from tests.unit.placement_world import placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 from tests.unit.stories import contact

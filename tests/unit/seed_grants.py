@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from formation_p2p.effects import Moment
-from formation_p2p.placement.policy import Policy
-from formation_p2p.refusals import TooDear
-from formation_p2p.trust.grants import Rights, accounts_of, issue
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.quota import Quota, Used, month_of
-from formation_p2p.trust.warden import Tolerated, Warden
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.placement.policy import Policy
+from formation_p2p.core.refusals import TooDear
+from formation_p2p.core.trust.admission import Tolerated, Warden
+from formation_p2p.core.trust.grants import Rights, accounts_of, issue
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import Quota, Used, month_of
 from tests.unit.placement_world import placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 from tests.unit.stories import BOB, NEEDS, at, identity

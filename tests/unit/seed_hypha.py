@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.dht.messages import GetProviders
-from formation_p2p.dispatch.job_events import TaskSucceeded
-from formation_p2p.effects import Contact
-from formation_p2p.errors import InvalidInput
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lessee import Lessee
-from formation_p2p.negotiation.lessor import HOLD_S, LEASE_S, RENEW_AT, Lessor
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dht.messages import GetProviders
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.lessor import HOLD_S, LEASE_S, RENEW_AT, Lessor
+from formation_p2p.core.negotiation.messages import (
     Commit,
     Dispatch,
     Leased,
@@ -28,23 +28,23 @@ from formation_p2p.negotiation.messages import (
     TasksEnded,
     WorkMessage,
 )
-from formation_p2p.negotiation.round import ANSWER_S, DELIBERATION_S
-from formation_p2p.placement.cheapest import Cheapest
-from formation_p2p.placement.pricing import (
+from formation_p2p.core.negotiation.round import ANSWER_S, DELIBERATION_S
+from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.pricing import (
     offered_price_micro,
     price_under_load_micro,
     unit_price_micro,
     weight,
 )
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Gone, Infeasible
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.fits import fits
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.ledger import Ledger, Reservation
-from formation_p2p.resources.parse import requirements_from_mapping
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Gone, Infeasible
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.parse import requirements_from_mapping
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit.placement_world import placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 from tests.unit.stories import ALICE, BOB, CAROL, MALLORY, NEEDS, Lenient, at, ends, job, sent, town

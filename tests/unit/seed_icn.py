@@ -9,30 +9,30 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.dht.messages import AddProvider
-from formation_p2p.discovery.announcer import CHANGE_SHARE
-from formation_p2p.errors import InvalidInput, ProtocolViolation
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lessee import Lessee
-from formation_p2p.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
-from formation_p2p.peer.events import Serve
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.policy import Policy, Score, Sum
-from formation_p2p.placement.pricing import price_behind_queue_micro, starts_in_ms
-from formation_p2p.placement.scored import PRESETS, Scored
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Distrusted, Infeasible
-from formation_p2p.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
-from formation_p2p.resources.capability import Capability, Capacity, idle
-from formation_p2p.resources.fits import fits, fits_now
-from formation_p2p.resources.gpu import Gpu, parse_compute_capability
-from formation_p2p.resources.ledger import Ledger, Reservation
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dht.messages import AddProvider
+from formation_p2p.core.discovery.announcer import CHANGE_SHARE
+from formation_p2p.core.errors import InvalidInput, ProtocolViolation
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
+from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Policy, Score, Sum
+from formation_p2p.core.placement.pricing import price_behind_queue_micro, starts_in_ms
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scored import PRESETS, Scored
+from formation_p2p.core.refusals import Distrusted, Infeasible
+from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
+from formation_p2p.core.resources.capability import Capability, Capacity, idle
+from formation_p2p.core.resources.fits import fits, fits_now
+from formation_p2p.core.resources.gpu import Gpu, parse_compute_capability
+from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.scope import Scope
 from formation_p2p.sim.world import World
-from formation_p2p.units import GIB, MIB
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.outcome import Succeeded
-from formation_p2p.workload.scope import Scope
 from tests.unit.placement_world import peer, placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 from tests.unit.stories import ALICE, CAROL, NEEDS, at, job, sent, workers_of

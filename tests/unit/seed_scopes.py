@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.negotiation.budget import Budget
-from formation_p2p.placement.policy import Policy
-from formation_p2p.refusals import Unwanted
-from formation_p2p.workload.hints import parse_hints
-from formation_p2p.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, Shares
+from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.placement.policy import Policy
+from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.workload.hints import parse_hints
+from formation_p2p.core.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, Shares
 from tests.unit.placement_world import peer, placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 from tests.unit.stories import BOB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.trust.reputation import EXECUTE_MILLI, SUBMIT_MILLI, attenuated_milli
+from formation_p2p.core.trust.reputation import EXECUTE_MILLI, SUBMIT_MILLI, attenuated_milli
 from tests.unit.seed_cases import Vector, covers
 
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     TaskCancelled,
     TaskGaveUp,
@@ -17,24 +17,24 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.negotiation.messages import WorkMessage
-from formation_p2p.negotiation.session import Send, Undelivered
-from formation_p2p.peer.peer import Peer
-from formation_p2p.peer.worker import Worker
-from formation_p2p.placement.candidate import Candidate
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.capability import Capacity, idle
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.messages import WorkMessage
+from formation_p2p.core.negotiation.session import Send, Undelivered
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.peer.worker import Worker
+from formation_p2p.core.placement.candidate import Candidate
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.capability import Capacity, idle
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.workload.task import Job, Task, task_id
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.warden import Warden
-from formation_p2p.workload.task import Job, Task, task_id
 
 T = TypeVar("T")
 

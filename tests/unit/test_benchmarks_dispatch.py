@@ -13,7 +13,7 @@ from benchmarks.dispatch.processes import SideFailed, last_line, run_side
 from benchmarks.dispatch.recovery import Recovery, Told, recovery
 from benchmarks.dispatch.timing import ROUND_S, affordable, percentile
 from formation_p2p import JobEvent, TaskBegan, TaskPlaced, TaskSucceeded
-from formation_p2p.identity import PeerId, peer_id_of
+from formation_p2p.core.identity import PeerId, peer_id_of
 
 ALICE, BOB = peer_id_of(bytes(31) + b"a"), peer_id_of(bytes(31) + b"b")
 

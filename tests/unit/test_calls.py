@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from formation_p2p.calls import python_call, python_calls, qualified_name
+from formation_p2p.api.calls import python_call, python_calls, qualified_name
 
 
 def double(number: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 
-from formation_p2p.capability.buckets import (
+from formation_p2p.core.capability.buckets import (
     ANY,
     MAX_BUCKETS,
     bucket_for,
@@ -14,7 +14,7 @@ from formation_p2p.capability.buckets import (
     buckets_of,
     widening,
 )
-from formation_p2p.resources.bounds import (
+from formation_p2p.core.resources.bounds import (
     MAX_CPU_MILLI,
     MAX_DRIVERS,
     MAX_GPU_MODELS,
@@ -23,12 +23,12 @@ from formation_p2p.resources.bounds import (
     MAX_NETWORK_MBPS,
     MAX_STORAGE_BYTES,
 )
-from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.fits import fits
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit import resources_world as world
 from tests.unit.resources_world import h100, machine
 

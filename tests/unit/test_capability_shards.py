@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.capability.shards import (
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.capability.shards import (
     MERGE,
     SAMPLE,
     SPLIT,
@@ -15,9 +15,9 @@ from formation_p2p.capability.shards import (
     places_of,
     shard_key,
 )
-from formation_p2p.discovery.finder import WANTED
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, distance, prefix
+from formation_p2p.core.discovery.finder import WANTED
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, distance, prefix
 from tests.unit import dht_world as world
 
 NETWORK = world.NETWORK

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.cbor import MAX_DEPTH, MAX_ITEMS, decode
+from formation_p2p.core.cbor import MAX_DEPTH, MAX_ITEMS, decode
 
 PLAIN = st.recursive(
     st.none()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.door import told_by_all
+from formation_p2p.cli.node_socket import told_by_all
 from formation_p2p.cli.top import _look
-from formation_p2p.errors import LocalError
-from formation_p2p.host.home import Home
+from formation_p2p.core.errors import LocalError
+from formation_p2p.host.machine.home import Home
 
 
 def node(path: Path, name: str, leaves: threading.Event) -> None:
@@ -64,5 +64,5 @@ def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "status-0.sock"
-    monkeypatch.setattr("formation_p2p.cli.door.doors_of", lambda _: [gone])
+    monkeypatch.setattr("formation_p2p.cli.node_socket.doors_of", lambda _: [gone])
     assert _look(Home(tmp_path), with_workers=True) == {"nodes": [], "workers": []}

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
-from formation_p2p.errors import InvalidInput, LocalError
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import MIB
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.process import ProcessSpec
-from formation_p2p.workload.wasm import WasmSpec
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.wasm import WasmSpec
 
 HERE = Path("/jobs")
 

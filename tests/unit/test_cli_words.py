@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.api.job import TaskResult
 from formation_p2p.cli import exits
 from formation_p2p.cli.as_json import EventLines
 from formation_p2p.cli.durations import parse_duration_s
@@ -31,7 +32,7 @@ from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, w
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     TaskGaveUp,
@@ -40,8 +41,8 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.effects import Moment
-from formation_p2p.errors import (
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
     LocalError,
@@ -51,19 +52,18 @@ from formation_p2p.errors import (
     Unplaceable,
     Unreachable,
 )
-from formation_p2p.identity import Identity
-from formation_p2p.job import TaskResult
-from formation_p2p.placement.as_text import terms_of
-from formation_p2p.placement.decision import Ranked
-from formation_p2p.refusals import Denied, Infeasible, Leaving
-from formation_p2p.resources.limits import Limits
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.outcome import FailureKind
-from formation_p2p.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Task
-from formation_p2p.workload.wasm import WasmSpec
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.placement.as_text import terms_of
+from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.refusals import Denied, Infeasible, Leaving
+from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.core.workload.wasm import WasmSpec
 from tests.unit.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id

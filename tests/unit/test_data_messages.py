@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
-from formation_p2p.data.messages import (
+from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from formation_p2p.core.data.messages import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     Chunk,
@@ -24,12 +24,12 @@ from formation_p2p.data.messages import (
     parse_reply,
     parse_request,
 )
-from formation_p2p.effects import Contact
-from formation_p2p.errors import ProtocolViolation
-from formation_p2p.identity import Identity
-from formation_p2p.records.codec import encode
-from formation_p2p.records.profile import MAX_GRANT_BYTES
-from formation_p2p.workload.blob import CHUNK_BYTES, MAX_SOURCES, RAW, Cid, digest_of
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.records.codec import encode
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, RAW, Cid, digest_of
 
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))

@@ -2,9 +2,9 @@
 
 import random
 
-from formation_p2p.dht import kad_pb2
-from formation_p2p.dht.kademlia import Kademlia
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.messages import (
     FindNode,
     GetProviders,
     GetValue,
@@ -16,10 +16,10 @@ from formation_p2p.dht.messages import (
     encode,
     parse_reply,
 )
-from formation_p2p.dht.plain import Found, PlainRecords
-from formation_p2p.dht.rpc import Answer, Asked
-from formation_p2p.effects import Contact
-from formation_p2p.identity import peer_id_to_bytes
+from formation_p2p.core.dht.plain import Found, PlainRecords
+from formation_p2p.core.dht.rpc import Answer, Asked
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import peer_id_to_bytes
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.capability.shards import shard_key
-from formation_p2p.dht import kad_pb2
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.messages import (
+from formation_p2p.core.capability.shards import shard_key
+from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.messages import (
     Added,
     AddProvider,
     Providers,
@@ -21,15 +21,15 @@ from formation_p2p.dht.messages import (
     ShardCount,
     Stored,
 )
-from formation_p2p.dht.subnets import crowding, subnets
-from formation_p2p.discovery.announcer import LOOK_ABOVE_ROUNDS
-from formation_p2p.discovery.home import MAX_MOVES
-from formation_p2p.effects import Contact
-from formation_p2p.errors import ProtocolViolation
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import MAX_DEPTH, Key, key_of
-from formation_p2p.records.addresses import address_text
-from formation_p2p.records.profile import open_profile
+from formation_p2p.core.dht.subnets import crowding, subnets
+from formation_p2p.core.discovery.announcer import LOOK_ABOVE_ROUNDS
+from formation_p2p.core.discovery.shard_membership import MAX_MOVES
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_of
+from formation_p2p.core.records.addresses import address_text
+from formation_p2p.core.records.profile import open_profile
 from tests.unit import dht_world as world
 from tests.unit.dht_world import DhtWorld, Lie
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled

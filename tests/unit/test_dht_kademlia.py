@@ -2,16 +2,16 @@
 
 import itertools
 
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.dht.kademlia import (
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.dht.kademlia import (
     FIRST_RETRY_S,
     LAST_RETRY_S,
     MAX_OPERATIONS,
     MAX_PINGS,
     REQUEST_TIMEOUT_S,
 )
-from formation_p2p.dht.lookup import MAX_ASKED
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht.lookup import MAX_ASKED
+from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     FindNode,
     Nodes,
@@ -20,13 +20,13 @@ from formation_p2p.dht.messages import (
     ProviderQuery,
     Providers,
 )
-from formation_p2p.dht.operations import Searched
-from formation_p2p.dht.refresh import OWN_REFRESH_S
-from formation_p2p.dht.routing import DOUBT_AFTER_S
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.keyspace import Key
+from formation_p2p.core.dht.operations import Searched
+from formation_p2p.core.dht.refresh import OWN_REFRESH_S
+from formation_p2p.core.dht.routing import DOUBT_AFTER_S
+from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.core.keyspace import Key
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first, village
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from formation_p2p.dht.lookup import CREDIT, MAX_PLACES, Lookup
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import Key
+from formation_p2p.core.dht.lookup import CREDIT, MAX_PLACES, Lookup
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
 from simulations.hostile import World, measure, starts
 
 OWN = PeerId("100000")

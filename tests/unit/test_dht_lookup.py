@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dht.lookup import ALPHA, MAX_ASKED, MAX_HEARD_OF, MAX_PLACES, Lookup
-from formation_p2p.dht.routing import RoutingTable
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import Key
+from formation_p2p.core.dht.lookup import ALPHA, MAX_ASKED, MAX_HEARD_OF, MAX_PLACES, Lookup
+from formation_p2p.core.dht.routing import RoutingTable
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
 
 OWN = PeerId("100000")
 Closer = Callable[[PeerId], Iterable[Contact] | None]

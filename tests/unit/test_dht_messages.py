@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.dht import kad_pb2
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
     MAX_NAMES,
@@ -39,12 +39,12 @@ from formation_p2p.dht.messages import (
     parse_reply,
     parse_request,
 )
-from formation_p2p.effects import Contact
-from formation_p2p.errors import ProtocolViolation
-from formation_p2p.host.frames import MAX_KAD_FRAME_BYTES
-from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.keyspace import MAX_DEPTH, Key, key_to_bytes
-from formation_p2p.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
 from tests.unit import dht_world as world
 
 ALICE, BOB = world.contact("alice"), world.contact("bob")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.dht import operations
-from formation_p2p.dht.lookup import Lookup
-from formation_p2p.dht.messages import (
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.dht import operations
+from formation_p2p.core.dht.lookup import Lookup
+from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     Added,
     GetProviders,
@@ -23,13 +23,13 @@ from formation_p2p.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.dht.operations import Delivery, OperationId, Published, Search, Searched
-from formation_p2p.dht.rpc import AskFailed
-from formation_p2p.dht.store import value_name
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import Key, key_of
-from formation_p2p.records.profile import SignedProfile
+from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Search, Searched
+from formation_p2p.core.dht.rpc import AskFailed
+from formation_p2p.core.dht.store import value_name
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import Key, key_of
+from formation_p2p.core.records.profile import SignedProfile
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first, village
 

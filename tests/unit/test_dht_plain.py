@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht.messages import (
     AddProvider,
     GetProviders,
     GetValue,
@@ -17,7 +17,7 @@ from formation_p2p.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.dht.plain import (
+from formation_p2p.core.dht.plain import (
     ADDRESSES_TTL_S,
     MAX_PROVIDERS_PER_NAME,
     MAX_RECORDS,
@@ -27,8 +27,8 @@ from formation_p2p.dht.plain import (
     PublicKeys,
     ValueRecord,
 )
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from tests.unit import dht_world as world
 
 ALICE, BOB, CAROL = (world.contact(name) for name in ("alice", "bob", "carol"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.dht.reachability import (
+from formation_p2p.core.dht.reachability import (
     MAX_ASKED,
     MAX_OF_ALL,
     MAX_OF_ONE,
@@ -17,8 +17,8 @@ from formation_p2p.dht.reachability import (
     Reach,
     Reachability,
 )
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
 
 HERE, LAN, OUTSIDE = "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/8.8.8.8/tcp/1"
 

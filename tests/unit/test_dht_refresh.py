@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from formation_p2p.dht import refresh
-from formation_p2p.dht.refresh import (
+from formation_p2p.core.dht import refresh
+from formation_p2p.core.dht.refresh import (
     BUCKET_REFRESH_S,
     EARLIEST,
     FILL_S,
@@ -17,10 +17,10 @@ from formation_p2p.dht.refresh import (
     OWN_REFRESH_S,
     Refresh,
 )
-from formation_p2p.dht.routing import K, RoutingTable
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import KEY_BITS, Key, common_prefix, key_of
+from formation_p2p.core.dht.routing import K, RoutingTable
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import KEY_BITS, Key, common_prefix, key_of
 
 OWN_NAME = b"our own name"
 OWN = key_of(OWN_NAME)

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dht import routing
-from formation_p2p.dht.routing import (
+from formation_p2p.core.dht import routing
+from formation_p2p.core.dht.routing import (
     CONTESTED_AFTER_S,
     DOUBT_AFTER_S,
     MAX_REPLACEMENTS,
     RoutingTable,
 )
-from formation_p2p.dht.subnets import NAMED, WIDTHS, endpoints, subnets
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.keyspace import Key
+from formation_p2p.core.dht.subnets import NAMED, WIDTHS, endpoints, subnets
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
 
 LATER = DOUBT_AFTER_S
 
@@ -193,7 +193,7 @@ def test_one_provider_has_a_quarter_of_a_bucket() -> None:
 
 def test_one_provider_has_its_part_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
     few = tuple(width._replace(in_table=7) for width in WIDTHS)
-    monkeypatch.setattr("formation_p2p.dht.subnets.WIDTHS", few)
+    monkeypatch.setattr("formation_p2p.core.dht.subnets.WIDTHS", few)
     table = table_of([], k=20)
     for number in range(1, 256):
         table.saw(contact(number, f"/ip4/9.8.{number}.7/tcp/4001"), 0.0)

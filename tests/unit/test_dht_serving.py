@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.dht.kademlia import (
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.dht.kademlia import (
     SWEEP_S,
 )
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     Added,
     AddProvider,
@@ -27,13 +27,13 @@ from formation_p2p.dht.messages import (
     Value,
     parse_reply,
 )
-from formation_p2p.dht.messages import encode as encode_message
-from formation_p2p.dht.store import value_name
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import Key
-from formation_p2p.records.codec import encode
-from formation_p2p.records.resources import encode_requirements
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dht.messages import encode as encode_message
+from formation_p2p.core.dht.store import value_name
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.records.codec import encode
+from formation_p2p.core.records.resources import encode_requirements
+from formation_p2p.core.resources.requirements import Requirements
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first
 

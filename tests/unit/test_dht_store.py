@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.capability.buckets import bucket_key
-from formation_p2p.capability.shards import depths_of, shard_key
-from formation_p2p.dht import store as store_module
-from formation_p2p.dht.messages import (
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.capability.shards import depths_of, shard_key
+from formation_p2p.core.dht import store as store_module
+from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     AddProvider,
     GetProviders,
@@ -23,10 +23,10 @@ from formation_p2p.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.dht.store import NamesOf, RecordStore, value_name
-from formation_p2p.discovery.finder import suits
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.errors import (
+from formation_p2p.core.dht.store import NamesOf, RecordStore, value_name
+from formation_p2p.core.discovery.finder import suits
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import (
     BadRecord,
     ExpiredRecord,
     ForgedRecord,
@@ -35,13 +35,13 @@ from formation_p2p.errors import (
     OversizedRecord,
     ReplayedRecord,
 )
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import Key, Span, key_of
-from formation_p2p.records.profile import MAX_PROFILE_BYTES, Profile, SignedProfile
-from formation_p2p.records.resources import encode_requirements
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import Key, Span, key_of
+from formation_p2p.core.records.profile import MAX_PROFILE_BYTES, Profile, SignedProfile
+from formation_p2p.core.records.resources import encode_requirements
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.requirements import Requirements
 from tests.unit import dht_world as world
 
 NOW = Moment(1000.0, world.EPOCH_UNIX_S)

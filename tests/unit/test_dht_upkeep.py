@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.kademlia import LAST_RETRY_S, REQUEST_TIMEOUT_S
-from formation_p2p.dht.messages import FindNode, Nodes, Ping, Pong
-from formation_p2p.dht.reachability import (
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.kademlia import LAST_RETRY_S, REQUEST_TIMEOUT_S
+from formation_p2p.core.dht.messages import FindNode, Nodes, Ping, Pong
+from formation_p2p.core.dht.reachability import (
     DIAL_BACK_S,
     MAX_OF_ONE,
     MAX_UNDER_WAY,
@@ -16,8 +16,8 @@ from formation_p2p.dht.reachability import (
     VOTERS,
     Reach,
 )
-from formation_p2p.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
-from formation_p2p.dht.rpc import (
+from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
+from formation_p2p.core.dht.rpc import (
     Advertise,
     Answer,
     Answered,
@@ -28,9 +28,9 @@ from formation_p2p.dht.rpc import (
     DialledBy,
     Met,
 )
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.keyspace import common_prefix, key_of
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
+from formation_p2p.core.keyspace import common_prefix, key_of
 from formation_p2p.sim.world import World
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW, Alone, DhtWorld, village

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from formation_p2p.dht.messages import (
+from formation_p2p.core.dht.messages import (
     AddProvider,
     FindNode,
     GetValue,
@@ -20,8 +20,8 @@ from formation_p2p.dht.messages import (
     encode,
     parse_request,
 )
-from formation_p2p.identity import peer_id_to_bytes
-from formation_p2p.records.addresses import address_bytes, address_text
+from formation_p2p.core.identity import peer_id_to_bytes
+from formation_p2p.core.records.addresses import address_bytes, address_text
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final = Path(

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.capability.buckets import buckets_of
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.messages import AddProvider, GetProviders, PutValue, Reply, Request
-from formation_p2p.dht.operations import Published
-from formation_p2p.dht.store import value_name
-from formation_p2p.discovery import announcer as announcer_module
-from formation_p2p.discovery.announcer import (
+from formation_p2p.core.capability.buckets import buckets_of
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.messages import AddProvider, GetProviders, PutValue, Reply, Request
+from formation_p2p.core.dht.operations import Published
+from formation_p2p.core.dht.store import value_name
+from formation_p2p.core.discovery import announcer as announcer_module
+from formation_p2p.core.discovery.announcer import (
     CHANGE_SHARE,
     FIRST_REPUBLISH_S,
     JITTER,
@@ -22,14 +22,14 @@ from formation_p2p.discovery.announcer import (
     Announcer,
     names_of,
 )
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.effects import Moment
-from formation_p2p.keyspace import Span, key_of
-from formation_p2p.records.profile import SignedProfile, open_profile
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.units import GIB
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.keyspace import Span, key_of
+from formation_p2p.core.records.profile import SignedProfile, open_profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.units import GIB
 from tests.unit import dht_world as world
 from tests.unit.dht_world import Completed, DhtNode, DhtWorld
 

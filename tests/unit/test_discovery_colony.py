@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.capability.shards import shard_key
-from formation_p2p.dht import messages as kad
-from formation_p2p.dht.operations import Searched
-from formation_p2p.discovery.announcer import Announcer
-from formation_p2p.discovery.finder import WANTED, Finder, Found
-from formation_p2p.discovery.terms import Terms
-from formation_p2p.effects import Moment
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import MAX_DEPTH, Key, Span, key_of
-from formation_p2p.records.profile import SignedProfile
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.capability.shards import shard_key
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.operations import Searched
+from formation_p2p.core.discovery.announcer import Announcer
+from formation_p2p.core.discovery.finder import WANTED, Finder, Found
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
+from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.resources.requirements import Requirements
 from tests.unit import dht_world as world
 from tests.unit.dht_world import Completed, DhtNode, DhtWorld, sealed
 

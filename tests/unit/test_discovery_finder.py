@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.capability.buckets import bucket_key, buckets_of
-from formation_p2p.dht.kademlia import MAX_OPERATIONS
-from formation_p2p.dht.messages import MAX_PROVIDERS, GetProviders
-from formation_p2p.dht.operations import Searched
-from formation_p2p.discovery import finder as finder_module
-from formation_p2p.discovery.announcer import names_of
-from formation_p2p.discovery.finder import (
+from formation_p2p.core.capability.buckets import bucket_key, buckets_of
+from formation_p2p.core.dht.kademlia import MAX_OPERATIONS
+from formation_p2p.core.dht.messages import MAX_PROVIDERS, GetProviders
+from formation_p2p.core.dht.operations import Searched
+from formation_p2p.core.discovery import finder as finder_module
+from formation_p2p.core.discovery.announcer import names_of
+from formation_p2p.core.discovery.finder import (
     ANSWER_S,
     DEPTH_S,
     MAX_BUCKETS_TRIED,
@@ -28,16 +28,16 @@ from formation_p2p.discovery.finder import (
     Found,
     suits,
 )
-from formation_p2p.discovery.trace import Step, Trace
-from formation_p2p.effects import Moment
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import Key, Span, key_of
-from formation_p2p.records.profile import Profile
-from formation_p2p.records.resources import encode_requirements
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.discovery.trace import Step, Trace
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import Key, Span, key_of
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.records.resources import encode_requirements
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit import dht_world as world
 from tests.unit.dht_world import Completed, DhtNode, DhtWorld
 

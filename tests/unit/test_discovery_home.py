@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.capability.shards import MERGE, SPLIT
-from formation_p2p.dht.messages import ShardCount
-from formation_p2p.discovery.home import MAX_MOVE_TTLS, Home
-from formation_p2p.keyspace import MAX_DEPTH, Span
+from formation_p2p.core.capability.shards import MERGE, SPLIT
+from formation_p2p.core.dht.messages import ShardCount
+from formation_p2p.core.discovery.shard_membership import MAX_MOVE_TTLS, Home
+from formation_p2p.core.keyspace import MAX_DEPTH, Span
 from tests.unit import dht_world as world
 
 TTL_S = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.sim.world import World
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.capability import shards
-from formation_p2p.capability.shards import SPLIT, places_of, shard_key
-from formation_p2p.dht.messages import GetProviders, ProviderQuery, ShardCount
-from formation_p2p.dht.store import RecordStore
-from formation_p2p.discovery.finder import suits
-from formation_p2p.discovery.walk import Walk, agreed, deeper_by, is_left
-from formation_p2p.identity import Identity
-from formation_p2p.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
-from formation_p2p.records.profile import SignedProfile
+from formation_p2p.core.capability import shards
+from formation_p2p.core.capability.shards import SPLIT, places_of, shard_key
+from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
+from formation_p2p.core.dht.store import RecordStore
+from formation_p2p.core.discovery.depth_search import Walk, agreed, deeper_by, is_left
+from formation_p2p.core.discovery.finder import suits
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
+from formation_p2p.core.records.profile import SignedProfile
 from tests.unit import dht_world as world
 from tests.unit.dht_world import NOW
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from formation_p2p.dispatch.group import Group
-from formation_p2p.dispatch.slot import Slot
-from formation_p2p.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.negotiation.lessee import HeldLease, HeldState
-from formation_p2p.placement.decision import Ranked
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Faulty, Leaving, Silent
-from formation_p2p.resources.capability import Capability, idle
+from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.task_group import Group
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Faulty, Leaving, Silent
+from formation_p2p.core.resources.capability import Capability, idle
 from tests.unit.stories import ALICE, CAROL, NEEDS, at, job, known
 
 SILENT = Silent("it did not answer within 3.0 s")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.blocked import Blocked
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.blocked import Blocked
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
     TaskGaveUp,
@@ -20,16 +20,16 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.dispatch.jobs import Jobs
-from formation_p2p.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.errors import InvalidInput
-from formation_p2p.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.core.dispatch.jobs import Jobs
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.units import MIB
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job, Task
 from tests.unit.stories import BOB, NEEDS, at, ends, is_idle, job, only, town, workers_of
 from tests.unit.test_dispatch_resume import Story
 

@@ -11,20 +11,20 @@ import random
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskCancelled,
     TaskGaveUp,
     TaskSucceeded,
 )
-from formation_p2p.negotiation.lease import LeaseState
-from formation_p2p.negotiation.session import Disconnected
-from formation_p2p.peer.events import Event
+from formation_p2p.core.negotiation.lease import LeaseState
+from formation_p2p.core.negotiation.session import Disconnected
+from formation_p2p.core.peer.events import Event
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.unit.stories import ends, is_idle, job, mend, only, peer_of
 
 pytestmark = pytest.mark.at_length

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from formation_p2p.discovery.finder import FindId, Found
-from formation_p2p.discovery.trace import Trace
-from formation_p2p.dispatch.choosing import JUDGED_EVERY_S
-from formation_p2p.dispatch.job_events import TaskUnplaceable
-from formation_p2p.peer.events import Submit
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.policy import Policy, Score
-from formation_p2p.refusals import Distrusted, Refusal, Unwanted
+from formation_p2p.core.discovery.finder import FindId, Found
+from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.dispatch.job_events import TaskUnplaceable
+from formation_p2p.core.dispatch.placement_decider import JUDGED_EVERY_S
+from formation_p2p.core.peer.events import Submit
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Policy, Score
+from formation_p2p.core.refusals import Distrusted, Refusal, Unwanted
+from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from formation_p2p.trust.experience import Experience
-from formation_p2p.workload.outcome import Outcome, Succeeded
 from tests.unit.stories import at, ends, is_idle, job, named, only, peer_of, town, workers_of
 
 

@@ -8,20 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.group import HORIZON_S, MAX_STEAL_SCAN, MAX_WORKERS, PIPELINE, Group
-from formation_p2p.dispatch.job_events import Attempt
-from formation_p2p.dispatch.slot import Slot
-from formation_p2p.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import KEY_BITS, distance
-from formation_p2p.negotiation.lessee import HeldLease, HeldState
-from formation_p2p.placement.decision import Ranked
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Busy, Denied, Refusal
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.units import MIB
+from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.job_events import Attempt
+from formation_p2p.core.dispatch.task_group import (
+    HORIZON_S,
+    MAX_STEAL_SCAN,
+    MAX_WORKERS,
+    PIPELINE,
+    Group,
+)
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.core.keyspace import KEY_BITS, distance
+from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Busy, Denied, Refusal
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.units import MIB
 from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, job, known
 
 FULL = Busy("the table of leases", 1)

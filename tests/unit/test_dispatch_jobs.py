@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
@@ -20,11 +20,11 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     Tell,
 )
-from formation_p2p.dispatch.jobs import MAX_LOST, Jobs
-from formation_p2p.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, TaskState
-from formation_p2p.errors import InvalidInput
-from formation_p2p.refusals import Leaving
-from formation_p2p.workload.outcome import Failed, FailureKind
+from formation_p2p.core.dispatch.jobs import MAX_LOST, Jobs
+from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, TaskState
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.workload.outcome import Failed, FailureKind
 from tests.unit.stories import ALICE, CAROL, END, at, job
 
 ATTEMPT = "an attempt"
@@ -341,7 +341,7 @@ def test_a_job_under_way_cannot_begin_again(monkeypatch: pytest.MonkeyPatch) -> 
     bob = Bob()
     with pytest.raises(InvalidInput, match="under way already"):
         bob.jobs.begin(job(), at(0))
-    monkeypatch.setattr("formation_p2p.dispatch.jobs.MAX_JOBS", 1)
+    monkeypatch.setattr("formation_p2p.core.dispatch.jobs.MAX_JOBS", 1)
     with pytest.raises(InvalidInput, match="1 are under way"):
         bob.jobs.begin(job(job_id="another"), at(0))
     bob.jobs.cancelled(bob.runs[0])

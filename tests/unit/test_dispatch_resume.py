@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     Hold,
     JobEnded,
@@ -20,23 +20,23 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     WorkerLost,
 )
-from formation_p2p.dispatch.saved import SavedJob, SavedTask
-from formation_p2p.dispatch.task_run import TaskState
-from formation_p2p.effects import Effect
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dispatch.saved import SavedJob, SavedTask
+from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.negotiation.messages import (
     Dispatch,
     Leased,
     Release,
     Renew,
     ResultAck,
 )
-from formation_p2p.negotiation.round import ANSWER_S
-from formation_p2p.peer.events import Resume
+from formation_p2p.core.negotiation.round import ANSWER_S
+from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.task import Job
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job
 from tests.unit.stories import END, NEEDS, is_idle, job, name_of, only, passed, peer_of, town
 
 FAILED = Failed(FailureKind.EXIT, "exit code 1")

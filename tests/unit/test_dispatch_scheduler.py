@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.dispatch.attempts import MAX_PRINTED_BYTES
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.attempts import MAX_PRINTED_BYTES
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskBegan,
     TaskCancelled,
@@ -19,12 +19,13 @@ from formation_p2p.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.dispatch.jobs import MAX_LOST
-from formation_p2p.dispatch.leases import LINGER_S
-from formation_p2p.execution.effects import ExecutionOutput
-from formation_p2p.identity import key_of_peer
-from formation_p2p.keyspace import distance
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dispatch.jobs import MAX_LOST
+from formation_p2p.core.dispatch.leases import LINGER_S
+from formation_p2p.core.execution.effects import ExecutionOutput
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.keyspace import distance
+from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
+from formation_p2p.core.negotiation.messages import (
     MAX_OUTPUT_BYTES,
     Cancel,
     Commit,
@@ -39,15 +40,14 @@ from formation_p2p.negotiation.messages import (
     TasksEnded,
     TaskStarted,
 )
-from formation_p2p.negotiation.session import Received, Undelivered
-from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
-from formation_p2p.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.negotiation.session import Received, Undelivered
+from formation_p2p.core.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from tests.unit.stories import (
     NEEDS,
     ends,
@@ -294,7 +294,7 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One answer of discovery names the nearest few; a large job can use them all."""
-    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_PROVIDERS", 4)
+    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_PROVIDERS", 4)
     world = town(1, lambda x: (9, Succeeded(x.payload)), **{f"w{n}": 1 for n in range(8)})
     world.elapse(90)  # by now all of them are known wherever one may ask
     bob = world.nodes["bob"]
@@ -304,7 +304,7 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
 
 
 def test_finds_that_must_wait_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 1)
+    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 1)
     world = town(alice=4)
     bob = world.nodes["bob"]
     bob.submit(job())
@@ -335,7 +335,7 @@ def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_i
     bob = world.nodes["bob"]
     bob.submit(replace(job(4), policy="packed"))
     world.elapse(1)
-    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 0)
+    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 0)
     world.elapse(20)
     assert all_succeeded(bob, 4)
 
@@ -745,7 +745,7 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     assert lessor is not None
     busy = Busy("the ledger", 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("formation_p2p.resources.ledger.MAX_RESERVATIONS", busy.limit)
+        patch.setattr("formation_p2p.core.resources.ledger.MAX_RESERVATIONS", busy.limit)
         bob.submit(job())
         world.elapse(2)
         assert bob.told == []

@@ -8,20 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.slot import BATCH_BYTES, Slot
-from formation_p2p.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.execution.effects import Execute, ExecutionsEnded
-from formation_p2p.execution.executions import Executions
-from formation_p2p.negotiation.lease import Lease, LeaseState
-from formation_p2p.negotiation.lessee import HeldLease, HeldState
-from formation_p2p.negotiation.messages import Dispatch, PlacementRequest, ResultAck, pack, parse
-from formation_p2p.negotiation.parts import MAX_PARTS
-from formation_p2p.negotiation.session import Send
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.resources.ledger import Reservation
-from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, Job, Task
+from formation_p2p.core.dispatch.active_lease import BATCH_BYTES, Slot
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
+from formation_p2p.core.execution.executions import Executions
+from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.negotiation.messages import (
+    Dispatch,
+    PlacementRequest,
+    ResultAck,
+    pack,
+    parse,
+)
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from tests.unit.stories import ALICE, BOB, NEEDS, at, only
 
 FENCE = 3

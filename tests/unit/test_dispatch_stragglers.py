@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
     TaskGaveUp,
@@ -15,9 +16,8 @@ from formation_p2p.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.dispatch.leases import LINGER_S
-from formation_p2p.dispatch.slot import Slot
-from formation_p2p.dispatch.stragglers import (
+from formation_p2p.core.dispatch.leases import LINGER_S
+from formation_p2p.core.dispatch.stragglers import (
     LEAST_PATIENCE_S,
     LEAST_STRAGGLER_S,
     MOST_PATIENCE_S,
@@ -28,14 +28,14 @@ from formation_p2p.dispatch.stragglers import (
     overtake_s,
     to_recall,
 )
-from formation_p2p.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.negotiation.lessee import HeldLease, HeldState
-from formation_p2p.negotiation.messages import Cancel
-from formation_p2p.placement.terms import AskedTerms
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.negotiation.messages import Cancel
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.unit.stories import (
     ALICE,
     NEEDS,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from formation_p2p.cli.job_file import parse_job_file
-from formation_p2p.units import format_bytes
-from formation_p2p.workload.graph import MAX_EDGES
-from formation_p2p.workload.sizes import MAX_KINDS, MAX_SAMPLES
-from formation_p2p.workload.task import MAX_TASKS, MIN_MEMORY_BYTES
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.graph import MAX_EDGES
+from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.core.workload.task import MAX_TASKS, MIN_MEMORY_BYTES
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
 

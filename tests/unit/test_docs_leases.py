@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.core.negotiation import back_off, lease, lessee, lessor, preemption, round
 from formation_p2p.host.drivers import heartbeat
-from formation_p2p.negotiation import back_off, lease, lessee, lessor, preemption, round
 
 DOC = Path(__file__).parents[2] / "docs" / "leases.md"
 

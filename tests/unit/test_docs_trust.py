@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formation_p2p.peer import hearsay
-from formation_p2p.trust import attestation, experience, reputation
-from formation_p2p.workload.hints import MIN_PEER_CHARS
+from formation_p2p.core.peer import reputation_gossip as hearsay
+from formation_p2p.core.trust import attestation, experience, reputation
+from formation_p2p.core.workload.hints import MIN_PEER_CHARS
 
 DOC = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact, Effect
-from formation_p2p.execution.effects import (
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
     ExecutionOutput,
@@ -20,15 +20,16 @@ from formation_p2p.execution.effects import (
     Pause,
     Work,
 )
-from formation_p2p.execution.executions import (
+from formation_p2p.core.execution.executions import (
     BATCH_BYTES,
     MAX_OUTBOX_BYTES,
     MAX_REMEMBERED,
     Executions,
 )
-from formation_p2p.negotiation.lease import Lease, LeaseState
-from formation_p2p.negotiation.lessor import WINDOW
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
+from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.lessor import WINDOW
+from formation_p2p.core.negotiation.messages import (
     MAX_BATCH,
     MAX_FRAME_BYTES,
     MAX_MESSAGE_CHARS,
@@ -44,15 +45,14 @@ from formation_p2p.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.negotiation.parts import MAX_PARTS
-from formation_p2p.negotiation.session import Send
-from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES
-from formation_p2p.resources.fits import GpuClaim
-from formation_p2p.resources.ledger import Reservation
-from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.resources.fits import GpuClaim
+from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
 
 FENCE = 5

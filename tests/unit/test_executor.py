@@ -11,15 +11,15 @@ from concurrent.futures import Future
 
 import pytest
 
-from formation_p2p.call_jobs import BATCH_CALLS, Terms
-from formation_p2p.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
-from formation_p2p.errors import NodeClosed
-from formation_p2p.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
-from formation_p2p.identity import PeerId
-from formation_p2p.job import Told
-from formation_p2p.placement.policy import PlacementPolicy
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.task import Job
+from formation_p2p.api.call_jobs import BATCH_CALLS, Terms
+from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
+from formation_p2p.api.job import Told
+from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
+from formation_p2p.core.errors import NodeClosed
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.task import Job
 
 ALICE = PeerId("alice")
 TERMS = Terms(Requirements(driver="python"), 1, None, 0, False)

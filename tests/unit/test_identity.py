@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.identity import (
+from formation_p2p.core.identity import (
     Identity,
     PeerId,
     key_of_peer,
@@ -14,7 +14,7 @@ from formation_p2p.identity import (
     peer_id_to_bytes,
     verify,
 )
-from formation_p2p.keyspace import key_of
+from formation_p2p.core.keyspace import key_of
 
 # The Ed25519 key of the libp2p peer-ids specification, "Test vectors": private key, then public.
 SPEC_SEED = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")

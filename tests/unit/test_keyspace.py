@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.keyspace import (
+from formation_p2p.core.keyspace import (
     KEY_BITS,
     MAX_DEPTH,
     WHOLE,

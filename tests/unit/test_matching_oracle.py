@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.identity import peer_id_of
-from formation_p2p.placement.table import Table
-from formation_p2p.records.profile import Profile
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree
-from formation_p2p.resources.fits import fits, fits_now
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, MIB
+from formation_p2p.core.identity import peer_id_of
+from formation_p2p.core.placement.table import Table
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.fits import fits, fits_now
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
 
 try:
     from classad2 import ClassAd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.negotiation.back_off import (
+from formation_p2p.core.negotiation.back_off import (
     DROPPED,
     LAST_ASKED,
     MAX_WORKERS,
@@ -13,7 +13,7 @@ from formation_p2p.negotiation.back_off import (
     Fault,
     Until,
 )
-from formation_p2p.refusals import (
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     Faulty,
@@ -188,7 +188,7 @@ def test_a_denial_that_says_when_it_ends_is_a_refusal_until_then(back_off: BackO
 
 def test_the_table_forgets_whoever_was_noted_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_WORKERS == 1024
-    monkeypatch.setattr("formation_p2p.negotiation.back_off.MAX_WORKERS", 2)
+    monkeypatch.setattr("formation_p2p.core.negotiation.back_off.MAX_WORKERS", 2)
     back_off = BackOff()
     for name in ("alice", "carol", "alice", "dave"):
         back_off.note(contact(name).peer_id, NO_ROOM, 0, at(0))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.budget import Budget
-from formation_p2p.refusals import Denied, Infeasible
-from formation_p2p.workload.scope import WHOLE_MILLI, Scope, Shares
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.refusals import Denied, Infeasible
+from formation_p2p.core.workload.scope import WHOLE_MILLI, Scope, Shares
 from tests.unit.stories import BOB, CAROL
 
 CORES_MILLI = 8000

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from formation_p2p.effects import Contact, Effect
-from formation_p2p.negotiation.fencing import Fence
-from formation_p2p.negotiation.held import Held, shortfall
-from formation_p2p.negotiation.lease import LeaseState
-from formation_p2p.negotiation.lessee import Lessee
-from formation_p2p.negotiation.lessor import LEASE_S, Lessor
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.negotiation.fencing import Fence
+from formation_p2p.core.negotiation.held import Held, shortfall
+from formation_p2p.core.negotiation.lease import LeaseState
+from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.lessor import LEASE_S, Lessor
+from formation_p2p.core.negotiation.messages import (
     MAX_INT,
     MAX_MS,
     Commit,
@@ -29,14 +29,14 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
 )
-from formation_p2p.negotiation.preemption import to_displace
-from formation_p2p.negotiation.session import Send
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Preempted
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.ledger import Ledger, Reservation
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.negotiation.preemption import to_displace
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Preempted
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit import resources_world
 from tests.unit.resources_world import a100, h100, machine
 from tests.unit.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent

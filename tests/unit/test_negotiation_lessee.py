@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lessee import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lessee import (
     MAX_LEASE_S,
     RENEW_AGAIN_S,
     TRANSITIONS,
@@ -24,7 +24,7 @@ from formation_p2p.negotiation.lessee import (
     NegotiationEvent,
     RoundClosed,
 )
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.negotiation.messages import (
     MAX_INT,
     Commit,
     CommitRefused,
@@ -39,18 +39,18 @@ from formation_p2p.negotiation.messages import (
     WorkMessage,
     pack,
 )
-from formation_p2p.negotiation.round import (
+from formation_p2p.core.negotiation.round import (
     ANSWER_S,
     DELIBERATION_S,
     MAX_HOLD_MS,
     MIN_HOLD_MS,
     RoundId,
 )
-from formation_p2p.negotiation.session import Undelivered
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.negotiation.session import Undelivered
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
 
 BUSY = Busy("the table of leases", 1)

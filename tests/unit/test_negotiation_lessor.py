@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.fencing import Fence
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lease import TRANSITIONS, Lease, LeaseState
-from formation_p2p.negotiation.lessor import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.fencing import Fence
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lease import TRANSITIONS, Lease, LeaseState
+from formation_p2p.core.negotiation.lessor import (
     HOLD_S,
     LEASE_S,
     MAX_OFFERS_PER_OWNER,
     WINDOW,
     Lessor,
 )
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
     Leased,
@@ -34,9 +34,9 @@ from formation_p2p.negotiation.messages import (
     Renew,
     Renewed,
 )
-from formation_p2p.negotiation.preemption import WANT_S
-from formation_p2p.negotiation.session import Send
-from formation_p2p.refusals import (
+from formation_p2p.core.negotiation.preemption import WANT_S
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     GivingWay,
@@ -45,15 +45,15 @@ from formation_p2p.refusals import (
     Leaving,
     Preempted,
 )
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.quota import UNLIMITED, Quota, Used
-from formation_p2p.trust.warden import Warden
-from formation_p2p.units import GIB, MIB
-from formation_p2p.workload.task import MIN_MEMORY_BYTES
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import UNLIMITED, Quota, Used
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
 
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
@@ -306,7 +306,7 @@ def test_one_owner_can_hold_so_many_offers_open_and_no_more() -> None:
 
 
 def test_the_table_of_leases_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.negotiation.lessor.MAX_LEASES", 1)
+    monkeypatch.setattr("formation_p2p.core.negotiation.lessor.MAX_LEASES", 1)
     alice = Alice()
     alice.lease()
     assert alice.refusal() == Busy("the table of leases", 1)
@@ -316,7 +316,7 @@ def test_the_table_of_leases_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_where_the_ledger_is_full_first_its_reason_is_told(
     alice: Alice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("formation_p2p.resources.ledger.MAX_RESERVATIONS", 0)
+    monkeypatch.setattr("formation_p2p.core.resources.ledger.MAX_RESERVATIONS", 0)
     assert alice.refusal() == Busy("the ledger", 0)
 
 
@@ -566,7 +566,7 @@ def test_who_has_got_its_lease_wants_no_more(alice: Alice) -> None:
 def test_the_table_of_wants_keeps_the_most_urgent(
     alice: Alice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("formation_p2p.negotiation.preemption.MAX_WANTS", 1)
+    monkeypatch.setattr("formation_p2p.core.negotiation.preemption.MAX_WANTS", 1)
     lease_id = alice.lease(needs=ALL)
     later = GivingWay("cpu", 7167)
     assert alice.refusal(to=CAROL, priority=5) == later

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.errors import ProtocolViolation
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
     MAX_BATCH,
     MAX_FRAME_BYTES,
@@ -41,11 +41,11 @@ from formation_p2p.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.negotiation.parts import MAX_PARTS
-from formation_p2p.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
-from formation_p2p.records.codec import decode, encode
-from formation_p2p.records.resources import pack_requirements
-from formation_p2p.refusals import (
+from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
+from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.records.codec import decode, encode
+from formation_p2p.core.records.resources import pack_requirements
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     GivingWay,
@@ -55,15 +55,15 @@ from formation_p2p.refusals import (
     PeerRefusal,
     Preempted,
 )
-from formation_p2p.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust.attestation import MAX_ATTESTATION_BYTES
-from formation_p2p.units import MAX_BYTES, MIB
-from formation_p2p.workload.blob import RAW, Cid, digest_of
-from formation_p2p.workload.hints import MAX_NEAR
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
+from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.core.units import MAX_BYTES, MIB
+from formation_p2p.core.workload.blob import RAW, Cid, digest_of
+from formation_p2p.core.workload.hints import MAX_NEAR
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 from tests.unit.stories import NEEDS
 from tests.unit.work_messages import messages
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lessee import Lessee, RoundClosed
-from formation_p2p.negotiation.messages import Commit, Offer, PlacementRequest, Release
-from formation_p2p.negotiation.round import DELIBERATION_S
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Unwanted
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.workload.hints import Hints
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
+from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
+from formation_p2p.core.negotiation.round import DELIBERATION_S
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.hints import Hints
 from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, sent
 
 SMALL, LARGE = Blob(Cid(RAW, digest_of(b"s")), 100), Blob(Cid(RAW, digest_of(b"l")), 900)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.negotiation.parts import MAX_PARTS, MAX_PARTS_BYTES, Parts
+from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS, MAX_PARTS_BYTES, Parts
 
 LARGE = MAX_PARTS_BYTES // 2
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.dht.messages import Ping
-from formation_p2p.dht.rpc import Asked
-from formation_p2p.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
-from formation_p2p.negotiation.lessor import LEASE_S
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dht.messages import Ping
+from formation_p2p.core.dht.rpc import Asked
+from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
     PlacementRequest,
     Refused,
 )
-from formation_p2p.refusals import GivingWay, Preempted, Silent, TooDear
+from formation_p2p.core.refusals import GivingWay, Preempted, Silent, TooDear
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from tests.unit.stories import (
     at,
     ends,

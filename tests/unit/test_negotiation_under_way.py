@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.negotiation.under_way import MAX_UNDER_WAY_BYTES, UnderWay
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES, UnderWay
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 
 def test_two_of_the_largest_tasks_fit() -> None:

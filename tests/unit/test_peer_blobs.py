@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from formation_p2p.peer.blobs import MAX_BLOBS, Blobs
-from formation_p2p.peer.events import BlobsChanged
-from formation_p2p.workload.blob import RAW, Cid, digest_of
+from formation_p2p.core.peer.blob_index import MAX_BLOBS, Blobs
+from formation_p2p.core.peer.events import BlobsChanged
+from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 
 A, B, C = (Cid(RAW, digest_of(name)) for name in (b"a", b"b", b"c"))
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
-from formation_p2p.effects import Contact
-from formation_p2p.identity import PeerId
-from formation_p2p.negotiation.messages import Refused
-from formation_p2p.peer.events import BlobsChanged, Explain, Measured
-from formation_p2p.placement.round_trips import MAX_PEERS
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
+from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.messages import Refused
+from formation_p2p.core.peer.events import BlobsChanged, Explain, Measured
+from formation_p2p.core.placement.round_trips import MAX_PEERS
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, Shares
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from formation_p2p.trust.grants import Rights
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.outcome import Succeeded
-from formation_p2p.workload.scope import NOWHERE, Place, Scope, Shares
 from tests.unit.stories import NEEDS, job, named, only, workers_of
 
 KITCHEN = Place(cell="kitchen", org="acme")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.job_events import TaskSucceeded
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.lessor import HOLD_S, MAX_OFFERS_PER_OWNER
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.lessor import HOLD_S, MAX_OFFERS_PER_OWNER
+from formation_p2p.core.negotiation.messages import (
     Assignment,
     Commit,
     Dispatch,
@@ -29,12 +29,12 @@ from formation_p2p.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.negotiation.session import Received
-from formation_p2p.refusals import Leaving
+from formation_p2p.core.negotiation.session import Received
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.workload.blob import RAW, Cid, digest_of
+from formation_p2p.core.workload.outcome import Ended, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.workload.blob import RAW, Cid, digest_of
-from formation_p2p.workload.outcome import Ended, Succeeded
 from tests.unit.stories import (
     NEEDS,
     ends,

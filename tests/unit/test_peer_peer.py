@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.dht.messages import PutValue
-from formation_p2p.dht.rpc import Ask
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dht.messages import PutValue
+from formation_p2p.core.dht.rpc import Ask
+from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
     TaskSucceeded,
@@ -17,9 +17,9 @@ from formation_p2p.dispatch.job_events import (
     Tell,
     WorkerLost,
 )
-from formation_p2p.execution.effects import ExecutionsEnded, ExecutionStarted
-from formation_p2p.negotiation.fencing import Fence, Fenced
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.execution.effects import ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.negotiation.fencing import Fence, Fenced
+from formation_p2p.core.negotiation.messages import (
     Assignment,
     Cancel,
     Commit,
@@ -35,16 +35,16 @@ from formation_p2p.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.peer.events import Joined, Leave, Left, Refuse, Serve, Submit, Tick
-from formation_p2p.peer.peer import Peer
-from formation_p2p.refusals import Denied, Gone, Infeasible, Leaving
-from formation_p2p.resources.capability import Capability
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.peer.events import Joined, Leave, Left, Refuse, Serve, Submit, Tick
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import LATENCY_S, World
-from formation_p2p.trust.grants import Right, Rights
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from tests.unit.stories import (
     NEEDS,
     at,
@@ -255,7 +255,7 @@ def test_a_query_that_cannot_be_asked_is_refused_by_its_number(
     models = tuple(f"{n}" + "m" * 90 for n in range(16))
     labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
     bob.explain(Requirements(gpu_count=1, gpu_models=models, labels=labels))
-    monkeypatch.setattr("formation_p2p.discovery.finder.MAX_FINDS", 0)
+    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 0)
     bob.explain(NEEDS)
     bob.explain(None)
     assert [refused.what for refused in bob.refused] == ["0", "0", "0"]

@@ -8,22 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from formation_p2p.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
-from formation_p2p.negotiation.lessor import LEASE_S
-from formation_p2p.negotiation.messages import LeaseEnded, Renewed
-from formation_p2p.peer.events import Explain
-from formation_p2p.placement.decision import Decision
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Denied, Preempted
-from formation_p2p.resources.bounds import MAX_LABELS
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
+from formation_p2p.core.peer.events import Explain
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Denied, Preempted
+from formation_p2p.core.resources.bounds import MAX_LABELS
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.quota import NOTHING, Quota, Used
+from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from formation_p2p.trust.grants import Right, Rights
-from formation_p2p.trust.hours import parse_hours
-from formation_p2p.trust.quota import NOTHING, Quota, Used
-from formation_p2p.workload.outcome import Outcome, Succeeded
 from tests.unit.stories import NEEDS, ends, is_idle, job, named, only, passed, workers_of
 
 # Half a minute of one core.

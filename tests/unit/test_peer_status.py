@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formation_p2p.peer.status import Status
-from formation_p2p.resources.capability import idle
+from formation_p2p.core.peer.status import Status
+from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.node import SimNode
-from formation_p2p.workload.outcome import Succeeded
 from tests.unit.stories import at, job, peer_of, town
 
 

@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
     AskOpinions,
     Opinions,
     PlacementRequest,
     Refused,
 )
-from formation_p2p.negotiation.session import Received, Send
-from formation_p2p.peer import hearsay as module
-from formation_p2p.peer.hearsay import EVERY_S, Hearsay
-from formation_p2p.refusals import Denied
+from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.peer import reputation_gossip as module
+from formation_p2p.core.peer.reputation_gossip import EVERY_S, Hearsay
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust.attestation import open_attestation
+from formation_p2p.core.trust.experience import MEMORY, Experience
+from formation_p2p.core.trust.grants import Rights, bind, issue
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.reputation import Reputation, Standing
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from formation_p2p.trust.attestation import open_attestation
-from formation_p2p.trust.experience import MEMORY, Experience
-from formation_p2p.trust.grants import Rights, bind, issue
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.reputation import Reputation, Standing
-from formation_p2p.workload.outcome import Failed, FailureKind, Succeeded
 from tests.unit.stories import at, contact, ends, identity, job, only, passed, peer_of, town
 
 ROOT = identity("root")

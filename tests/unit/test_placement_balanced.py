@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.dht.messages import MAX_PROVIDERS
-from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import Key, key_of
-from formation_p2p.placement import balanced as module
-from formation_p2p.placement.balanced import NEAREST, Balanced, lot, rendezvous
-from formation_p2p.placement.nearest import Peers
-from formation_p2p.placement.xor import Xor
+from formation_p2p.core.dht.messages import MAX_PROVIDERS
+from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.core.keyspace import Key, key_of
+from formation_p2p.core.placement import balanced as module
+from formation_p2p.core.placement.balanced import NEAREST, Balanced, lot, rendezvous
+from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.xor import Xor
 from tests.unit.placement_world import order, peer, placed, task, worker
 
 TASKS = 10_000

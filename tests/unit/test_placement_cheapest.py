@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.placement.cheapest import Cheapest
-from formation_p2p.placement.pricing import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.pricing import (
     ONE_UNIT,
     offered_price_micro,
     price_behind_queue_micro,
@@ -18,12 +18,12 @@ from formation_p2p.placement.pricing import (
     weight,
     weight_of,
 )
-from formation_p2p.refusals import TooDear
-from formation_p2p.resources.capability import Capability, Capacity
-from formation_p2p.resources.fits import GpuClaim
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.refusals import TooDear
+from formation_p2p.core.resources.capability import Capability, Capacity
+from formation_p2p.core.resources.fits import GpuClaim
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit.placement_world import SMALL, order, peer, placed, profile, task, worker
 
 

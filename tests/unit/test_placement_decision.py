@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import InvalidInput
-from formation_p2p.identity import PeerId, key_of_peer
-from formation_p2p.keyspace import Key, distance, key_of
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.decision import Decision, decide
-from formation_p2p.placement.guarded import home_of, seeks_room, sound
-from formation_p2p.placement.names import parse_policy
-from formation_p2p.placement.nearest import Peers
-from formation_p2p.placement.policy import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import Key, distance, key_of
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.decision import Decision, decide
+from formation_p2p.core.placement.guarded import home_of, seeks_room, sound
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.policy import (
     MAX_TERMS,
     MAX_TEXT,
     Gated,
@@ -35,9 +35,9 @@ from formation_p2p.placement.policy import (
     Term,
     scored,
 )
-from formation_p2p.placement.terms import NEAREST, AskedTerms
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import (
+from formation_p2p.core.placement.scheduling_key import NEAREST, AskedTerms
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import (
     Denied,
     Distrusted,
     Gone,
@@ -47,9 +47,9 @@ from formation_p2p.refusals import (
     TooDear,
     Unwanted,
 )
-from formation_p2p.resources.capability import Capability, Capacity, idle
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.scope import Scope
+from formation_p2p.core.resources.capability import Capability, Capacity, idle
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.scope import Scope
 from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
 
 TARGET = key_of(b"job/0")

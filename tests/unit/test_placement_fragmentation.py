@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.placement.fragmentation import best_devices, best_fit, fragments
-from formation_p2p.refusals import Infeasible
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.fits import claims_on
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.ledger import Ledger
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
-from formation_p2p.workload.mix import EMPTY_MIX, Mix, Shape
+from formation_p2p.core.placement.fragmentation import best_devices, best_fit, fragments
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.fits import claims_on
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, Shape
 from tests.unit import resources_world as world
 from tests.unit.resources_world import GB, a100, h100, machine
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact
-from formation_p2p.placement.candidate import Candidate
-from formation_p2p.placement.hinted import LAST_RESORT, unmet, unwanted, welcome
-from formation_p2p.placement.policy import Policy
-from formation_p2p.refusals import Unwanted
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.workload.hints import Hints, Kind
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.placement.candidate import Candidate
+from formation_p2p.core.placement.hinted import LAST_RESORT, unmet, unwanted, welcome
+from formation_p2p.core.placement.policy import Policy
+from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.hints import Hints, Kind
 from tests.unit.placement_world import order, profile, task
 from tests.unit.stories import ALICE, BOB, CAROL, DAVE
 

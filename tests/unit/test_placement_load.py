@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.placement.load import free_part, task_part
-from formation_p2p.placement.spread import Spread
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.placement.load import free_part, task_part
+from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit.placement_world import (
     SMALL,
     nearest_first,

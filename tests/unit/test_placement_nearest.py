@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import KEY_BITS, Key, distance
-from formation_p2p.placement.nearest import Peers
+from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.core.keyspace import KEY_BITS, Key, distance
+from formation_p2p.core.placement.nearest import Peers
 
 PEERS = [peer_id_of(bytes([n]) * 32) for n in range(64)]
 keys = st.integers(0, 2**KEY_BITS - 1).map(Key)

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.guarded import seeks_room
-from formation_p2p.placement.packed import CANDIDATES, Packed
-from formation_p2p.placement.policy import Policy
-from formation_p2p.placement.spread import Spread
-from formation_p2p.placement.trusted import Trusted
-from formation_p2p.placement.xor import Xor
-from formation_p2p.resources.capability import GpuFree, idle
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.workload.mix import MAX_SHAPES, Mix, Shape
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.guarded import seeks_room
+from formation_p2p.core.placement.packed import CANDIDATES, Packed
+from formation_p2p.core.placement.policy import Policy
+from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.trusted import Trusted
+from formation_p2p.core.placement.xor import Xor
+from formation_p2p.core.resources.capability import GpuFree, idle
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.workload.mix import MAX_SHAPES, Mix, Shape
 from tests.unit.placement_world import order, peer, profile, task, worker
 from tests.unit.resources_world import a100, machine
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.identity import PeerId
-from formation_p2p.placement.round_trips import (
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.round_trips import (
     FAR_US,
     FORGET_S,
     MAX_PEERS,

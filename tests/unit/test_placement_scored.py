@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.names import parse_policy
-from formation_p2p.placement.scored import PRESETS, Scored
-from formation_p2p.refusals import Distrusted
-from formation_p2p.resources.capability import Capacity
-from formation_p2p.units import GIB
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.scope import Scope
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.scored import PRESETS, Scored
+from formation_p2p.core.refusals import Distrusted
+from formation_p2p.core.resources.capability import Capacity
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.scope import Scope
 from tests.unit.placement_world import order, peer, placed, profile, task, worker
 
 

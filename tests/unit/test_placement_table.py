@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.keyspace import KEY_BITS, Key, distance
-from formation_p2p.placement import columns, table
-from formation_p2p.placement.question import Question
-from formation_p2p.placement.table import Table
-from formation_p2p.records.profile import Profile
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.fits import fits, fits_now
-from formation_p2p.resources.ledger import Ledger
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, MIB, TIB
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
+from formation_p2p.core.keyspace import KEY_BITS, Key, distance
+from formation_p2p.core.placement import columns, table
+from formation_p2p.core.placement.question import Question
+from formation_p2p.core.placement.table import Table
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.fits import fits, fits_now
+from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB, TIB
 from tests.unit import resources_world as world
 from tests.unit.resources_world import a100, h100, machine
 

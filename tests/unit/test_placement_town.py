@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from formation_p2p.dispatch.job_events import TaskSucceeded, TaskUnplaceable
-from formation_p2p.negotiation.messages import Commit
-from formation_p2p.peer.events import Explain, Explained, Submit
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.policy import Policy, Score
-from formation_p2p.placement.terms import AskedTerms
-from formation_p2p.refusals import Unwanted
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.negotiation.messages import Commit
+from formation_p2p.core.peer.events import Explain, Explained, Submit
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Policy, Score
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.mix import Shape
+from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.mix import Shape
-from formation_p2p.workload.outcome import Outcome, Succeeded
 from tests.unit.stories import NEEDS, job, name_of, only, passed, worker_of, workers_of
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.keyspace import key_of
-from formation_p2p.placement import trusted as module
-from formation_p2p.placement.candidate import Asked, Candidate
-from formation_p2p.placement.trusted import Trusted, parse_trusted
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Distrusted
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.trust import reputation
-from formation_p2p.trust.reputation import Reputation
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.placement import trusted as module
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.trusted import Trusted, parse_trusted
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Distrusted
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.trust import reputation
+from formation_p2p.core.trust.reputation import Reputation
 from tests.unit.stories import NEEDS, at, identity
 
 TASK = Asked(name="task", key=key_of(b"task"), needs=NEEDS)

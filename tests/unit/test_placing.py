@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.placement.balanced import Balanced
-from formation_p2p.placing import (
+from formation_p2p.api.placing import (
     DEFAULT_NEEDS,
     HintWords,
     Placing,
@@ -16,10 +14,12 @@ from formation_p2p.placing import (
     requirements_of,
     says_memory,
 )
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
-from formation_p2p.workload.hints import Hints
-from formation_p2p.workload.scope import Scope
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.balanced import Balanced
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.scope import Scope
 
 EU = Hints(region="eu", required=frozenset({"region"}))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.cbor import MAX_DEPTH
-from formation_p2p.records.codec import (
+from formation_p2p.core.cbor import MAX_DEPTH
+from formation_p2p.core.records.codec import (
     Malformed,
     decode,
     encode,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.errors import ReplayedRecord
-from formation_p2p.identity import Identity
-from formation_p2p.records.newest import Newest, supersedes
-from formation_p2p.records.profile import (
+from formation_p2p.core.errors import ReplayedRecord
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.records.newest import Newest, supersedes
+from formation_p2p.core.records.profile import (
     MAX_CLOCK_SKEW_S,
     MAX_TTL_S,
     Profile,
@@ -15,7 +15,7 @@ from formation_p2p.records.profile import (
     open_profile,
     seal_profile,
 )
-from formation_p2p.resources.capability import Capability, Capacity
+from formation_p2p.core.resources.capability import Capability, Capacity
 
 NOW = 1_700_000_000
 ALICE, BOB, CAROL = (Identity.from_seed(name * 32) for name in (b"a", b"b", b"c"))

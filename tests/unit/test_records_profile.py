@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.errors import (
+from formation_p2p.core.errors import (
     BadRecord,
     ExpiredRecord,
     ForgedRecord,
@@ -16,13 +16,13 @@ from formation_p2p.errors import (
     MalformedRecord,
     OversizedRecord,
 )
-from formation_p2p.identity import Identity, peer_id_to_bytes
-from formation_p2p.keyspace import MAX_DEPTH, Span
-from formation_p2p.records import envelope
-from formation_p2p.records import profile as profile_module
-from formation_p2p.records.codec import decode, encode
-from formation_p2p.records.envelope import open_envelope, seal
-from formation_p2p.records.profile import (
+from formation_p2p.core.identity import Identity, peer_id_to_bytes
+from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from formation_p2p.core.records import envelope
+from formation_p2p.core.records import profile as profile_module
+from formation_p2p.core.records.codec import decode, encode
+from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.profile import (
     MAX_CLOCK_SKEW_S,
     MAX_PROFILE_BYTES,
     MAX_SPANS,
@@ -31,9 +31,9 @@ from formation_p2p.records.profile import (
     open_profile,
     seal_profile,
 )
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.units import GIB
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.units import GIB
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.refusals import (
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     Distrusted,

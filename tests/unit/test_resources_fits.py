@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.refusals import Infeasible
-from formation_p2p.resources.bounds import MAX_GPU_MODELS, MAX_GPUS
-from formation_p2p.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.resources.fits import GpuClaim, claims_on, fits, fits_now
-from formation_p2p.resources.gpu import Gpu
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB, MIB
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.bounds import MAX_GPU_MODELS, MAX_GPUS
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.fits import GpuClaim, claims_on, fits, fits_now
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, MIB
 from tests.unit import resources_world as world
 from tests.unit.resources_world import DRIVERS, GB, LABELS, a100, h100, machine
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.resources.gpu import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.gpu import (
     MAX_COMPUTE_CAPABILITY,
     Gpu,
     format_compute_capability,

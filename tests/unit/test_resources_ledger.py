@@ -7,15 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.refusals import Busy, Infeasible
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.resources.fits import GpuClaim
-from formation_p2p.resources.ledger import MAX_RESERVATIONS, Ledger, Reservation
-from formation_p2p.resources.limits import Limits, limited
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.units import GIB
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Busy, Infeasible
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.fits import GpuClaim
+from formation_p2p.core.resources.ledger import MAX_RESERVATIONS, Ledger, Reservation
+from formation_p2p.core.resources.limits import Limits, limited
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
 from tests.unit import resources_world as world
 from tests.unit.resources_world import GB, a100, h100, machine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.dispatch.job_events import (
+from formation_p2p.core.dispatch.job_events import (
     Attempt,
     Hold,
     JobEnded,
@@ -18,11 +18,11 @@ from formation_p2p.dispatch.job_events import (
     TaskSucceeded,
     Tell,
 )
-from formation_p2p.dispatch.task_run import TaskState
-from formation_p2p.effects import Effect
-from formation_p2p.negotiation.messages import ResultAck
-from formation_p2p.negotiation.session import Send
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.negotiation.messages import ResultAck
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
 from tests.unit.stories import ALICE, NEEDS, job

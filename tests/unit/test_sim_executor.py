@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
-from formation_p2p.negotiation.fencing import Fenced
-from formation_p2p.peer.events import Event
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.peer.events import Event
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.world import World
-from formation_p2p.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
 LEASE = "a lease"
 

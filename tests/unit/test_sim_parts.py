@@ -6,19 +6,19 @@ from itertools import combinations
 
 import pytest
 
-from formation_p2p.dht.messages import AddProvider, FindNode, Nodes, Ping, Provider
-from formation_p2p.effects import Contact
-from formation_p2p.identity import Identity, key_of_peer
-from formation_p2p.keyspace import distance
-from formation_p2p.records.addresses import address_bytes
-from formation_p2p.refusals import Leaving
+from formation_p2p.core.dht.messages import AddProvider, FindNode, Nodes, Ping, Provider
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, key_of_peer
+from formation_p2p.core.keyspace import distance
+from formation_p2p.core.records.addresses import address_bytes
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.sim.addresses import host_of, private_address, public_address
 from formation_p2p.sim.churn import GOLEM_ALWAYS_SHARE, Churn
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.latency import Latencies
 from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.trace import TraceDigest, said
-from formation_p2p.workload.outcome import FailureKind
 
 
 def contacts(count: int) -> Iterator[Contact]:

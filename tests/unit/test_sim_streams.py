@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.effects import Effect
-from formation_p2p.negotiation.messages import Release
-from formation_p2p.negotiation.session import Disconnected, Received, Undelivered
-from formation_p2p.peer.events import Event
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.negotiation.messages import Release
+from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
+from formation_p2p.core.peer.events import Event
 from formation_p2p.sim import streams as streams_module
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.streams import DEAD_S, OPEN_S, UNSURE_S, Streams

@@ -2,21 +2,29 @@
 
 from itertools import pairwise
 
-from formation_p2p.dht.messages import FindNode, Nodes, Pong, Provider, Providers, ShardCount, Value
-from formation_p2p.dht.rpc import Answer, Answered, Ask, Asked, AskFailed, Met
-from formation_p2p.effects import Contact, Effect, Moment
-from formation_p2p.identity import Identity
-from formation_p2p.negotiation.session import Undelivered
-from formation_p2p.peer.events import Event, Explained
-from formation_p2p.peer.peer import Peer
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dht.messages import (
+    FindNode,
+    Nodes,
+    Pong,
+    Provider,
+    Providers,
+    ShardCount,
+    Value,
+)
+from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed, Met
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.negotiation.session import Undelivered
+from formation_p2p.core.peer.events import Event, Explained
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.liars import Liar, Lie
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from formation_p2p.workload.task import Job, Task
 
 NEEDS = Requirements(driver="process")
 

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.dht import messages as kad
-from formation_p2p.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
-from formation_p2p.effects import Effect, Moment
-from formation_p2p.execution.effects import Continue, Execute, Kill, Pause, Work
-from formation_p2p.negotiation.fencing import Fenced
-from formation_p2p.negotiation.messages import Dispatch, PlacementRequest
-from formation_p2p.peer.events import Event, Resume
-from formation_p2p.records.addresses import address_bytes
-from formation_p2p.resources.requirements import Requirements
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
+from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
+from formation_p2p.core.peer.events import Event, Resume
+from formation_p2p.core.records.addresses import address_bytes
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.sim import world as world_module
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
@@ -26,8 +28,6 @@ from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import LATENCY_S, World
-from formation_p2p.workload.outcome import FailureKind, Outcome, Succeeded
-from formation_p2p.workload.task import Job, Task
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import (
+from formation_p2p.core.errors import (
     BadRecord,
     ExpiredRecord,
     ForgedRecord,
     MalformedRecord,
     OversizedRecord,
 )
-from formation_p2p.identity import Identity, PeerId, peer_id_to_bytes
-from formation_p2p.records.codec import encode
-from formation_p2p.records.envelope import seal
-from formation_p2p.records.profile import MAX_CLOCK_SKEW_S
-from formation_p2p.trust.attestation import (
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
+from formation_p2p.core.records.codec import encode
+from formation_p2p.core.records.envelope import seal
+from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.trust.attestation import (
     LIFE_S,
     MAX_ATTESTATION_BYTES,
     MAX_SUBJECTS,
@@ -28,7 +28,7 @@ from formation_p2p.trust.attestation import (
     open_attestation,
     seal_attestation,
 )
-from formation_p2p.trust.experience import MEMORY
+from formation_p2p.core.trust.experience import MEMORY
 from tests.unit.stories import identity
 
 ALICE = identity("alice")

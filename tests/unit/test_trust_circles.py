@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.trust.circles import Circles
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
 from formation_p2p.sim.world import EPOCH_UNIX_S
-from formation_p2p.trust.circles import Circles
-from formation_p2p.trust.grants import Rights, issue
-from formation_p2p.trust.network import Network
-from formation_p2p.workload.scope import NOWHERE, Place, Scope
 from tests.unit.stories import ALICE, BOB, identity
 
 ROOT, ANOTHER = identity("root"), identity("another root")

@@ -20,14 +20,15 @@ from biscuit_auth import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Moment
-from formation_p2p.errors import InvalidInput
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.records.profile import MAX_GRANT_BYTES
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.trust import grants, token
-from formation_p2p.trust.grants import (
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust import grants, token
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.grants import (
     MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
@@ -41,13 +42,19 @@ from formation_p2p.trust.grants import (
     issue,
     rights_of,
 )
-from formation_p2p.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.quota import MAX_LEASES, MAX_MILLI_HOURS, UNLIMITED, Quota, Used, month_of
-from formation_p2p.trust.token import MAX_BLOCKS
-from formation_p2p.trust.warden import Warden
-from formation_p2p.units import KIB, MIB
-from formation_p2p.workload.scope import NOWHERE, Place
+from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import (
+    MAX_LEASES,
+    MAX_MILLI_HOURS,
+    UNLIMITED,
+    Quota,
+    Used,
+    month_of,
+)
+from formation_p2p.core.trust.token import MAX_BLOCKS
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.scope import NOWHERE, Place
 
 ROOT = Identity.from_seed(b"r" * 32)
 OTHER_ROOT = Identity.from_seed(b"o" * 32)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from biscuit_auth import Biscuit
 
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.records.profile import Profile
-from formation_p2p.refusals import Denied
-from formation_p2p.resources.capability import Capability, idle
-from formation_p2p.trust import grants, token
-from formation_p2p.trust.grants import Right, Rights, issue
-from formation_p2p.trust.membership import Membership
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.trust import grants, token
+from formation_p2p.core.trust.grants import Right, Rights, issue
+from formation_p2p.core.trust.membership import Membership
 from tests.unit.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
 
 ROOT = identity("root")

@@ -11,10 +11,10 @@ from bisect import bisect
 
 import pytest
 
-from formation_p2p.effects import Moment
-from formation_p2p.identity import PeerId
-from formation_p2p.trust.experience import Experience
-from formation_p2p.trust.reputation import EXECUTE_MILLI, Reputation
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.reputation import EXECUTE_MILLI, Reputation
 from tests.unit.stories import at
 
 pytestmark = pytest.mark.at_length

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Moment
-from formation_p2p.identity import Identity, PeerId
-from formation_p2p.sim.world import EPOCH_UNIX_S
-from formation_p2p.trust import reputation as module
-from formation_p2p.trust.attestation import (
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.trust import reputation as module
+from formation_p2p.core.trust.attestation import (
     LIFE_S,
     MAX_SUBJECTS,
     Opinion,
     open_attestation,
     seal_attestation,
 )
-from formation_p2p.trust.experience import HALF_LIFE_S, MEMORY, Experience
-from formation_p2p.trust.reputation import (
+from formation_p2p.core.trust.experience import HALF_LIFE_S, MEMORY, Experience
+from formation_p2p.core.trust.reputation import (
     ATTEST_EVERY_S,
     EXECUTE_MILLI,
     HEARSAY,
@@ -31,6 +30,7 @@ from formation_p2p.trust.reputation import (
     Reputation,
     attenuated_milli,
 )
+from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.unit.stories import at, identity
 
 ALICE, BOB, CAROL, DAVE, ERIN = map(identity, ("alice", "bob", "carol", "dave", "erin"))

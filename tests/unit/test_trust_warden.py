@@ -13,14 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact, Moment
-from formation_p2p.refusals import Denied
-from formation_p2p.trust import warden as warden_module
-from formation_p2p.trust.grants import Rights, attenuate, bind, issue
-from formation_p2p.trust.hours import Hours, parse_hours
-from formation_p2p.trust.membership import Membership
-from formation_p2p.trust.quota import NOTHING, Account, Quota, Used, in_hours, month_of
-from formation_p2p.trust.warden import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust import admission as warden_module
+from formation_p2p.core.trust.admission import (
     MAX_MONTHS,
     MAX_TOLD,
     ROOM_MS,
@@ -29,6 +25,10 @@ from formation_p2p.trust.warden import (
     Tolerated,
     Warden,
 )
+from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue
+from formation_p2p.core.trust.hours import Hours, parse_hours
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import NOTHING, Account, Quota, Used, in_hours, month_of
 from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, identity
 
 ROOT = identity("root")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formation_p2p.units import (
+from formation_p2p.core.units import (
     GIB,
     MAX_BYTES,
     MAX_MILLI,

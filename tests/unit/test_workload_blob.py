@@ -10,10 +10,10 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.effects import Contact
-from formation_p2p.errors import InvalidInput
-from formation_p2p.identity import Identity, peer_id_to_bytes
-from formation_p2p.workload.blob import (
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import Identity, peer_id_to_bytes
+from formation_p2p.core.workload.blob import (
     CHUNK_BYTES,
     DAG_CBOR,
     MAX_BLOB_BYTES,

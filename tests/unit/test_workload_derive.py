@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
-from formation_p2p.units import GIB, MIB
-from formation_p2p.workload import derive as deriving
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.derive import Stage, derive, refuse_same
-from formation_p2p.workload.plan import Plan, PlannedTask, TaskTerms, plan_of, tasks_of
-from formation_p2p.workload.process import ProcessSpec
-from formation_p2p.workload.python_call import PythonCall
-from formation_p2p.workload.sizes import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload import derive as deriving
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.derive import Stage, derive, refuse_same
+from formation_p2p.core.workload.memory_estimate import (
     MIN_RUNS,
     Learnt,
     kind_of,
     learn,
 )
-from formation_p2p.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES
-from formation_p2p.workload.wasm import WasmSpec
-from formation_p2p.workload.work import Work
+from formation_p2p.core.workload.plan import Plan, PlannedTask, TaskTerms, plan_of, tasks_of
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.python_call import PythonCall
+from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES
+from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.work import Work
 
 TRUE = ProcessSpec(("true",))
 MODULE = b"\0asm\x01\0\0\0"

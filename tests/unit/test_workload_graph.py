@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.workload import graph
-from formation_p2p.workload.graph import linked, refuse_cycles, refuse_many
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload import graph
+from formation_p2p.core.workload.graph import linked, refuse_cycles, refuse_many
 
 
 def refused(labels: list[str], edges: list[tuple[int, ...]]) -> str:

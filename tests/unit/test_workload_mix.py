@@ -2,9 +2,9 @@
 
 import pytest
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.resources.parse import parse_requirements
-from formation_p2p.workload.mix import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.workload.mix import (
     EMPTY_MIX,
     MAX_SHAPES,
     REMEMBERED,

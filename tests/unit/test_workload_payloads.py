@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.workload.payload import MAX_RESULT_BYTES, decode_cbor
-from formation_p2p.workload.process import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, decode_cbor
+from formation_p2p.core.workload.process import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
     MAX_FILES,
@@ -22,8 +22,8 @@ from formation_p2p.workload.process import (
     ProcessResult,
     ProcessSpec,
 )
-from formation_p2p.workload.python_call import PythonCall
-from formation_p2p.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.python_call import PythonCall
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 # Letters for folders and digits for files: no name is another's folder.

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.workload.plain_pickle import MAX_INT_BITS, NotPlain, load_result
+from formation_p2p.core.workload.plain_pickle import MAX_INT_BITS, NotPlain, load_result
 
 PLAIN = [
     None,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.workload.scope import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.scope import (
     EVERYTHING,
     NOWHERE,
     WHOLE_MILLI,

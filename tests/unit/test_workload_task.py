@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.errors import InvalidInput
-from formation_p2p.keyspace import key_of
-from formation_p2p.resources.requirements import Requirements
-from formation_p2p.workload.task import (
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.task import (
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
     MAX_KIND_CHARS,

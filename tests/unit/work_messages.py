@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from formation_p2p.negotiation.held import Held
-from formation_p2p.negotiation.messages import (
+from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.messages import (
     MAX_INT,
     MAX_MS,
     MAX_WINDOW,
@@ -32,8 +32,8 @@ from formation_p2p.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.negotiation.refusal_codec import MAX_RETRY_MS
-from formation_p2p.refusals import (
+from formation_p2p.core.negotiation.refusal_codec import MAX_RETRY_MS
+from formation_p2p.core.refusals import (
     Busy,
     Denied,
     GivingWay,
@@ -43,16 +43,16 @@ from formation_p2p.refusals import (
     PeerRefusal,
     Preempted,
 )
-from formation_p2p.resources.bounds import (
+from formation_p2p.core.resources.bounds import (
     MAX_CPU_MILLI,
     MAX_MEMORY_BYTES,
     MAX_NETWORK_MBPS,
     MAX_STORAGE_BYTES,
 )
-from formation_p2p.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Cid
-from formation_p2p.workload.hints import MAX_NEAR
-from formation_p2p.workload.outcome import (
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Cid
+from formation_p2p.core.workload.hints import MAX_NEAR
+from formation_p2p.core.workload.outcome import (
     MAX_CPU_MS,
     Ended,
     Failed,
@@ -61,7 +61,7 @@ from formation_p2p.workload.outcome import (
     Succeeded,
     Usage,
 )
-from formation_p2p.workload.task import MAX_PRIORITY
+from formation_p2p.core.workload.task import MAX_PRIORITY
 from tests.unit import resources_world
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from formation_p2p.errors import LocalError
-from formation_p2p.execution.limits import MAX_PROCESSES
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.execution.limits import MAX_PROCESSES
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.host.drivers import wasm
 from formation_p2p.host.drivers.container import ContainerDriver
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
@@ -14,7 +14,7 @@ from formation_p2p.host.drivers.engine import Engine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.supervised import Machine, Sandboxing
-from formation_p2p.host.home import default_path
+from formation_p2p.host.machine.home import default_path
 
 BUILT_IN: Final = ("process", "python", "wasm", "container")
 

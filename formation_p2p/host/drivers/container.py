@@ -1,5 +1,5 @@
 """The `container` driver: a command in an image, by Docker or Podman. Payload:
-workload/container.py; what holds the container: engine.py.
+core/workload/container.py; what holds the container: engine.py.
 
 The client that starts a container runs under a supervisor, so that its output, its time and its
 folder are watched as those of any process. The container itself is the engine's and outlives its
@@ -16,8 +16,10 @@ from pathlib import Path
 
 import trio
 
-from formation_p2p.errors import FormationError, InvalidInput
-from formation_p2p.host.drivers.blobs import Blobs
+from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.host.drivers.blob_access import Blobs
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, State, task_user
 from formation_p2p.host.drivers.output import Output
@@ -29,8 +31,6 @@ from formation_p2p.host.drivers.process import (
     write_files,
 )
 from formation_p2p.host.drivers.supervised import Ending, Launch, Machine, Supervised
-from formation_p2p.workload.container import ContainerSpec
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
 
 
 class ContainerDriver:

@@ -24,8 +24,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import trio
 
-from formation_p2p.execution.limits import TaskLimits
-from formation_p2p.workload.outcome import UNMEASURED, Outcome, Usage
+from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 
 Stream = Literal["stdout", "stderr"]
 

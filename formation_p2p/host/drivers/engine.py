@@ -18,10 +18,10 @@ from typing import Final, Self
 
 import trio
 
-from formation_p2p.errors import LocalError
-from formation_p2p.execution.limits import MAX_PROCESSES, TaskLimits
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
+from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.driver import Execution
-from formation_p2p.units import MIB
 
 _log = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from typing import Final
 
 import trio
 
-from formation_p2p.execution.limits import TaskLimits
+from formation_p2p.core.execution.limits import TaskLimits
 
 _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "formation-"
-# What the limits need (execution/limits.py).
+# What the limits need (core/execution/limits.py).
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
 # A killed process leaves its group within milliseconds, unless the kernel itself holds it; then
 # the group stays until a later start of the node sweeps it.

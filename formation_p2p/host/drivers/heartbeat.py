@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from formation_p2p.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.lessor import LEASE_S
 
 BEAT_S: Final = 1.0
 # All leases have run out then; a beat may be as late as another one.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from formation_p2p.core.units import KIB, MIB, format_bytes
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.drivers.driver import Printed, Stream
-from formation_p2p.units import KIB, MIB, format_bytes
-from formation_p2p.workload.process import MAX_TAIL_BYTES
 
 # What a pipe holds by default: one read empties it.
 CHUNK_BYTES: Final = 64 * KIB

@@ -17,8 +17,13 @@ from typing import Final
 
 import trio
 
-from formation_p2p.errors import FormationError, InvalidInput, LocalError
-from formation_p2p.host.drivers.blobs import Blobs
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.units import KIB, format_bytes
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.host.drivers.blob_access import Blobs
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.supervised import (
@@ -29,11 +34,6 @@ from formation_p2p.host.drivers.supervised import (
     base_environment,
     device_environment,
 )
-from formation_p2p.units import KIB, format_bytes
-from formation_p2p.workload.blob import Blob
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.workload.process import ProcessResult, ProcessSpec
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB

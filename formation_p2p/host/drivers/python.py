@@ -25,6 +25,18 @@ from typing import Final, NamedTuple, Self
 
 import trio
 
+from formation_p2p.core.negotiation.shared_blobs import Parts
+from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import (
+    MAX_CPU_MS,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Usage,
+)
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter
 from formation_p2p.host.drivers.driver import Execution, Stream, Turns
 from formation_p2p.host.drivers.output import Output
@@ -38,18 +50,6 @@ from formation_p2p.host.drivers.supervised import (
     device_environment,
     interpreter_environment,
 )
-from formation_p2p.negotiation.parts import Parts
-from formation_p2p.resources.bounds import MAX_MEMORY_BYTES
-from formation_p2p.units import KIB
-from formation_p2p.workload.outcome import (
-    MAX_CPU_MS,
-    Failed,
-    FailureKind,
-    Outcome,
-    Succeeded,
-    Usage,
-)
-from formation_p2p.workload.payload import MAX_RESULT_BYTES
 
 _INTERPRETER: Final = Path(interpreter.__file__)
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must

@@ -42,7 +42,9 @@ from typing import Final, Literal, Self
 
 import trio
 
-from formation_p2p.execution.limits import TaskLimits
+from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Stream
@@ -50,9 +52,7 @@ from formation_p2p.host.drivers.groups import Group, Groups
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
-from formation_p2p.host.home import default_path
-from formation_p2p.resources.bounds import MAX_MEMORY_BYTES
-from formation_p2p.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
+from formation_p2p.host.machine.home import default_path
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The `wasm` driver: WebAssembly, for code that nobody trusts. Payload: workload/wasm.py.
+"""The `wasm` driver: WebAssembly, for code that nobody trusts. Payload: core/workload/wasm.py.
 
 Modules run in a process of the lease's own (`wasm_runner.py`) and not in the node's: a module
 that found a hole in the engine would be in a sandbox with nothing to take, and what an engine
@@ -25,9 +25,12 @@ from typing import Final
 
 import trio
 
-from formation_p2p.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.blobs import Blobs
+from formation_p2p.host.drivers.blob_access import Blobs
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import (
@@ -46,9 +49,6 @@ from formation_p2p.host.drivers.supervised import (
     base_environment,
     interpreter_environment,
 )
-from formation_p2p.units import MIB, format_bytes
-from formation_p2p.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.workload.wasm import WasmSpec
 
 _RUNNER: Final = Path(wasm_runner.__file__)
 # How long it takes to start on a machine busy with everything else, as for an interpreter.

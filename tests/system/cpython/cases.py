@@ -3,7 +3,7 @@
 Copyright (c) 2001-2024 Python Software Foundation; All Rights Reserved. Licensed under the PSF
 License Agreement, which is in LICENSE beside this file.
 
-Taken from CPython 3.13.0: `executor.py`, `test_wait.py`, `test_as_completed.py`,
+Taken from CPython 3.13.0: `api/executor.py`, `test_wait.py`, `test_as_completed.py`,
 `test_shutdown.py` and `util.py` of `Lib/test/test_concurrent_futures`. Changed here: the classes
 are in one file; `test.support`, which not every Python has installed, is replaced by the four
 lines below; of `ExecutorShutdownTest`, the cases that run a program of their own around one of the

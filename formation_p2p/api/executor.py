@@ -1,0 +1,352 @@
+"""A `concurrent.futures.Executor` whose calls run on whichever machines can.
+
+A thread of its own pickles the calls and completes the futures, as that of ProcessPoolExecutor
+does: neither the node nor the caller's loop waits for either. What is submitted while it is busy
+goes out as one job.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+import cloudpickle
+
+from formation_p2p.api.call_jobs import (
+    BATCH_BYTES,
+    BATCH_CALLS,
+    Terms,
+    job_of,
+    name_of,
+    value_of_end,
+)
+from formation_p2p.api.calls import ArgumentPickler
+from formation_p2p.api.job import TaskEnd, Told
+from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
+from formation_p2p.core.errors import FormationError, TaskFailed
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.workload.task import Job
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# Calls handed over that no worker has taken yet; they count as running and cannot be cancelled.
+# Where the network takes them in at once the number doubles, up to what is some 400 ms of small
+# tasks, so that a fast network never waits for the next; where it does not, it halves.
+FIRST_WAITING: Final = 16
+LAST_WAITING: Final = 4096
+AT_ONCE_S: Final = 0.1
+
+
+class Door(Protocol):
+    """Where jobs are handed in (`Desk`)."""
+
+    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
+
+
+class NodeExecutor(Executor):
+    """Made by `Node.executor` and `SyncNode.executor`. Use it from any thread.
+
+    A future's exception is what the function raised, from the TaskFailed that tells where and has
+    the traceback; TaskFailed itself where that is no plain data, or the machine failed; Unplaceable
+    where nobody can run it; NodeClosed where the node was left first.
+    """
+
+    def __init__(self, door: Door, terms: Terms, max_workers: int | None = None) -> None:
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        self._feeder = _Feeder(door, terms, max_workers)
+        # Whoever drops the executor without a word still has what was submitted done.
+        self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
+        self._dropped.atexit = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have `fn(*args, **kwargs)` run somewhere. They are pickled soon after, not at once: do
+        not change what you pass. Raises RuntimeError after the shutdown."""
+        future: Future[T] = Future()
+        self._feeder.add(_Call(future, fn, args, kwargs))
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[T]:
+        """As `Executor.map`. `chunksize` has nothing left to do here: calls travel together in
+        any case. `Node.map` is faster, and takes iterables without an end."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        return super().map(fn, *iterables, timeout=timeout)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take nothing more; with `cancel_futures` have what is not under way yet cancelled.
+        Waits for all that was submitted unless told otherwise."""
+        self._feeder.shut(cancel=cancel_futures)
+        if wait:
+            self._feeder.join()
+
+    def node_left(self, error: FormationError) -> None:
+        """For the node: what waits is cancelled, what runs fails with this."""
+        self._feeder.leave(error)
+
+
+@dataclass(slots=True)
+class _Call:
+    future: Future[Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shut:
+    """No more calls come; those that wait are cancelled or not."""
+
+    cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The node cannot go on with these tasks; with none, with any."""
+
+    task_ids: list[str]
+    error: FormationError
+
+
+_Note = _Call | _Shut | _Failed | JobEvent
+
+
+class _Feeder:
+    """The executor's thread, and what it knows. It does not know the executor, so that one which
+    nobody refers to any more is gone."""
+
+    def __init__(self, door: Door, terms: Terms, max_workers: int | None) -> None:
+        self._door = door
+        self._terms = terms
+        self._max_workers = max_workers
+        self._lock = threading.Lock()
+        self._closed = ""
+        self._thread: threading.Thread | None = None
+        # Everything that happens, in one order: calls, events of their tasks, ends.
+        self._notes: queue.SimpleQueue[_Note] = queue.SimpleQueue()
+        # Below: the thread's alone.
+        self._shut = False
+        self._pending: deque[_Call] = deque()
+        self._futures: dict[str, Future[Any]] = {}
+        self._unplaced: set[str] = set()
+        self._waiting = FIRST_WAITING
+        self._handed_s = float("-inf")
+        self._held_back = False
+        self._pickler = ArgumentPickler()
+
+    # -- from any thread --------------------------------------------------------------------------
+
+    def add(self, call: _Call) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"cannot schedule new futures after {self._closed}")
+            self._notes.put(call)
+            if self._thread is None:
+                # In the context of the first call: what is traced belongs to its span.
+                run = partial(contextvars.copy_context().run, self._run)
+                self._thread = threading.Thread(target=run, name="formation-executor", daemon=True)
+                self._thread.start()
+
+    def shut(self, *, cancel: bool) -> None:
+        with self._lock:
+            self._closed = self._closed or "shutdown"
+            if self._thread is not None:
+                self._notes.put(_Shut(cancel))
+
+    def leave(self, error: FormationError) -> None:
+        with self._lock:
+            self._closed = self._closed or "the node was left"
+            if self._thread is not None:
+                self._notes.put(_Shut(cancel=True))
+                self._notes.put(_Failed([], error))
+
+    def join(self) -> None:
+        """Until all is done. From a callback of a future, which runs here, this returns at once."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._shut and not self._pending and not self._futures):
+                self._note(self._notes.get())
+                for _ in range(self._notes.qsize()):
+                    self._note(self._notes.get())
+                self._hand_over()
+        except Exception as error:
+            # A fault of ours. Whoever waits for a future must not wait for ever.
+            log.exception("the executor failed; please report this")
+            with self._lock:
+                self._closed = f"its thread failed: {error!r}"
+            while not self._notes.empty():
+                self._note(self._notes.get())
+            self._cancel_pending()
+            self._fail(list(self._futures), error)
+
+    def _note(self, note: _Note) -> None:
+        if type(note) is _Call:
+            self._pending.append(note)
+        elif type(note) is TaskPlaced:
+            self._unplaced.discard(note.task_id)
+        elif type(note) is TaskSucceeded or isinstance(note, TaskEnd):
+            self._unplaced.discard(note.task_id)
+            future = self._futures.pop(note.task_id, None)
+            if future is not None:
+                self._complete(future, note)
+        elif type(note) is _Failed:
+            self._fail(note.task_ids or list(self._futures), note.error)
+        elif type(note) is _Shut:
+            self._shut = True
+            if note.cancel:
+                self._cancel_pending()
+
+    def _complete(self, future: Future[Any], end: TaskEnd) -> None:
+        try:
+            value = value_of_end(end, self._terms)
+        except FormationError as error:
+            future.set_exception(_as_raised(error))
+        else:
+            future.set_result(value)
+
+    def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
+        for task_id in task_ids:
+            self._unplaced.discard(task_id)
+            future = self._futures.pop(task_id, None)
+            if future is not None:
+                future.set_exception(error)
+
+    def _cancel_pending(self) -> None:
+        for call in self._pending:
+            call.future.cancel()
+            call.future.set_running_or_notify_cancel()
+        self._pending.clear()
+
+    # -- what goes out ----------------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        """As many calls as may wait for a worker, in jobs."""
+        if not self._pending or len(self._unplaced) > self._waiting // 2:
+            return
+        self._adapt()
+        room = self._waiting - len(self._unplaced)
+        if self._max_workers is not None:
+            room = min(room, self._max_workers - len(self._futures))
+        while room > 0 and self._pending:
+            room -= self._hand_over_batch(min(room, BATCH_CALLS))
+        self._held_back = bool(self._pending)
+
+    def _adapt(self) -> None:
+        now_s = time.monotonic()
+        if not self._held_back:
+            pass  # there was room for more: what is placed says nothing of the pace
+        elif now_s - self._handed_s < AT_ONCE_S:
+            self._waiting = min(self._waiting * 2, LAST_WAITING)
+        else:
+            self._waiting = max(self._waiting // 2, FIRST_WAITING)
+        self._handed_s = now_s
+
+    def _hand_over_batch(self, most: int) -> int:
+        """One job. Returns how many calls are in it."""
+        futures: list[Future[Any]] = []
+        calls: list[tuple[bytes, bytes]] = []
+        # A function that comes again and again is pickled once for the batch.
+        pickled: dict[int, tuple[object, bytes]] = {}
+        size = 0
+        name = ""
+        while self._pending and len(calls) < most and size < BATCH_BYTES:
+            call = self._pending.popleft()
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                function = self._pickled(call.function, pickled)
+                arguments = self._pickler.dumps(call.args, call.kwargs)
+            except Exception as error:
+                # What cannot be pickled raises what it likes; it is the caller's to see.
+                log.debug("a call could not be pickled", exc_info=True)
+                call.future.set_exception(error)
+                continue
+            name = name or name_of(call.function)
+            size += len(arguments)
+            calls.append((function, arguments))
+            futures.append(call.future)
+        if calls:
+            self._begin(calls, futures, name)
+        return len(calls)
+
+    def _begin(
+        self, calls: list[tuple[bytes, bytes]], futures: list[Future[Any]], name: str
+    ) -> None:
+        try:
+            job = job_of(calls, self._terms, name)
+        except FormationError as error:
+            for future in futures:
+                future.set_exception(error)
+            return
+        task_ids = [task.task_id for task in job.tasks]
+        self._futures.update(zip(task_ids, futures, strict=True))
+        self._unplaced.update(task_ids)
+        try:
+            self._door.begin_aside(job, _Batch(task_ids, self._notes), self._terms.policy)
+        except FormationError as error:
+            self._fail(task_ids, error)
+
+    @staticmethod
+    def _pickled(function: Callable[..., Any], known: dict[int, tuple[object, bytes]]) -> bytes:
+        found = known.get(id(function))
+        if found is None:
+            found = known[id(function)] = (function, cloudpickle.dumps(function))
+        return found[1]
+
+
+class _Batch:
+    """One job of the executor, as the node's thread sees it (`Told`)."""
+
+    def __init__(self, task_ids: list[str], notes: queue.SimpleQueue[_Note]) -> None:
+        self.is_over = False
+        self._task_ids = task_ids
+        self._notes = notes
+
+    def tell(self, event: JobEvent) -> None:
+        if type(event) is TaskSucceeded or type(event) is TaskPlaced or isinstance(event, TaskEnd):
+            self._notes.put(event)
+        elif type(event) is JobEnded:
+            self.is_over = True
+
+    def told(self) -> None:
+        """Nothing waits for the end of a batch of events."""
+
+    def fail(self, error: FormationError) -> None:
+        self.is_over = True
+        self._notes.put(_Failed(self._task_ids, error))
+
+
+def _as_raised(error: FormationError) -> Exception:
+    """What the function itself raised, from the error that tells where; that error, where there
+    is nothing else."""
+    raised = error.__cause__
+    if not isinstance(raised, Exception) or not isinstance(error, TaskFailed):
+        return error
+    error.__cause__ = None
+    raised.__cause__ = error
+    return raised

@@ -1,0 +1,294 @@
+"""A job under way, as its submitter sees it. Lives on the caller's asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from formation_p2p.core.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRecalled,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.core.errors import (
+    FormationError,
+    InvalidInput,
+    TaskFailed,
+    Unauthorized,
+    Unplaceable,
+)
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Denied, Refusal
+from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.task import Job
+
+# How a task ends, in exactly one of these ways.
+TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
+
+# Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
+# the oldest are dropped. Everything else that a job tells is kept until it is read.
+MAX_UNREAD_OUTPUT: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
+
+    `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
+    of those that brought nothing; `refusals` is per worker why nobody took it. `waited_for` is
+    the label, or else the id, of the task that brought no result, where this one never ran because
+    of that. `nearest` is whether it ran where it waited: see TaskPlaced.
+    """
+
+    task_id: str
+    label: str
+    status: str
+    worker: PeerId | None = None
+    result: bytes = b""
+    ran_ms: int = 0
+    attempts: int = 0
+    nearest: bool = False
+    reasons: tuple[Attempt, ...] = ()
+    refusals: tuple[tuple[PeerId, Refusal], ...] = ()
+    kind: FailureKind | None = None
+    waited_for: str = ""
+
+    def error(self) -> FormationError | None:
+        """What to raise for a task that brought no result, None for one that did."""
+        who = f"task {self.task_id}" + (f" ({self.label})" if self.label else "")
+        match self.status:
+            case "succeeded":
+                return None
+            case "failed" if self.kind is FailureKind.DEADLINE:
+                return TaskFailed(f"{who} did not end before its job's deadline; allow it longer")
+            case "failed" if self.waited_for:
+                return TaskFailed(
+                    f"{who} did not run: it waited for {self.waited_for}, which brought no result"
+                )
+            case "failed":
+                last = self.reasons[-1]
+                return TaskFailed(f"{who} failed on {last.worker}: {last.why}")
+            case "cancelled":
+                return TaskFailed(f"{who} was cancelled")
+            case _:
+                return self._unplaceable(who)
+
+    def _unplaceable(self, who: str) -> Unplaceable:
+        reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
+        told = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
+        if not reasons:
+            return Unplaceable(f"{who}: no worker was found; is one running in this network?")
+        if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
+            return Unauthorized(f"{who}: every worker refused the grant. {told}", reasons)
+        return Unplaceable(f"{who}: no worker can run it. {told}", reasons)
+
+
+def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) -> TaskResult:
+    """How a task ended, with what was told of where it was placed."""
+    match end:
+        case TaskSucceeded(task_id, worker, result, ran_ms):
+            nearest = next((p.nearest for p in reversed(placed) if p.worker == worker), False)
+            return TaskResult(
+                task_id, label, "succeeded", worker, result, ran_ms, len(placed), nearest
+            )
+        case TaskGaveUp(task_id, attempts, kind, result, waited_for):
+            return TaskResult(
+                task_id,
+                label,
+                "failed",
+                attempts[-1].worker if attempts else None,
+                result,
+                attempts=len(placed),
+                reasons=attempts,
+                kind=kind,
+                waited_for=waited_for,
+            )
+        case TaskUnplaceable(task_id, reasons):
+            return TaskResult(task_id, label, "unplaceable", refusals=reasons)
+        case TaskCancelled(task_id):
+            return TaskResult(task_id, label, "cancelled")
+
+
+class Told(Protocol):
+    """Whoever the events of a job go to: those that have come, then `told` once for all of them."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def tell(self, event: JobEvent) -> None: ...
+
+    def told(self) -> None: ...
+
+    def fail(self, error: FormationError) -> None: ...
+
+
+class Office(Protocol):
+    """What a job is cancelled and explained by (`Desk`)."""
+
+    @property
+    def decide(self) -> Callable[[AskedTerms, str], Awaitable[Decision]]: ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+
+class JobHandle:
+    """`await job` for the results, or `async for event in job.events()` to watch; both work.
+
+    Who is cancelled while awaiting it cancels the job, unless the node's state keeps it; to wait
+    without a say in it, await `results()`. Made by `Node.submit` and its like alone.
+    """
+
+    def __init__(
+        self, job: Job, office: Office, *, policy: PlacementPolicy | None = None, kept: bool = False
+    ) -> None:
+        self._job = job
+        self._office = office
+        self._policy = policy
+        self._kept = kept
+        self.job_id = job.job_id
+        self.name = job.name
+        self.tasks = job.tasks
+        self.sizes: tuple[Learnt, ...] = ()  # that were learnt, where nobody gave them
+        self._labels: dict[str, str] | None = None
+        # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
+        self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
+        self._ends: dict[str, TaskEnd] = {}
+        self._unread: deque[JobEvent] = deque()
+        self._unread_output = 0
+        self._news = asyncio.Event()
+        self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
+        self._reading = False
+
+    def __await__(self) -> Generator[None, None, tuple[TaskResult, ...]]:
+        return self._awaited().__await__()
+
+    async def results(self) -> tuple[TaskResult, ...]:
+        """One for each task, in their order, once all have ended. Raises NodeClosed."""
+        await asyncio.shield(self._ended)
+        return tuple(self._result(task.task_id, task.label) for task in self.tasks)
+
+    def result(self, task_id: str) -> TaskResult | None:
+        """The result of one task, None while it has not ended."""
+        if task_id not in self._ends:
+            return None
+        return self._result(task_id, self._label_of(task_id))
+
+    async def events(self) -> AsyncIterator[JobEvent]:
+        """All that happens, from the submission to JobEnded. One reader only.
+
+        Raises NodeClosed where the node is left, or crashes, before the job ends.
+        """
+        if self._reading:
+            raise InvalidInput("events", "somebody reads them already; keep what you need")
+        self._reading = True
+        while True:
+            while self._unread:
+                event = self._unread.popleft()
+                self._unread_output -= type(event) is TaskPrinted
+                yield event
+            if self._ended.done():
+                self._ended.result()
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    async def explain(self, task: int | str = 0) -> Decision:
+        """Who is to run a task, given by its place in the job or its id, and why not the others:
+        as of now, also where it has ended. `print` shows it as a table.
+
+        Raises InvalidInput where there is no such task, Unreachable.
+        """
+        tasks = {each.task_id: each for each in self.tasks}
+        found = tasks.get(task) if isinstance(task, str) else None
+        if isinstance(task, int) and -len(self.tasks) <= task < len(self.tasks):
+            found = self.tasks[task]
+        if found is None:
+            raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
+        job = self._job
+        policy = self._policy or parse_policy(job.policy)
+        terms = AskedTerms(
+            found.needs, job.priority, job.max_price_micro, policy, job.hints, job.scope
+        )
+        return await self._office.decide(terms, found.task_id)
+
+    def cancel(self) -> None:
+        """Take back what waits and stop what runs. The job then ends, its events with it."""
+        self._office.cancel(self.job_id)
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.done()
+
+    # -- for the node -----------------------------------------------------------------------------
+
+    def tell(self, event: JobEvent) -> None:
+        """Cheap: it is called for every event of every task. `told` must follow."""
+        if type(event) is TaskPlaced:
+            self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)
+        elif type(event) is TaskSucceeded or isinstance(event, TaskEnd):
+            self._ends[event.task_id] = event
+        elif type(event) is TaskRecalled:
+            self._placed[event.task_id] = self._placed[event.task_id][:-1]
+        elif type(event) is TaskPrinted:
+            self._unread_output += 1
+            if self._unread_output > MAX_UNREAD_OUTPUT:
+                self._drop_oldest_output()
+        elif type(event) is JobEnded and not self._ended.done():
+            self._ended.set_result(event)
+        self._unread.append(event)
+
+    def told(self) -> None:
+        """Wakes whoever reads the events."""
+        self._news.set()
+
+    def fail(self, error: FormationError) -> None:
+        """The node cannot go on with the job."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
+            self._ended.exception()  # seen: nobody may be waiting
+        self._news.set()
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    async def _awaited(self) -> tuple[TaskResult, ...]:
+        try:
+            return await self.results()
+        except asyncio.CancelledError:
+            if not self._kept:
+                self.cancel()
+            raise
+
+    def _result(self, task_id: str, label: str) -> TaskResult:
+        result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
+        if result.waited_for:
+            result = replace(
+                result, waited_for=self._label_of(result.waited_for) or result.waited_for
+            )
+        return result
+
+    def _label_of(self, task_id: str) -> str:
+        if self._labels is None:
+            self._labels = {task.task_id: task.label for task in self.tasks}
+        return self._labels[task_id]
+
+    def _drop_oldest_output(self) -> None:
+        for index, event in enumerate(self._unread):
+            if isinstance(event, TaskPrinted):
+                del self._unread[index]
+                self._unread_output -= 1
+                return

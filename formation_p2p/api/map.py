@@ -1,0 +1,316 @@
+"""What `node.map` returns: the results of many calls, all at once or as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import cloudpickle
+
+from formation_p2p.api.call_jobs import (
+    BATCH_BYTES,
+    BATCH_CALLS,
+    Terms,
+    job_of,
+    name_of,
+    value_of_end,
+)
+from formation_p2p.api.calls import ArgumentPickler
+from formation_p2p.api.job import TaskEnd, Told
+from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.task import Job
+
+R = TypeVar("R")
+
+# Items taken of the iterable whose results the caller has not taken yet. A scheduler places some
+# ten thousand small tasks in a second, so that this keeps it busy through a pause of the caller's
+# loop of 200 ms; at 2 KiB each it is 8 MiB.
+LOOK_AHEAD: Final = 4096
+# Arguments and results held meanwhile: 32 of the largest.
+LOOK_AHEAD_BYTES: Final = 256 * MIB
+# Items are taken for so long at a time: an iterable that computes them must not stop the loop.
+TAKE_S: Final = 0.01
+
+
+class Door(Protocol):
+    """Where jobs are handed in (`Desk`)."""
+
+    def begin(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+
+class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
+    """`await` it for the list of all results, or take one after the other with `async for`; once.
+
+    Nothing happens until then. Whoever stops half-way cancels what is under way. For asyncio it
+    is a coroutine: `create_task`, `wait_for` and `gather` take it.
+    """
+
+    def __init__(self, flow: Callable[[], Flow], ordered: bool) -> None:
+        self._flow = flow
+        self._ordered = ordered
+        self._awaited: Coroutine[Any, Any, list[R]] | None = None
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        return self._in_order() if self._ordered else self._as_they_come()
+
+    def __await__(self) -> Generator[Any, Any, list[R]]:
+        return self._all().__await__()
+
+    # As a coroutine, which is what asyncio makes tasks of.
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        if self._awaited is not None:
+            self._awaited.close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, list[R]]:
+        if self._awaited is None:
+            self._awaited = self._all()
+        return self._awaited
+
+    # How the results are handed out.
+
+    async def _all(self) -> list[R]:
+        flow = self._flow()
+        values: dict[int, R] = {}
+        try:
+            async for ends in flow.ends():
+                if any(type(end) is not TaskSucceeded for _, end in ends):
+                    ends.sort(key=lambda numbered: numbered[0])
+                for number, end in ends:
+                    values[number] = value_of_end(end, flow.terms)
+                    flow.took(end)
+        finally:
+            flow.close()
+        return [values[number] for number in range(len(values))]
+
+    async def _as_they_come(self) -> AsyncIterator[R]:
+        flow = self._flow()
+        try:
+            async for ends in flow.ends():
+                for _, end in ends:
+                    flow.took(end)
+                    yield value_of_end(end, flow.terms)
+        finally:
+            flow.close()
+
+    async def _in_order(self) -> AsyncIterator[R]:
+        flow = self._flow()
+        early: dict[int, TaskEnd] = {}
+        due = 0
+        try:
+            async for ends in flow.ends():
+                early.update(ends)
+                while (end := early.pop(due, None)) is not None:
+                    due += 1
+                    flow.took(end)
+                    yield value_of_end(end, flow.terms)
+        finally:
+            flow.close()
+
+
+class Flow:
+    """Items go in, as jobs, as fast as their results are taken; the ends of their tasks come out.
+
+    On the caller's loop. `took` gives back the room of one; `close` must be called.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        function: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        terms: Terms,
+        buffersize: int,
+    ) -> None:
+        self.terms = terms
+        self._door = door
+        self._function = function
+        self._items = items
+        self._room = buffersize
+        self._enough_room = min(BATCH_CALLS, max(1, buffersize // 2))
+        self._held_bytes = 0
+        self._fed = 0
+        self._under_way = 0
+        self._ended: list[tuple[int, TaskEnd]] = []
+        self._more = True
+        self._failure: BaseException | None = None
+        self._news = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._jobs: set[str] = set()
+        self._pickled: bytes | None = None
+        self._pickler = ArgumentPickler()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
+        """Each with its item's number, as they come: as many as there are at a time."""
+        iterator: Iterator[Any] | None = None
+        if isinstance(self._items, AsyncIterable):
+            self._reader = asyncio.create_task(self._read(self._items))
+            self._reader.add_done_callback(self._read_ended)
+        else:
+            iterator = iter(self._items)
+        while True:
+            while iterator is not None and self._more and self._has_room:
+                self._feed(iterator)
+                await asyncio.sleep(0)
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                ends, self._ended = self._ended, []
+                yield ends
+            elif not self._more and not self._under_way:
+                return
+            else:
+                self._news.clear()
+                await self._news.wait()
+
+    def took(self, end: TaskEnd) -> None:
+        self._room += 1
+        if type(end) is TaskSucceeded:
+            self._held_bytes -= len(end.result)
+        self._taken.set()
+
+    def close(self) -> None:
+        """Cancel all that is under way."""
+        if self._reader is not None:
+            self._reader.cancel()
+        for job_id in self._jobs:
+            self._door.cancel(job_id)
+        self._jobs.clear()
+
+    # -- what goes in -----------------------------------------------------------------------------
+
+    @property
+    def _has_room(self) -> bool:
+        """For a batch worth the crossing; where nothing is under way, for one item."""
+        if not self._under_way and not self._ended:
+            return self._room > 0
+        return self._room >= self._enough_room and self._held_bytes < LOOK_AHEAD_BYTES
+
+    def _feed(self, items: Iterator[Any]) -> None:
+        """Hand over the next items, up to one batch."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TAKE_S
+        most = min(self._room, BATCH_CALLS)
+        arguments: list[bytes] = []
+        size = 0
+        for item in items:
+            arguments.append(self._pickler.dumps((item,), {}))
+            size += len(arguments[-1])
+            if len(arguments) >= most or size >= BATCH_BYTES or loop.time() >= until_s:
+                break
+        else:
+            self._more = False
+        if arguments:
+            self._hand_over(arguments, size)
+
+    async def _read(self, items: AsyncIterable[Any]) -> None:
+        """Hand over what an asynchronous iterable brings, whatever of it comes in one turn of the
+        loop at once."""
+        loop = asyncio.get_running_loop()
+        arguments: list[bytes] = []
+
+        def flush() -> None:
+            if arguments:
+                taken, arguments[:] = arguments[:], []
+                try:
+                    self._hand_over(taken, sum(map(len, taken)))
+                except FormationError as error:
+                    self.fail(error)
+
+        async for item in items:
+            if not arguments:
+                loop.call_soon(flush)
+            arguments.append(self._pickler.dumps((item,), {}))
+            if len(arguments) >= BATCH_CALLS:
+                flush()
+            while self._room <= len(arguments) or self._held_bytes >= LOOK_AHEAD_BYTES:
+                self._taken.clear()
+                await self._taken.wait()
+        flush()
+
+    def _read_ended(self, reader: asyncio.Task[None]) -> None:
+        self._more = False
+        error = None if reader.cancelled() else reader.exception()
+        if error is not None:
+            self.fail(error)
+        self._news.set()
+
+    def _hand_over(self, arguments: list[bytes], size: int) -> None:
+        if self._pickled is None:
+            self._pickled = cloudpickle.dumps(self._function)
+        function = self._pickled
+        job = job_of(((function, each) for each in arguments), self.terms, name_of(self._function))
+        batch = _Batch(self, job, self._fed, size // len(arguments))
+        self._door.begin(job, batch, self.terms.policy)
+        self._jobs.add(job.job_id)
+        self._fed += len(arguments)
+        self._under_way += len(arguments)
+        self._room -= len(arguments)
+        self._held_bytes += batch.bytes_each * len(arguments)
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def end(self, number: int, end: TaskEnd, sent_bytes: int) -> None:
+        self._under_way -= 1
+        self._held_bytes -= sent_bytes
+        if type(end) is TaskSucceeded:
+            self._held_bytes += len(end.result)
+        self._ended.append((number, end))
+
+    def over(self, job_id: str) -> None:
+        self._jobs.discard(job_id)
+
+    def fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+    def told(self) -> None:
+        self._news.set()
+
+
+class _Batch:
+    """One job of the flow, as the node sees it (`Told`)."""
+
+    def __init__(self, flow: Flow, job: Job, first: int, bytes_each: int) -> None:
+        self.bytes_each = bytes_each
+        self.is_over = False
+        self._job_id = job.job_id
+        self._flow = flow
+        self._numbers = {task.task_id: first + index for index, task in enumerate(job.tasks)}
+
+    def tell(self, event: JobEvent) -> None:
+        if type(event) is TaskSucceeded or isinstance(event, TaskEnd):
+            number = self._numbers.pop(event.task_id, None)
+            if number is not None:
+                self._flow.end(number, event, self.bytes_each)
+        elif type(event) is JobEnded:
+            self.is_over = True
+            self._flow.over(self._job_id)
+
+    def told(self) -> None:
+        self._flow.told()
+
+    def fail(self, error: FormationError) -> None:
+        self.is_over = True
+        self._flow.fail(error)

@@ -1,0 +1,107 @@
+"""The nodes that run from a home, as other programs of the user see them (host/observe/status.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any, Final
+
+from formation_p2p.core.errors import LocalError
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.observe.status import reachable
+
+Json = dict[str, Any]
+
+# A node answers at once, but for a look at the network; one that is suspended does not.
+ANSWER_S: Final = 20.0
+# Lines that wait to be shown, of all nodes together; a reader that lags behind waits here.
+MAX_UNSHOWN: Final = 1024
+# Who follows does not miss a command that takes longer than this.
+LOOK_AGAIN_S: Final = 0.2
+
+
+def doors_of(home: Home) -> list[Path]:
+    """The sockets of the nodes that run from here. Raises LocalError where there is none."""
+    found = _open_doors(home)
+    if not found:
+        problem = f"no node runs from {home.path}"
+        raise LocalError(f"{problem}; start one, such as `formation worker`, or name its --home")
+    return found
+
+
+def answers(door: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
+    """Each line of the answer. Raises LocalError where the node does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
+        try:
+            with reachable(door) as name:
+                client.connect(name)
+            client.sendall(f"{json.dumps(question)}\n".encode())
+            with client.makefile(encoding="utf-8") as lines:
+                for line in lines:
+                    yield json.loads(line)
+        except (OSError, ValueError) as error:
+            raise LocalError(f"the node at {door} does not answer: {error}") from error
+
+
+def answer(door: Path, question: Json) -> Json:
+    """The only line of an answer; {} where the node left meanwhile."""
+    return next(answers(door, question), {})
+
+
+def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
+    """What the nodes that run from here tell, as it comes, until all of them have ended. To
+    `follow` is to listen to those as well that begin meanwhile. Raises LocalError where there is
+    none."""
+    unshown: queue.Queue[Json | Path] = queue.Queue(MAX_UNSHOWN)
+    running: set[Path] = set()
+
+    def read(door: Path) -> None:
+        try:
+            for line in answers(door, question, timeout_s=None):
+                unshown.put(line)
+        except LocalError as error:
+            unshown.put({"event": "gone", "why": str(error)})
+        finally:
+            unshown.put(door)
+
+    def listen(doors: Sequence[Path]) -> None:
+        for door in doors:
+            running.add(door)
+            threading.Thread(target=read, args=(door,), daemon=True).start()
+
+    listen(doors_of(home))
+    looked_s = time.monotonic()
+    while running:
+        with contextlib.suppress(queue.Empty):
+            told = unshown.get(timeout=LOOK_AGAIN_S if follow else None)
+            if isinstance(told, Path):
+                running.discard(told)
+            else:
+                yield told
+        if follow and running and time.monotonic() - looked_s >= LOOK_AGAIN_S:
+            listen(_open_doors(home, but=running))
+            looked_s = time.monotonic()
+
+
+def _open_doors(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
+    there = (path for path in sorted(home.path.glob("status-*.sock")) if path not in but)
+    return [path for path in there if _is_open(path)]
+
+
+def _is_open(door: Path) -> bool:
+    """Whether somebody listens; a node that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            with reachable(door) as name:
+                client.connect(name)
+        except OSError:
+            return False
+        return True

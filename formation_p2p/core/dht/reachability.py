@@ -1,0 +1,175 @@
+"""Can others dial us? A node that they cannot is a client: it asks, and nobody is sent to it.
+
+A node asks a few peers to dial it back, over a new connection, at the addresses that it tells
+of; whoever dials it unasked is as good a witness. Until it knows, it is told to nobody.
+
+Source: libp2p kad-dht specification, "Client and server mode"; AutoNAT specification, whose
+rule it is that only the address is dialled that the asker is seen to come from, or anyone could
+have anyone else dialled; go-libp2p's AutoNAT for the times and the rates.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from formation_p2p.core.dht.subnets import Subnet, subnets
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+
+# How many are asked, of whom the majority counts: one alone may lie, or be close by.
+VOTERS: Final = 3
+# Those who have not answered by then do not count. A dial has less than half of it.
+ROUND_S: Final = 15.0
+# A dial back, with its handshake; the request for it waits this much longer than others do.
+DIAL_BACK_S: Final = 4.0
+# Asked in one round. Of those who were busy, or know no dialling back, the next is asked.
+MAX_ASKED: Final = 9
+# Witnesses remembered: enough to outvote those who were asked.
+MAX_VOTES: Final = 16
+
+# What we do for others: of one peer in a minute, as go-libp2p; and of all, where each costs
+# 5 ms. Under way at once: those to nowhere take all their time, and dials of ours wait.
+MAX_OF_ONE: Final = 3
+MAX_OF_ALL: Final = 120
+MAX_UNDER_WAY: Final = 8
+_MINUTE_S: Final = 60.0
+
+
+class Reach(Enum):
+    UNKNOWN = "unknown"
+    SERVER = "server"
+    CLIENT = "client"
+
+
+# How long after a round the next one begins. A change of addresses begins one at once.
+NEXT_ROUND_S: Final = {Reach.UNKNOWN: 15.0, Reach.CLIENT: 90.0, Reach.SERVER: 900.0}
+
+
+class Reachability:
+    """Inert until the first `moved`. Ask whom `wanted` names, and tell how it went by `told`;
+    call `tick` when `at_s` has passed. `reach` may have changed after each."""
+
+    def __init__(self) -> None:
+        self.reach = Reach.UNKNOWN
+        self.at_s = float("inf")
+        self._scope = 0
+        self._addresses: tuple[str, ...] | None = None
+        self._open = False
+        self._asked: dict[PeerId, bool] = {}  # whether it still has to answer
+        self._subnets: set[Subnet] = set()  # of those who were asked
+        self._votes: dict[PeerId, bool] = {}
+
+    def moved(self, addresses: tuple[str, ...], now_s: float) -> None:
+        """Where we are to be dialled, from now on; nowhere, for a mere client."""
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        self._scope = max(map(_scope_of_address, addresses), default=0)
+        self.reach = Reach.UNKNOWN if addresses else Reach.CLIENT
+        self._begin(now_s)
+
+    def wanted(self, known: Iterable[Contact]) -> tuple[Contact, ...]:
+        """Whom to ask now, of the peers that are known: those of other subnets than before, if
+        there are such."""
+        if not self._open:
+            return ()
+        missing = VOTERS - len(self._votes) - sum(self._asked.values())
+        missing = min(missing, MAX_ASKED - len(self._asked))
+        if missing <= 0:
+            return ()
+        others = [contact for contact in known if contact.peer_id not in self._asked]
+        others.sort(key=lambda contact: not self._subnets.isdisjoint(subnets(contact.addresses)))
+        for contact in others[:missing]:
+            self._asked[contact.peer_id] = True
+            self._subnets |= subnets(contact.addresses)
+        return tuple(others[:missing])
+
+    def told(self, peer_id: PeerId, reached: bool | None) -> None:
+        """What came of asking a peer. None: it did not try."""
+        if self._asked.get(peer_id):
+            self._asked[peer_id] = False
+            if reached is not None:
+                self._vote(peer_id, reached)
+
+    def dialled_by(self, peer_id: PeerId, host: str) -> None:
+        """A peer dialled us, from this IP address; from loopback, if it is on this machine.
+
+        It has shown that we can be dialled, unless it stands nearer than those for whom our
+        addresses are: that a neighbour behind the same router reaches us says nothing of others.
+        """
+        if self._addresses and _scope(host) >= self._scope:
+            self._vote(peer_id, True)
+
+    def tick(self, now_s: float) -> None:
+        if now_s < self.at_s:
+            return
+        if self._open:
+            self._judge(final=True)
+            self._open = False
+            self.at_s = now_s + NEXT_ROUND_S[self.reach]
+        else:
+            self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._open = bool(self._addresses)
+        self.at_s = now_s + ROUND_S if self._open else float("inf")
+        self._asked.clear()
+        self._subnets.clear()
+        self._votes.clear()
+
+    def _vote(self, peer_id: PeerId, reached: bool) -> None:
+        if peer_id in self._votes or len(self._votes) < MAX_VOTES:
+            self._votes[peer_id] = reached
+            self._judge(final=False)
+
+    def _judge(self, *, final: bool) -> None:
+        """The first who reaches us makes us a server, so that joining takes no longer; it takes
+        two who do not, or the end of the round, to make us a client."""
+        reached = sum(self._votes.values())
+        failed = len(self._votes) - reached
+        if reached > failed:
+            self.reach = Reach.SERVER
+        elif failed > reached and (final or failed > VOTERS // 2):
+            self.reach = Reach.CLIENT
+
+
+class DialBacks:
+    """What we dial for others, within bounds. Call `ended` once for each that was admitted."""
+
+    def __init__(self) -> None:
+        self._lately: deque[tuple[float, PeerId]] = deque()
+        self._under_way = 0
+
+    def admits(self, peer_id: PeerId, now_s: float) -> bool:
+        while self._lately and self._lately[0][0] <= now_s - _MINUTE_S:
+            self._lately.popleft()
+        of_one = sum(peer_id == other for _, other in self._lately)
+        if (
+            of_one >= MAX_OF_ONE
+            or len(self._lately) >= MAX_OF_ALL
+            or self._under_way >= MAX_UNDER_WAY
+        ):
+            return False
+        self._lately.append((now_s, peer_id))
+        self._under_way += 1
+        return True
+
+    def ended(self) -> None:
+        self._under_way -= 1
+
+
+def _scope_of_address(address: str) -> int:
+    return _scope(address.split("/", 3)[2])
+
+
+def _scope(host: str) -> int:
+    """How far an address leads: 0 this machine, 1 this network, 2 everywhere."""
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return 2  # a name; whoever has one means it for everybody
+    return 0 if ip.is_loopback else 1 + ip.is_global

@@ -1,0 +1,272 @@
+"""What this node keeps for others: signed profiles, and under which names each is provided.
+
+A profile is kept once, whatever the number of its names; provider records and the value record
+`/formation/<peer id>` are two ways to ask for the same bytes. Nothing is stored that is not
+signed by its author, newer than what was known, unexpired, admitted to the network, and rightly
+under its name; nothing expired is returned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Final
+
+from formation_p2p.core.dht.messages import (
+    MAX_PROVIDERS,
+    AddProvider,
+    GetProviders,
+    GetValue,
+    Provider,
+    ProviderQuery,
+    Providers,
+    ShardCount,
+    Value,
+)
+from formation_p2p.core.dht.records import Write
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import BadRecord, MisKeyedRecord
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import KEY_BITS, Key, Span, distance, key_of
+from formation_p2p.core.records.newest import Newest, supersedes
+from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile
+from formation_p2p.core.refusals import Denied
+
+# Authors whose profiles are kept: 8,192 x 4 KiB is 32 MiB at the worst. A DHT of a million
+# workers in a dozen buckets each asks each node to keep about 150 entries, the busiest 1,200.
+MAX_AUTHORS: Final = 8_192
+# Authors under one name. A shard splits at 32 members; sixteen times as many are there when a
+# whole network starts at once, or when somebody grinds keys into it. Ranking them costs 0.5 ms.
+MAX_AUTHORS_PER_NAME: Final = 512
+# Profiles whose names are known. One comes once for each of its dozen names and, in a search,
+# once from each peer asked.
+MAX_CHECKED: Final = 2_048
+
+_VALUE_PREFIX: Final = b"/formation/"
+
+NamesOf = Callable[[Profile], Mapping[bytes, tuple[int, Span]]]
+"""Every DHT name that a profile belongs under, a few dozen at most, and of each the depth of the
+shard and the author's span there. What has no shards is at depth 0."""
+
+Suits = Callable[[bytes], Callable[[Profile], bool]]
+"""Turns a query's CBOR into a test of profiles. It accepts any bytes, and rejects every profile
+for those that do not parse."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    signed: SignedProfile
+    names: Mapping[bytes, tuple[int, Span]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """`names` are those that the profile is kept under, among all that it belongs under."""
+
+    checked: _Checked
+    key: Key
+    names: set[bytes] = field(default_factory=set)
+
+    @property
+    def signed(self) -> SignedProfile:
+        return self.checked.signed
+
+
+class RecordStore:
+    """`admit` says why a profile's author may not be kept, or None where it may."""
+
+    def __init__(
+        self, admit: Callable[[Profile, Moment], Denied | None], names_of: NamesOf, suits: Suits
+    ) -> None:
+        self._admit = admit
+        self._names_of = names_of
+        self._suits = suits
+        self._newest = Newest()
+        self._entries: dict[PeerId, _Entry] = {}  # who was heard from least recently first
+        # Never of one who has withdrawn. A dict for its order, which is the same in every run.
+        self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
+        self._checked: dict[bytes, _Checked] = {}  # by the profiles' bytes, the oldest first
+
+    def check(self, name: bytes, raw: bytes, now: Moment) -> SignedProfile:
+        """Open a profile that anyone sent for a name. Raises BadRecord (its subclass says why).
+
+        A withdrawn profile opens too: it is a record like any other, and says that its author
+        is gone.
+        """
+        checked = self._check(raw, now)
+        if name not in checked.names:
+            author = checked.signed.profile.peer_id
+            raise MisKeyedRecord(f"{author} does not belong under this name")
+        return checked.signed
+
+    def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
+        """Whoever sends it: the author's signature is what counts."""
+        if isinstance(write, AddProvider):
+            names, raw = write.names, write.provider.profile
+        else:
+            names, raw = (write.name,), write.value
+        try:
+            checked = self._check(raw, now)
+        except BadRecord:
+            return False
+        if not all(name in checked.names for name in names):
+            return False
+        return self._keep(checked, names)
+
+    def _keep(self, checked: _Checked, names: Iterable[bytes]) -> bool:
+        author = checked.signed.profile.peer_id
+        entry = self._entries.pop(author, None)
+        if entry is None:
+            if len(self._entries) >= MAX_AUTHORS:
+                self._drop(next(iter(self._entries)))
+            entry = _Entry(checked, key_of_peer(author))
+        self._entries[author] = entry
+        if supersedes(checked.signed.profile, entry.signed.profile):
+            entry.checked = checked
+            for stale in [name for name in entry.names if name not in checked.names]:
+                self._unname(author, stale)
+        if checked.signed.profile.withdrawn:
+            for old in list(entry.names):
+                self._unname(author, old)
+            return True
+        kept = True
+        for name in names:
+            authors = self._by_name.setdefault(name, {})
+            if author in authors or len(authors) < MAX_AUTHORS_PER_NAME:
+                authors[author] = entry
+                entry.names.add(name)
+            else:
+                kept = False
+        return kept
+
+    def value(self, name: bytes, now: Moment) -> bytes | None:
+        """The profile under `/formation/<peer id>`, if it is here and fresh."""
+        if not name.startswith(_VALUE_PREFIX):
+            return None  # the name of a bucket, which has providers
+        kept = (entry.signed for entry in self._by_name.get(name, {}).values())
+        return next((signed.raw for signed in kept if _is_fresh(signed, now)), None)
+
+    def providers(self, request: GetProviders, now: Moment) -> Providers:
+        """The fresh providers that suit, nearest to the query's target first."""
+        query = request.query or ProviderQuery(key_of(request.name), b"", MAX_PROVIDERS)
+        found = tuple(
+            Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw)
+            for s in self._nearest(request.name, query, now)
+        )
+        return Providers(found, (), self._count(request.name, query.target, now))
+
+    def _nearest(self, name: bytes, query: ProviderQuery, now: Moment) -> Iterator[SignedProfile]:
+        if not query.limit:
+            return  # only the count is wanted
+        nearest = [
+            (distance(entry.key, query.target), author)
+            for author, entry in self._by_name.get(name, {}).items()
+        ]
+        # A heap, since most suit and few are wanted: of hundreds, a few dozen are looked at.
+        heapq.heapify(nearest)
+        suits = self._suits(query.requirements)
+        room = query.limit
+        while nearest and room:
+            signed = self._entries[heapq.heappop(nearest)[1]].signed
+            if _is_fresh(signed, now) and suits(signed.profile):
+                room -= 1
+                yield signed
+
+    def counts(self, write: AddProvider, now: Moment) -> tuple[ShardCount, ...]:
+        target = key_of_peer(write.provider.contact.peer_id)
+        return tuple(self._count(name, target, now) for name in write.names)
+
+    def _count(self, name: bytes, target: Key, now: Moment) -> ShardCount:
+        members = settled = shallower = 0
+        depths: list[int] = []
+        beyond: list[int] = []
+        for entry in self._by_name.get(name, {}).values():
+            if not _is_fresh(entry.signed, now):
+                continue
+            depth, (low, high) = entry.checked.names[name]
+            is_member = depth in (low, high)
+            members += is_member
+            if (entry.key ^ target) >> (KEY_BITS - 1 - depth) == 0:  # one bit more in common
+                settled += is_member and low == high
+                shallower += is_member and low < depth
+                if high > depth:
+                    depths.append(high)
+            elif high > depth:
+                beyond.append(high)
+        deepest = median_low(depths or beyond or [0])
+        return ShardCount(members, settled, shallower, len(depths), deepest, len(beyond))
+
+    def verified(
+        self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
+    ) -> list[tuple[PeerId, SignedProfile]]:
+        """A storing peer that lies is outvoted by the others asked: what is bad is left out."""
+        if isinstance(reply, Providers):
+            raws = [provider.profile for provider in reply.providers]
+        else:
+            raws = [] if reply.value is None else [reply.value]
+        verified = []
+        for raw in raws:
+            try:
+                signed = self.check(request.name, raw, now)
+            except BadRecord:
+                continue
+            verified.append((signed.profile.peer_id, signed))
+        return verified
+
+    def supersedes(self, new: SignedProfile, old: SignedProfile) -> bool:
+        return supersedes(new.profile, old.profile)
+
+    def is_live(self, record: SignedProfile) -> bool:
+        return not record.profile.withdrawn
+
+    def expire(self, now: Moment) -> None:
+        """Drop what has expired. Tombstones stay until their own expiry: they bar replays."""
+        expired = [
+            author for author, entry in self._entries.items() if not _is_fresh(entry.signed, now)
+        ]
+        for author in expired:
+            self._drop(author)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def load(self) -> int:
+        """Entries: how many names of how many authors are kept here."""
+        return sum(len(entry.names) for entry in self._entries.values())
+
+    def _check(self, raw: bytes, now: Moment) -> _Checked:
+        signed = open_profile(raw, now.unix_s)
+        denied = self._admit(signed.profile, now)
+        if denied is not None:
+            raise BadRecord(f"{signed.profile.peer_id} is not of this network: {denied}")
+        self._newest.admit(signed, now.unix_s)
+        checked = self._checked.get(raw)
+        if checked is None:
+            if len(self._checked) >= MAX_CHECKED:
+                del self._checked[next(iter(self._checked))]
+            checked = self._checked[raw] = _Checked(signed, self._names_of(signed.profile))
+        return checked
+
+    def _drop(self, author: PeerId) -> None:
+        for name in list(self._entries[author].names):
+            self._unname(author, name)
+        del self._entries[author]
+
+    def _unname(self, author: PeerId, name: bytes) -> None:
+        self._entries[author].names.discard(name)
+        authors = self._by_name[name]
+        del authors[author]
+        if not authors:
+            del self._by_name[name]
+
+
+def value_name(peer_id: PeerId) -> bytes:
+    """The DHT name of a peer's own profile."""
+    return _VALUE_PREFIX + peer_id.encode()
+
+
+def _is_fresh(signed: SignedProfile, now: Moment) -> bool:
+    return signed.profile.expires_unix_s > now.unix_s

@@ -1,0 +1,114 @@
+"""A lease in force, and the tasks under way on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from formation_p2p.core.dispatch.task_run import TaskRun
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.in_flight import UnderWay
+from formation_p2p.core.negotiation.lessee import HeldLease
+from formation_p2p.core.negotiation.messages import Assignment, Dispatch
+from formation_p2p.core.negotiation.shared_blobs import Parts
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import Ended, Succeeded
+
+# Payloads in one message: whatever else waits for the stream waits no longer than for this much.
+BATCH_BYTES: Final = 256 * KIB
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A lease in force and what runs under it, by attempt id, the oldest first.
+
+    `parts` is what the worker has of what tasks share, `load` how much is under way.
+    `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
+    one behind which nothing waits any more by its slowness. `recalled` are being taken back.
+    `heard_s` is since when the worker has said of no attempt that it ended, `idle_s` since when
+    nothing is under way. `adopted` is a lease of an earlier life, until its worker has answered.
+    """
+
+    lease: HeldLease
+    attempts: dict[str, TaskRun] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
+    load: UnderWay = field(default_factory=UnderWay)
+    began: str = ""
+    began_s: float = float("inf")
+    cleared: str = ""
+    recalled: set[str] = field(default_factory=set)
+    idle_s: float = float("inf")
+    heard_s: float = float("-inf")
+    adopted: bool = False
+
+    @property
+    def worker(self) -> PeerId:
+        return self.lease.lessor.peer_id
+
+    def add(self, attempt_id: str, run: TaskRun, now: Moment) -> None:
+        if not self.attempts:
+            self.heard_s = now.mono_s
+        self.attempts[attempt_id] = run
+        self.load.add(len(run.task.payload), run.task.shared)
+        run.copies += 1
+        self.idle_s = float("inf")
+
+    def remove(self, attempt_id: str, now: Moment) -> TaskRun | None:
+        run = self.attempts.pop(attempt_id, None)
+        if run is None:
+            return None
+        self.load.remove(len(run.task.payload), run.task.shared)
+        run.copies -= 1
+        self.recalled.discard(attempt_id)
+        if not self.attempts:
+            self.idle_s = now.mono_s
+        return run
+
+    def has_room_for(self, run: TaskRun) -> bool:
+        return self.load.has_room_for(run.task.payload, run.task.shared)
+
+    @property
+    def slow(self) -> str | None:
+        """The attempt that runs, where it has been running for longer than a moment."""
+        first = next(iter(self.attempts), None)
+        return first if first == self.began else None
+
+    def mean_s(self, ended: Iterable[Ended], now: Moment) -> float | None:
+        """How long those of the lease's attempts took that brought a result, on average; None where
+        none did. It runs one at a time, so that they cannot have taken longer together than the
+        worker was silent before, whatever it says."""
+        ran = [
+            each.ran_us
+            for each in ended
+            if each.attempt_id in self.attempts and isinstance(each.outcome, Succeeded)
+        ]
+        silent_s, self.heard_s = now.mono_s - self.heard_s, now.mono_s
+        return min(sum(ran) / 1e6, silent_s) / len(ran) if ran else None
+
+    def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
+        """What brings these to the worker, with what it does not have yet of what they share."""
+        parts: list[tuple[int, bytes]] = []
+        assignments: list[Assignment] = []
+        size = 0
+        for attempt_id, run in attempts:
+            task = run.task
+            number, new = self.parts.number(task.shared) if task.shared else (0, False)
+            more = len(task.payload) + (len(task.shared) if new else 0)
+            # The worker keeps all parts of a message before it looks at what names them.
+            gone = new and any(x.part and self.parts.get(x.part) is None for x in assignments)
+            if assignments and (gone or size + more > BATCH_BYTES):
+                yield self._message(parts, assignments)
+                parts, assignments, size = [], [], 0
+            if new:
+                parts.append((number, task.shared))
+            timeout_ms = 0 if task.timeout_s is None else max(1, round(task.timeout_s * 1000))
+            assignments.append(Assignment(attempt_id, number, task.payload, timeout_ms))
+            size += more
+        if assignments:
+            yield self._message(parts, assignments)
+
+    def _message(self, parts: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
+        lease = self.lease
+        return Dispatch(lease.lease_id, lease.fence, tuple(parts), tuple(assignments))

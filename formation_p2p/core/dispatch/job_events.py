@@ -1,0 +1,165 @@
+"""What a job tells the person who submitted it, in the order in which it happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of one task that brought no result. `lost` where the worker vanished with it."""
+
+    attempt_id: str
+    worker: PeerId
+    why: str
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlaced:
+    """`nearest`: the task waited for this worker, which by XOR is the nearest of all that are
+    capable and were not ruled out by an earlier attempt; else another one was free before. Where
+    the policy or a hint has tasks wait for nobody in particular, it is always false."""
+
+    task_id: str
+    attempt_id: str
+    worker: PeerId
+    lease_id: str
+    nearest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBegan:
+    """Told of tasks that run for longer than a moment; those that end at once have just ended."""
+
+    task_id: str
+    worker: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrinted:
+    task_id: str
+    is_stderr: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSucceeded:
+    """`result` is the driver's encoding. Exactly one of these for a task, or one TaskGaveUp."""
+
+    task_id: str
+    worker: PeerId
+    result: bytes
+    ran_ms: int
+    used: Usage = UNMEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRetried:
+    """An attempt failed or was lost; the task is placed again, elsewhere if it can be, unless a
+    second attempt of it goes on. It `counts` where the task may have had a part in that."""
+
+    task_id: str
+    attempt: Attempt
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecalled:
+    """An attempt was taken back before it began, since a worker waits that can run it sooner.
+    The task is placed again."""
+
+    task_id: str
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGaveUp:
+    """The task will bring no result. `attempts` tell why, the last one last: none where its
+    job's deadline passed first, or a task brought no result for which it waited, itself or by way
+    of others: `waited_for` is that one's id then. `kind` and `result` are of the last attempt that
+    ran to its end, if any did."""
+
+    task_id: str
+    attempts: tuple[Attempt, ...]
+    kind: FailureKind | None
+    result: bytes
+    waited_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnplaceable:
+    """Nobody can run the task. `reasons` has every worker that was considered."""
+
+    task_id: str
+    reasons: tuple[tuple[PeerId, Refusal], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    worker: PeerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last event of a job: each of its tasks has ended in one of the ways above."""
+
+    succeeded: int
+    failed: int
+    unplaceable: int
+    cancelled: int
+
+
+JobEvent = (
+    TaskPlaced
+    | TaskBegan
+    | TaskPrinted
+    | TaskSucceeded
+    | TaskRetried
+    | TaskRecalled
+    | TaskGaveUp
+    | TaskUnplaceable
+    | TaskCancelled
+    | WorkerLost
+    | JobEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect):
+    """Hand an event of a job to whoever submitted it."""
+
+    job_id: str
+    event: JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Effect):
+    """Note a lease, for a next life of this scheduler to find it again."""
+
+    lease_id: str
+    lessor: Contact
+    needs: Requirements
+    priority: int
+    fence: int
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo(Effect):
+    """A lease that was noted is no more: given back, or lost."""
+
+    worker: PeerId
+    lease_id: str

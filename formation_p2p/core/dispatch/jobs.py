@@ -1,0 +1,214 @@
+"""The jobs under way: what each tells, what an attempt without a result means, when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from formation_p2p.core.dispatch.job_events import (
+    Attempt,
+    JobEnded,
+    JobEvent,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    Tell,
+)
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.placement.scheduling_key import NEAREST
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
+from formation_p2p.core.workload.task import Job
+
+# Jobs under way at once: each holds its tasks in memory.
+MAX_JOBS: Final = 1_000
+# A task that takes its worker down with it is not sent to a sixth one.
+MAX_LOST: Final = 5
+
+
+class Jobs:
+    """`begin` a job; report how each of its tasks fares; then `take` what it tells."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobRun] = {}
+        self._told: list[Effect] = []
+        self._ready: list[TaskRun] = []
+
+    def begin(self, job: Job, now: Moment, policy: PlacementPolicy = NEAREST) -> JobRun:
+        """Raises InvalidInput where too many jobs are under way, or this one already is."""
+        if job.job_id in self._jobs:
+            raise InvalidInput("job", f"{job.job_id} is under way already")
+        if len(self._jobs) >= MAX_JOBS:
+            raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
+        run = self._jobs[job.job_id] = JobRun(job, policy)
+        if job.deadline_s is not None:
+            run.due_s = now.mono_s + job.deadline_s
+        return run
+
+    def overdue(self, now: Moment) -> list[JobRun]:
+        """Those whose deadline has passed, each once."""
+        late = [run for run in self._jobs.values() if run.due_s <= now.mono_s]
+        for run in late:
+            run.due_s = float("inf")
+            run.overdue = True
+        return late
+
+    def next_deadline_s(self) -> float:
+        return min((run.due_s for run in self._jobs.values()), default=float("inf"))
+
+    def named(self, job_id: str) -> JobRun | None:
+        return self._jobs.get(job_id)
+
+    def __iter__(self) -> Iterator[JobRun]:
+        return iter(self._jobs.values())
+
+    def take(self) -> list[Effect]:
+        told, self._told = self._told, []
+        return told
+
+    def take_ready(self) -> list[TaskRun]:
+        """Tasks that are to be placed by terms of their own: those for which they waited have
+        succeeded, or they ask for more memory now."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def tell(self, job: JobRun, event: JobEvent) -> None:
+        self._told.append(Tell(job.job.job_id, event, cause=type(event).__name__))
+
+    # -- how a task ends ------------------------------------------------------------------------
+
+    def succeeded(
+        self,
+        run: TaskRun,
+        worker: PeerId,
+        result: bytes,
+        ran_ms: int,
+        used: Usage = UNMEASURED,
+    ) -> None:
+        self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms, used))
+
+    def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
+        self._end(run, "nobody", TaskUnplaceable(run.task.task_id, reasons))
+
+    def cancelled(self, run: TaskRun) -> None:
+        self._end(run, "cancel", TaskCancelled(run.task.task_id))
+
+    # -- how an attempt ends without a result -----------------------------------------------------
+
+    def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
+        """It ran, and failed. Returns whether the task is to be placed again as it was. One that
+        had less memory than it takes may ask for more, and that does not count."""
+        run.last_failure = failed
+        attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
+        if failed.kind is FailureKind.MEMORY and run.can_grow:
+            if self._goes_on(run, attempt, final=False, counts=False):
+                run.grow()
+                self._ready.append(run)
+            return False
+        run.attempts += (attempt,)
+        final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
+        return self._goes_on(run, attempt, final)
+
+    def lost(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
+        """Its worker was lost while it ran. Returns whether the task is to be placed again."""
+        attempt = Attempt(attempt_id, worker, why, lost=True)
+        run.attempts += (attempt,)
+        return self._goes_on(run, attempt, run.losses >= MAX_LOST)
+
+    def returned(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
+        """Its worker was lost while it waited there behind another, or had to make room for more
+        urgent work: that does not count. Returns whether the task is to be placed again."""
+        attempt = Attempt(attempt_id, worker, why, lost=True)
+        return self._goes_on(run, attempt, final=False, counts=False)
+
+    def recalled(self, run: TaskRun, attempt_id: str) -> bool:
+        """It was taken back before it began. Returns whether the task is to be placed again."""
+        if run.copies:
+            self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+            return False
+        if run.job.cancelled or run.job.overdue:
+            self.stopped(run)
+            return False
+        run.move("retry")
+        self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+        return True
+
+    def stopped(self, run: TaskRun) -> None:
+        """Nothing of it is under way, and its job does not want it any more."""
+        if run.job.cancelled:
+            self.cancelled(run)
+        else:
+            self._give_up(run, FailureKind.DEADLINE, b"")
+
+    # -- those that wait for others ----------------------------------------------------------------
+
+    def stop_blocked(self, job: JobRun) -> None:
+        """The job does not want them any more."""
+        for run in job.blocked.drain():
+            self.stopped(run)
+
+    def fell(self, job: JobRun, task_id: str) -> None:
+        """A task brought no result: nor will those that wait for it, themselves or by way of
+        others."""
+        for run in job.blocked.fell(task_id):
+            run.move("give up")
+            upstream = FailureKind.UPSTREAM
+            self.tell(job, TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id))
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True) -> bool:
+        retried = TaskRetried(run.task.task_id, attempt, counts)
+        if run.copies:  # another attempt of it is under way, and may yet bring its result
+            self.tell(run.job, retried)
+            return False
+        if run.job.cancelled or run.job.overdue:
+            self.stopped(run)
+            return False
+        if final:
+            last = run.last_failure
+            kind, result = (None, b"") if last is None else (last.kind, last.result)
+            self._give_up(run, kind, result)
+            return False
+        run.move("retry")
+        self.tell(run.job, retried)
+        return True
+
+    def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:
+        gave_up = TaskGaveUp(run.task.task_id, run.attempts, kind, result)
+        self._end(run, "give up", gave_up)
+
+    def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
+        if not run.move(how):
+            return
+        self.tell(run.job, event)
+        if run.job.blocked:
+            self._follow(run)
+        self.close(run.job)
+
+    def _follow(self, run: TaskRun) -> None:
+        if run.state is not TaskState.SUCCEEDED:
+            self.fell(run.job, run.task.task_id)
+            return
+        for each in run.job.blocked.succeeded(run.task.task_id):
+            each.move("ready")
+            self._ready.append(each)
+
+    def close(self, job: JobRun) -> None:
+        """Tell the end of a job of which every task has ended."""
+        if job.is_over:
+            over = JobEnded(
+                job.ended[TaskState.SUCCEEDED],
+                job.ended[TaskState.FAILED],
+                job.ended[TaskState.UNPLACEABLE],
+                job.ended[TaskState.CANCELLED],
+            )
+            self.tell(job, over)
+            del self._jobs[job.job.job_id]

@@ -1,0 +1,101 @@
+"""What can go wrong, split by whose fault it is, as one tree.
+
+A caller catches `LocalError` to mend its own input or machine, `RemoteError` to try another
+peer, `Unplaceable` to ask for less or wait. Each message says what to do next.
+
+A refusal is not an error: a peer that says no has behaved well. `Refusal`s are nouns that
+travel (`core/refusals.py`); they become an error only where nobody is left to ask.
+"""
+
+from __future__ import annotations
+
+
+class FormationError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+
+# -- ours to mend ---------------------------------------------------------------------------
+
+
+class LocalError(FormationError):
+    """This side's input, configuration or machine is at fault."""
+
+
+class InvalidInput(LocalError, ValueError):
+    """A value that a person or caller gave is refused; `field` names it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class NodeClosed(LocalError):
+    """The node was left, or its network stack crashed, while the call was pending."""
+
+
+class StateError(LocalError):
+    """The file that keeps jobs cannot be read or written: the disk is full, it is damaged, or
+    another process uses it."""
+
+
+class TaskFailed(LocalError):
+    """A task ran and failed as often as it may; the message is its last attempt's."""
+
+
+# -- theirs ---------------------------------------------------------------------------------
+
+
+class RemoteError(FormationError):
+    """A peer is at fault, or out of reach."""
+
+
+class Unreachable(RemoteError):
+    """No address of the peer answered in time."""
+
+
+class ProtocolViolation(RemoteError):
+    """A peer sent what the protocol does not allow. It costs the peer its stream."""
+
+
+class BadRecord(RemoteError):
+    """A signed record is refused. The subclasses say why."""
+
+
+class ForgedRecord(BadRecord):
+    """The signature does not match the content, or the signer is not the author."""
+
+
+class ExpiredRecord(BadRecord):
+    """The record's own expiry has passed, or lies further ahead than allowed."""
+
+
+class ReplayedRecord(BadRecord):
+    """A newer record of the same author is known."""
+
+
+class OversizedRecord(BadRecord):
+    """The record is larger than its bound."""
+
+
+class MisKeyedRecord(BadRecord):
+    """The record does not belong under the key it was sent for."""
+
+
+class MalformedRecord(BadRecord):
+    """The record's bytes do not parse."""
+
+
+# -- nobody's -------------------------------------------------------------------------------
+
+
+class Unplaceable(FormationError):
+    """No worker can take the task. `reasons` maps each peer asked to why not, in words."""
+
+    def __init__(self, message: str, reasons: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reasons: dict[str, str] = dict(reasons or {})
+
+
+class Unauthorized(Unplaceable):
+    """Every worker asked refused the grant, or there is no grant to show."""

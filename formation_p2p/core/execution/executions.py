@@ -1,0 +1,280 @@
+"""What runs under a worker's leases, and the results that wait to be acknowledged.
+
+Attempts go to the shell as they come, which runs those of one lease in order. A result stays in
+the outbox until the scheduler has acknowledged it; where the stream may have lost it, it is sent
+again as soon as the scheduler is heard of. When the lease ends, all of it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.execution.effects import (
+    Continue,
+    Execute,
+    ExecutionOutput,
+    ExecutionsEnded,
+    ExecutionStarted,
+    Kill,
+    Pause,
+    Work,
+)
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.in_flight import UnderWay
+from formation_p2p.core.negotiation.lease import Lease
+from formation_p2p.core.negotiation.lessor import WINDOW
+from formation_p2p.core.negotiation.messages import (
+    MAX_MESSAGE_CHARS,
+    MAX_OUTPUT_BYTES,
+    Cancel,
+    Dispatch,
+    ResultAck,
+    TaskOutput,
+    TasksEnded,
+    TaskStarted,
+)
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.shared_blobs import Parts
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+
+# Results not yet acknowledged, of one lease: as much as may be under way (in_flight.py).
+MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
+# Attempts that are remembered, under way or with results not yet acknowledged: those of one window
+# may all end while those of the next come. One message carries as many (negotiation/messages.py).
+MAX_REMEMBERED: Final = 2 * WINDOW
+# Results in one message: whatever else waits for the stream waits no longer than for this much.
+BATCH_BYTES: Final = 256 * KIB
+
+
+@dataclass(slots=True)
+class _Run:
+    """What goes on under one lease. `under_way` has the size of each payload, and what it shares;
+    `unsent` are the results of the outbox that the owner may not have seen; `began` is the attempt
+    that it was last told to run for long."""
+
+    lease: Lease
+    parts: Parts = field(default_factory=Parts)
+    under_way: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    load: UnderWay = field(default_factory=UnderWay)
+    outbox: dict[str, Ended] = field(default_factory=dict)
+    outbox_bytes: int = 0
+    unsent: set[str] = field(default_factory=set)
+    began: str = ""
+    paused: bool = False
+
+    def has_room_for(self, payload: bytes, shared: bytes) -> bool:
+        return (
+            len(self.under_way) < WINDOW
+            and len(self.under_way) + len(self.outbox) < MAX_REMEMBERED
+            and self.load.has_room_for(payload, shared)
+        )
+
+    @property
+    def outbox_is_full(self) -> bool:
+        return len(self.outbox) >= WINDOW or self.outbox_bytes >= MAX_OUTBOX_BYTES
+
+
+class Executions:
+    """A `Lease` given here has been checked to be in force and the sender's (the lessor does)."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def dispatched(self, lease: Lease, message: Dispatch) -> list[Effect]:
+        """Hand over what is new. An attempt that is known already is not run again: the scheduler
+        repeats a dispatch when it cannot know whether the first arrived."""
+        run = self._runs.setdefault(lease.lease_id, _Run(lease))
+        for number, data in message.parts:
+            run.parts.keep(number, data)
+        work: list[Work] = []
+        refused: list[Ended] = []
+        effects: list[Effect] = []
+        cause = f"dispatch under {lease.lease_id}"
+        for assignment in message.assignments:
+            attempt_id = assignment.attempt_id
+            if attempt_id in run.under_way or attempt_id in run.outbox:
+                if attempt_id == run.began and attempt_id in run.under_way:
+                    effects.append(_started(run, attempt_id, cause))
+                continue
+            shared = run.parts.get(assignment.part) if assignment.part else b""
+            if shared is None:
+                problem = f"part {assignment.part} is not here; dispatch it again"
+                refused.append(_not_run(attempt_id, problem))
+            elif not run.has_room_for(assignment.payload, shared):
+                problem = f"{len(run.under_way)} attempts wait under this lease; wait for one"
+                refused.append(_not_run(attempt_id, problem))
+            else:
+                run.under_way[attempt_id] = len(assignment.payload), shared
+                run.load.add(len(assignment.payload), shared)
+                timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
+                work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
+        if work:
+            needs = lease.needs
+            effects.append(
+                Execute(
+                    lease.lease_id,
+                    needs.driver,
+                    needs.cpu_milli,
+                    needs.memory_bytes,
+                    needs.storage_bytes,
+                    needs.network_mbps > 0,
+                    lease.device_ids,
+                    tuple(work),
+                    cause=cause,
+                )
+            )
+        return effects + self._tell(run, refused, cause) + self._send_unsent(run, cause)
+
+    def cancelled(self, sender: PeerId, message: Cancel) -> list[Effect]:
+        run = self._run_of(sender, message.lease_id)
+        if run is None:
+            return []
+        return [
+            Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
+            for attempt_id in message.attempt_ids
+            if attempt_id in run.under_way
+        ]
+
+    def acknowledged(self, sender: PeerId, message: ResultAck) -> list[Effect]:
+        run = self._run_of(sender, message.lease_id)
+        if run is None:
+            return []
+        for attempt_id in message.attempt_ids:
+            ended = run.outbox.pop(attempt_id, None)
+            if ended is not None:
+                run.outbox_bytes -= _bytes_of(ended)
+                run.unsent.discard(attempt_id)
+        if not run.paused or run.outbox_is_full:
+            return []
+        run.paused = False
+        return [Continue(message.lease_id, cause="results are acknowledged")]
+
+    def renewed(self, lease: Lease) -> list[Effect]:
+        """The scheduler is there: send again what it may have missed."""
+        run = self._runs.get(lease.lease_id)
+        return [] if run is None else self._send_unsent(run, "renewal")
+
+    def interrupted(self, owner: PeerId) -> None:
+        """The stream to a scheduler broke: it may have missed whatever it has not acknowledged."""
+        for run in self._runs.values():
+            if run.lease.owner.peer_id == owner:
+                run.unsent = set(run.outbox)
+
+    def started(self, event: ExecutionStarted) -> list[Effect]:
+        run = self._runs.get(event.lease_id)
+        if run is None:
+            return []
+        run.began = event.attempt_id
+        return [_started(run, event.attempt_id, "the driver started it")]
+
+    def printed(self, event: ExecutionOutput) -> list[Effect]:
+        run = self._runs.get(event.lease_id)
+        if run is None:
+            return []
+        pieces = (
+            event.data[start : start + MAX_OUTPUT_BYTES]
+            for start in range(0, len(event.data), MAX_OUTPUT_BYTES)
+        )
+        return [
+            Send(
+                run.lease.owner,
+                TaskOutput(event.lease_id, event.attempt_id, event.is_stderr, piece),
+                cause="the task printed",
+            )
+            for piece in pieces
+        ]
+
+    def ended(self, event: ExecutionsEnded) -> list[Effect]:
+        run = self._runs.get(event.lease_id)
+        if run is None:
+            return []  # its lease ended first: nobody may have the result
+        results: list[Ended] = []
+        for ended in event.ended:
+            known = run.under_way.pop(ended.attempt_id, None)
+            if known is None:
+                continue
+            run.load.remove(*known)
+            kept = _bounded(ended)
+            run.outbox[kept.attempt_id] = kept
+            run.outbox_bytes += _bytes_of(kept)
+            results.append(kept)
+        cause = "attempts ended"
+        effects = self._tell(run, results, cause)
+        if run.outbox_is_full and not run.paused:
+            run.paused = True
+            effects.append(Pause(event.lease_id, cause=cause))
+        return effects
+
+    def under_way(self, lease_id: str) -> int:
+        run = self._runs.get(lease_id)
+        return 0 if run is None else len(run.under_way)
+
+    def drop(self, lease_id: str) -> None:
+        """The lease ended. What still runs under it, the shell is killing."""
+        self._runs.pop(lease_id, None)
+
+    def _run_of(self, owner: PeerId, lease_id: str) -> _Run | None:
+        run = self._runs.get(lease_id)
+        return run if run is not None and run.lease.owner.peer_id == owner else None
+
+    def _send_unsent(self, run: _Run, cause: str) -> list[Effect]:
+        if not run.unsent:
+            return []
+        again = [ended for ended in run.outbox.values() if ended.attempt_id in run.unsent]
+        run.unsent = set()
+        return self._tell(run, again, cause)
+
+    def _tell(self, run: _Run, ended: Iterable[Ended], cause: str) -> list[Effect]:
+        lease = run.lease
+        return [
+            Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)
+            for batch in _batches(ended)
+        ]
+
+
+def _started(run: _Run, attempt_id: str, cause: str) -> Send:
+    return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
+
+
+def _batches(ended: Iterable[Ended]) -> Iterable[tuple[Ended, ...]]:
+    batch: list[Ended] = []
+    batch_bytes = 0
+    for each in ended:
+        size = _bytes_of(each)
+        if batch and batch_bytes + size > BATCH_BYTES:
+            yield tuple(batch)
+            batch, batch_bytes = [], 0
+        batch.append(each)
+        batch_bytes += size
+    if batch:
+        yield tuple(batch)
+
+
+def _bytes_of(ended: Ended) -> int:
+    """At the most, as it travels: a character has up to four."""
+    outcome = ended.outcome
+    message = outcome.message if isinstance(outcome, Failed) else ""
+    return len(outcome.result) + 4 * len(message)
+
+
+def _bounded(ended: Ended) -> Ended:
+    """What travels. A driver may be anybody's, and what is too large would cost the stream."""
+    outcome = ended.outcome
+    result_bytes = len(outcome.result)
+    if result_bytes > MAX_RESULT_BYTES:
+        problem = f"the result has {result_bytes} bytes, of at most {MAX_RESULT_BYTES}"
+        return replace(ended, outcome=Failed(FailureKind.OUTPUT, problem))
+    if isinstance(outcome, Failed) and len(outcome.message) > MAX_MESSAGE_CHARS:
+        end = outcome.message[-MAX_MESSAGE_CHARS:]
+        return replace(ended, outcome=replace(outcome, message=end))
+    return ended
+
+
+def _not_run(attempt_id: str, problem: str) -> Ended:
+    """An attempt that never ran. It needs no outbox: a scheduler that misses it asks again."""
+    return Ended(attempt_id, Failed(FailureKind.DRIVER, problem), 0)

@@ -1,0 +1,101 @@
+"""Who a node is: an Ed25519 key pair, and the libp2p peer id that follows from it.
+
+Source: libp2p peer-ids specification. An Ed25519 peer id is the identity multihash of the
+protobuf `PublicKey {Type: Ed25519, Data: 32 bytes}`, written in base58btc (`12D3KooW…`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NewType, Self
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from formation_p2p.core.keyspace import Key, key_of
+
+PeerId = NewType("PeerId", str)
+"""A libp2p peer id in base58btc. Made by `peer_id_from_bytes`, `parse_peer_id` or an Identity."""
+
+# PublicKey{Type: Ed25519 = 1, Data: 32 bytes}, up to the data.
+_PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
+# Multihash: code 0x00 (identity), length 36.
+_IDENTITY_MULTIHASH: Final = b"\x00\x24"
+# Multihash: code 0x12 (sha2-256), length 32: peer ids of RSA keys, which foreign peers may have.
+_SHA256_MULTIHASH: Final = b"\x12\x20"
+
+
+@lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers
+def peer_id_from_bytes(raw: bytes) -> PeerId:
+    """Raises ValueError for what is no multihash that libp2p uses for peer ids."""
+    if raw[:2] == _IDENTITY_MULTIHASH and len(raw) == 38:
+        return PeerId(base58.b58encode(raw).decode())
+    if raw[:2] == _SHA256_MULTIHASH and len(raw) == 34:
+        return PeerId(base58.b58encode(raw).decode())
+    raise ValueError(f"{len(raw)} bytes that are no peer id")
+
+
+@lru_cache(maxsize=65_536)  # as above
+def peer_id_to_bytes(peer_id: PeerId) -> bytes:
+    return base58.b58decode(peer_id)
+
+
+@lru_cache(maxsize=65_536)  # as above
+def key_of_peer(peer_id: PeerId) -> Key:
+    """Where a peer stands in the key space: SHA-256 of its id's bytes, as libp2p has it."""
+    return key_of(peer_id_to_bytes(peer_id))
+
+
+def parse_peer_id(text: str) -> PeerId:
+    """Raises ValueError for anything but a peer id in base58btc."""
+    # 64: the longest peer id in use has 52 characters; base58 is quadratic in its length.
+    if len(text) > 64:
+        raise ValueError(f"{text[:16]}… is too long for a peer id")
+    return peer_id_from_bytes(base58.b58decode(text))
+
+
+def peer_id_of(public_key: bytes) -> PeerId:
+    """The peer id of a raw Ed25519 public key of 32 bytes."""
+    return peer_id_from_bytes(_IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX + public_key)
+
+
+def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether `signature` is that of `message` under a raw Ed25519 public key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key and what follows from it. Its `repr` shows the peer id alone."""
+
+    _private: Ed25519PrivateKey
+    peer_id: PeerId
+    public_key: bytes
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Self:
+        """From the 32 bytes of an Ed25519 private key (RFC 8032's seed)."""
+        private = Ed25519PrivateKey.from_private_bytes(seed)
+        public = private.public_key().public_bytes_raw()
+        return cls(private, peer_id_of(public), public)
+
+    @property
+    def seed(self) -> bytes:
+        """The secret. For the key file and libp2p's key pair only."""
+        return self._private.private_bytes_raw()
+
+    @property
+    def key(self) -> Key:
+        return key_of_peer(self.peer_id)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._private.sign(message)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.peer_id})"

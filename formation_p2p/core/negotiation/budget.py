@@ -1,0 +1,46 @@
+"""What a worker gives to each circle that tasks come from: its leases, counted scope by scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Denied, Infeasible
+from formation_p2p.core.workload.scope import Scope, Shares
+
+
+class Budget:
+    """Of a machine with `cpu_milli`. `scope_of` says how near whoever shows a grant belongs."""
+
+    def __init__(
+        self, shares: Shares, cpu_milli: int, scope_of: Callable[[bytes, PeerId], Scope]
+    ) -> None:
+        self._shares = shares
+        self._cpu_milli = cpu_milli
+        self._scope_of = scope_of
+        self._used_milli = [0] * len(Scope)
+        self._leases: dict[str, tuple[Scope, int]] = {}
+
+    def refusal(
+        self, grant: bytes, peer_id: PeerId, needed_milli: int
+    ) -> Denied | Infeasible | None:
+        """Why a peer may have no lease of so many milli-cores, none at all or none more. Its grant
+        has been checked."""
+        scope = self._scope_of(grant, peer_id)
+        used_milli = self._used_milli[scope]
+        if not self._shares.allows(scope):
+            return Denied("submit", f"this machine takes no tasks of scope {scope}")
+        if self._shares.has_room(scope, self._cpu_milli, used_milli, needed_milli):
+            return None
+        left_milli = self._shares.left_milli(scope, self._cpu_milli, used_milli)
+        return Infeasible(f"share.{scope}", needed_milli, left_milli)
+
+    def opened(self, lease_id: str, grant: bytes, peer_id: PeerId, cpu_milli: int) -> None:
+        """A lease holds so much, until it is closed."""
+        scope = self._scope_of(grant, peer_id)
+        self._leases[lease_id] = (scope, cpu_milli)
+        self._used_milli[scope] += cpu_milli
+
+    def closed(self, lease_id: str) -> None:
+        scope, cpu_milli = self._leases.pop(lease_id)
+        self._used_milli[scope] -= cpu_milli

@@ -1,0 +1,103 @@
+"""What a lease holds of a machine, as its offer says, and whether that is what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.records.codec import Malformed, take_int, take_list, take_text
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.bounds import (
+    MAX_CPU_MILLI,
+    MAX_GPUS,
+    MAX_MEMORY_BYTES,
+    MAX_NETWORK_MBPS,
+    MAX_STORAGE_BYTES,
+)
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.resources.requirements import Requirements
+
+# As core/resources/gpu.py has it.
+_MAX_DEVICE_ID_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The GPU amounts are of each device: where they differ, of the least."""
+
+    cpu_milli: int
+    memory_bytes: int
+    storage_bytes: int = 0
+    network_mbps: int = 0
+    device_ids: tuple[str, ...] = ()
+    gpu_share_milli: int = 0
+    gpu_memory_bytes: int = 0
+
+
+def held_by(reservation: Reservation) -> Held:
+    needs = reservation.needs
+    return Held(
+        needs.cpu_milli,
+        needs.memory_bytes,
+        needs.storage_bytes,
+        needs.network_mbps,
+        tuple(claim.device_id for claim in reservation.gpus),
+        min((claim.share_milli for claim in reservation.gpus), default=0),
+        min((claim.memory_bytes for claim in reservation.gpus), default=0),
+    )
+
+
+def shortfall(held: Held, needs: Requirements) -> Infeasible | None:
+    """The first thing that is held less of than was asked for; a device named twice is one.
+
+    More devices than asked for is wrong too: what runs would see those of others. More of
+    anything else is the worker's gift.
+    """
+    devices = len(set(held.device_ids))
+    if devices != needs.gpu_count or len(held.device_ids) != devices:
+        return Infeasible("gpu", needs.gpu_count, devices)
+    gpu_share_milli = needs.gpu_share_milli if needs.gpu_count else 0
+    for resource, needed, has in (
+        ("cpu", needs.cpu_milli, held.cpu_milli),
+        ("memory", needs.memory_bytes, held.memory_bytes),
+        ("storage", needs.storage_bytes, held.storage_bytes),
+        ("network", needs.network_mbps, held.network_mbps),
+        ("gpu.share", gpu_share_milli, held.gpu_share_milli),
+        ("gpu.memory", needs.gpu_memory_bytes, held.gpu_memory_bytes),
+    ):
+        if has < needed:
+            return Infeasible(resource, needed, has)
+    return None
+
+
+def pack_held(held: Held) -> list[object]:
+    return [
+        held.cpu_milli,
+        held.memory_bytes,
+        held.storage_bytes,
+        held.network_mbps,
+        list(held.device_ids),
+        held.gpu_share_milli,
+        held.gpu_memory_bytes,
+    ]
+
+
+def read_held(value: object) -> Held:
+    """Raises Malformed."""
+    match value:
+        case [cpu, memory, storage, network, device_ids, gpu_share, gpu_memory]:
+            return Held(
+                take_int(cpu, "cpu", 0, MAX_CPU_MILLI),
+                take_int(memory, "memory", 0, MAX_MEMORY_BYTES),
+                take_int(storage, "storage", 0, MAX_STORAGE_BYTES),
+                take_int(network, "network", 0, MAX_NETWORK_MBPS),
+                tuple(
+                    take_text(device, "device", _MAX_DEVICE_ID_CHARS)
+                    for device in take_list(device_ids, "devices", MAX_GPUS)
+                ),
+                take_int(gpu_share, "gpu.share", 0, WHOLE_GPU_MILLI),
+                take_int(gpu_memory, "gpu.memory", 0, MAX_MEMORY_BYTES),
+            )
+        case _:
+            raise Malformed("offer", "does not say in seven fields what it holds")

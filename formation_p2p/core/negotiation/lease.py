@@ -1,0 +1,73 @@
+"""A lease as the worker has it, and its states as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.negotiation.messages import PlacementRequest
+from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.resources.requirements import Requirements
+
+
+class LeaseState(StrEnum):
+    OFFERED = "offered"
+    LEASED = "leased"
+    ENDING = "ending"  # the shell is ending what ran under it; capacity is still held
+    ENDED = "ended"
+
+
+TRANSITIONS: Final = {
+    LeaseState.OFFERED: {
+        "commit": LeaseState.LEASED,
+        "release": LeaseState.ENDED,
+        "preempt": LeaseState.ENDED,
+        "expire": LeaseState.ENDED,
+        "leave": LeaseState.ENDED,
+    },
+    LeaseState.LEASED: {
+        "commit": LeaseState.LEASED,  # the answer to the first was lost
+        "renew": LeaseState.LEASED,
+        "release": LeaseState.ENDING,
+        "preempt": LeaseState.ENDING,
+        "expire": LeaseState.ENDING,
+        "leave": LeaseState.ENDING,
+    },
+    LeaseState.ENDING: {"fenced": LeaseState.ENDED},
+}
+
+
+@dataclass(slots=True)
+class Lease:
+    """One reservation. `expires_s` is on this machine's monotonic clock."""
+
+    lease_id: str
+    owner: Contact
+    request: PlacementRequest
+    reservation: Reservation
+    state: LeaseState
+    expires_s: float
+    fence: int = 0
+
+    @property
+    def needs(self) -> Requirements:
+        return self.request.needs
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        return tuple(claim.device_id for claim in self.reservation.gpus)
+
+    def moved(self, event: str) -> bool:
+        """Follow the table. False where the state has no such way out."""
+        state = TRANSITIONS.get(self.state, {}).get(event)
+        if state is None:
+            return False
+        self.state = state
+        return True
+
+    @property
+    def gpu_milli(self) -> int:
+        """Of all its devices together."""
+        return sum(claim.share_milli for claim in self.reservation.gpus)

@@ -1,0 +1,357 @@
+"""The worker's side of a lease: offer, commit, renew, release, expire.
+
+The worker is the only judge of its capacity, and of what grants allow on it. An offer holds
+capacity softly for a moment, a commit makes the hold hard, and the capacity returns once the shell
+has said that nothing runs under the lease any more. Work of higher priority takes the place of
+lower at a commit or a renewal, never in between.
+
+Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
+2006, section 2.4 (sequencers).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.negotiation.fencing import Fence
+from formation_p2p.core.negotiation.held import held_by
+from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.messages import (
+    Commit,
+    CommitRefused,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    WorkMessage,
+)
+from formation_p2p.core.negotiation.preemption import Wants, to_displace
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.placement.fragmentation import best_devices
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Preempted,
+)
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.mix import Seen
+from formation_p2p.core.workload.scope import EVERYTHING, Scope
+from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
+
+# A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
+# that a scheduler which vanishes takes nothing out of use.
+HOLD_S: Final = 1.5
+# A lease lives this long after a commit or a renewal.
+LEASE_S: Final = 10.0
+_LEASE_MS: Final = round(LEASE_S * 1000)
+# The owner renews at this part of a lease's life.
+RENEW_AT: Final = 2 / 3
+# What ran under a lease is usually gone after this long; asking again sooner is for nothing.
+FENCING_S: Final = 0.5
+# Attempts that one lease may have under way. A warm interpreter does some 10,000 calls of
+# nothing a second, so that these last for 50 ms: longer than a round trip between continents
+# takes to come half way, and than a scheduler takes to answer a batch of results.
+WINDOW: Final = 512
+# A machine of 256 cores under leases of a quarter core each.
+MAX_LEASES: Final = 1024
+# Offers that one owner may hold open; past it a flood of requests would take the machine.
+MAX_OFFERS_PER_OWNER: Final = 16
+
+
+class Lessor:
+    """`warden` judges grants, and `budget` how near their holders are; both are told what leases
+    use. `places` says which content of a list is here. `seen` is what it was asked for lately, by
+    which it chooses devices."""
+
+    def __init__(
+        self,
+        capability: Capability,
+        labels: Mapping[str, str],
+        drivers: Collection[str],
+        warden: Warden,
+        rng: random.Random,
+        price_micro: int = 0,
+        budget: Budget | None = None,
+        places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
+    ) -> None:
+        self.seen = Seen()
+        self.ledger = Ledger(
+            capability, lambda needs, has, free: best_devices(needs, has, free, self.seen.mix)
+        )
+        self._capability = capability
+        self._labels = labels
+        self._drivers = drivers
+        self._warden = warden
+        self._rng = rng
+        self._price_micro = price_micro
+        self._budget = budget or Budget(
+            EVERYTHING, capability.cpu_milli, lambda *who: Scope.COMMONS
+        )
+        self._places = places
+        self._leases: dict[str, Lease] = {}
+        self._wants = Wants()
+        self._fence = 0
+        self._leaving = False
+
+    # -- what arrives -------------------------------------------------------------------------
+
+    def requested(self, sender: Contact, request: PlacementRequest, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} asks for a placement"
+        answer: WorkMessage
+        lease = self._offer(sender, request, now)
+        if not isinstance(lease, Denied):
+            self.seen.see(request.needs)
+        if isinstance(lease, Lease):
+            holds, hold_ms = held_by(lease.reservation), round(HOLD_S * 1000)
+            price_micro, there = self._price_micro, self._places(request.near)
+            answer = Offer(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there)
+        else:
+            answer = Refused(request.request_id, lease)
+        return [Send(sender, answer, cause=cause)]
+
+    def committed(self, sender: Contact, message: Commit, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} commits {message.lease_id}"
+        lease = self._owned(sender, message.lease_id)
+        answer: WorkMessage
+        if isinstance(lease, Gone):
+            answer = CommitRefused(message.lease_id, lease)
+        elif lease.state is LeaseState.OFFERED and (taken := self._taken_back(lease, now)):
+            event, why = taken
+            self._end(lease, event, cause, now)
+            answer = CommitRefused(message.lease_id, why)
+        elif not lease.moved("commit"):
+            answer = CommitRefused(message.lease_id, _ended(message.lease_id))
+        else:
+            if lease.fence == 0:
+                self._fence += 1
+                lease.fence = self._fence
+                lease.expires_s = now.mono_s + LEASE_S
+                self._warden.began(lease.lease_id, now)
+            left_ms = round((lease.expires_s - now.mono_s) * 1000)
+            answer = Leased(lease.lease_id, lease.fence, left_ms, WINDOW)
+        return [Send(sender, answer, cause=cause)]
+
+    def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[Effect]:
+        cause = f"{sender.peer_id} renews {message.lease_id}"
+        lease = self.lease(sender, message.lease_id, message.fence)
+        if isinstance(lease, Gone):
+            return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
+        self._warden.charge(lease.lease_id, now.mono_s, now)
+        if taken := self._taken_back(lease, now):
+            event, why = taken
+            ended = LeaseEnded(lease.lease_id, why)
+            return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
+        lease.moved("renew")
+        lease.owner = sender  # who may be at other addresses, in a later life
+        lease.expires_s = now.mono_s + LEASE_S
+        return [Send(sender, Renewed(lease.lease_id, _LEASE_MS, WINDOW), cause=cause)]
+
+    def released(self, sender: Contact, message: Release, now: Moment) -> list[Effect]:
+        lease = self._owned(sender, message.lease_id)
+        if isinstance(lease, Gone):
+            return []  # it has ended already, which is what the owner wants
+        return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}", now)
+
+    def fenced(self, lease_id: str) -> None:
+        """The shell says that nothing runs under the lease: its capacity is free again."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and lease.moved("fenced"):
+            self._forget(lease)
+
+    # -- what time and the person bring ---------------------------------------------------------
+
+    def tick(self, now: Moment) -> list[Effect]:
+        effects: list[Effect] = []
+        for lease in list(self._leases.values()):
+            if lease.expires_s <= now.mono_s:
+                effects += self._end(lease, "expire", f"lease {lease.lease_id} expired", now)
+        return effects
+
+    def next_timeout(self) -> float:
+        if not self._leases:
+            return float("inf")  # as a rule; it is asked for after every message
+        live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
+        return min(live, default=float("inf"))
+
+    def leave(self, now: Moment) -> list[Effect]:
+        """End every lease and tell the owners; refuse all that is asked from now on."""
+        self._leaving = True
+        effects: list[Effect] = []
+        for lease in list(self._leases.values()):
+            if lease.state is LeaseState.LEASED:
+                ended = LeaseEnded(lease.lease_id, Leaving())
+                effects.append(Send(lease.owner, ended, cause="leave"))
+            effects += self._end(lease, "leave", "leave", now)
+        return effects
+
+    def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | Gone:
+        """The live lease that `sender` may use under this fencing token, or why not."""
+        lease = self._owned(sender, lease_id)
+        if isinstance(lease, Gone):
+            return lease
+        if lease.state is not LeaseState.LEASED or lease.fence != fence:
+            return _ended(lease_id)
+        return lease
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases.values())
+
+    # -- the insides ----------------------------------------------------------------------------
+
+    def _offer(
+        self, sender: Contact, request: PlacementRequest, now: Moment
+    ) -> Lease | PeerRefusal:
+        """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
+        nothing else."""
+        needs = request.needs
+        denied = self._denied(sender, request, now, another=True)
+        if denied is not None:
+            return denied
+        request = replace(request, priority=self._warden.weighed(request.grant, request.priority))
+        if self._leaving:
+            return Leaving()
+        refusal = self._budget.refusal(request.grant, sender.peer_id, needs.cpu_milli) or fits(
+            needs, self._capability, self._labels, self._drivers
+        )
+        if refusal is not None:
+            return refusal
+        if len(self._leases) >= MAX_LEASES:
+            return Busy("the table of leases", MAX_LEASES)
+        if self._open_offers(sender.peer_id) >= MAX_OFFERS_PER_OWNER:
+            return Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
+        lease_id = f"{self._rng.getrandbits(64):016x}"
+        # What runs is given this much in any case; leases over less would add up to more memory
+        # than there is.
+        least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
+        reservation = self.ledger.reserve(lease_id, least)
+        if isinstance(reservation, Infeasible):
+            return self._later(sender, least, request.priority, reservation, now)
+        if isinstance(reservation, Busy):
+            return reservation
+        urgent = self._hindered(request.priority, now)
+        if urgent is not None:
+            self.ledger.release(lease_id)
+            return Infeasible("priority", urgent, request.priority)
+        self._wants.forget(sender.peer_id, least, request.priority)
+        expires_s = now.mono_s + HOLD_S
+        lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
+        self._leases[lease_id] = lease
+        self._warden.opened(lease_id, request.grant, needs.cpu_milli, lease.gpu_milli)
+        self._budget.opened(lease_id, request.grant, sender.peer_id, needs.cpu_milli)
+        return lease
+
+    def _later(
+        self,
+        sender: Contact,
+        needs: Requirements,
+        priority: int,
+        lacking: Infeasible,
+        now: Moment,
+    ) -> GivingWay | Infeasible:
+        """What is lacking may come free for these needs: then it is kept for them, for a while."""
+        lower = [x for x in self._leases.values() if x.request.priority < priority]
+        lower = [x for x in lower if x.state is not LeaseState.ENDING]
+        # Whoever has not even begun goes first, then whoever is up for renewal first.
+        lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
+        candidates = [lease.lease_id for lease in lower]
+        displaced = to_displace(needs, self.ledger, self._ending(), candidates)
+        noted = displaced is not None and self._wants.note(
+            sender.peer_id, needs, priority, displaced, now
+        )
+        if displaced is None or not noted:
+            self._wants.forget(sender.peer_id, needs, priority)
+            return lacking
+        ends = (_gives_way_s(self._leases[lease_id]) for lease_id in displaced)
+        wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + FENCING_S
+        return GivingWay(lacking.resource, round(wait_s * 1000))
+
+    def _hindered(self, priority: int, now: Moment) -> int | None:
+        """The priority of something more urgent that would not find room any more."""
+        for want in self._wants.above(priority, now):
+            free = self.ledger.free
+            for lease_id in {*self._ending(), *want.displaced}:
+                free = self.ledger.with_back(free, lease_id)
+            if self.ledger.lacks(want.needs, free) is not None:
+                return want.priority
+        return None
+
+    def _ending(self) -> list[str]:
+        return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
+
+    def _denied(
+        self, sender: Contact, request: PlacementRequest, now: Moment, *, another: bool
+    ) -> Denied | None:
+        needs, priority = request.needs, request.priority
+        return self._warden.denied(
+            request.grant, sender.peer_id, needs, priority, now, another=another
+        )
+
+    def _taken_back(self, lease: Lease, now: Moment) -> tuple[str, Denied | Preempted] | None:
+        """Why the lease may not begin, or go on, and the event that this is."""
+        denied = self._denied(lease.owner, lease.request, now, another=False)
+        if denied is not None:  # the grant has expired since, or a quota is used up
+            return "expire", denied
+        priority = self._wants.displacing(lease.lease_id, now)
+        return None if priority is None else ("preempt", Preempted(priority))
+
+    def _open_offers(self, owner: PeerId) -> int:
+        return sum(
+            lease.owner.peer_id == owner and lease.state is LeaseState.OFFERED
+            for lease in self._leases.values()
+        )
+
+    def _owned(self, sender: Contact, lease_id: str) -> Lease | Gone:
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.owner.peer_id != sender.peer_id:
+            # The same answer for both: who does not own a lease cannot find out that it exists.
+            return _ended(lease_id)
+        return lease
+
+    def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[Effect]:
+        if not lease.moved(event):
+            return []
+        # Past its end nobody had the use of it, however late that is noticed.
+        self._warden.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
+        if lease.state is LeaseState.ENDED:
+            self._forget(lease)
+            return []
+        return [Fence(lease.lease_id, cause=cause)]
+
+    def _forget(self, lease: Lease) -> None:
+        self.ledger.release(lease.lease_id)
+        self._warden.closed(lease.lease_id)
+        self._budget.closed(lease.lease_id)
+        del self._leases[lease.lease_id]
+
+
+def _gives_way_s(lease: Lease) -> float:
+    """When it is committed or renewed, or runs out."""
+    leased = lease.state is LeaseState.LEASED
+    return lease.expires_s - (1 - RENEW_AT) * LEASE_S if leased else lease.expires_s
+
+
+def _ended(lease_id: str) -> Gone:
+    return Gone(f"lease {lease_id}", "it expired, was released, or never was yours")

@@ -1,0 +1,107 @@
+"""Who waits for room that work of lower priority holds, and which leases are to give way.
+
+Nobody is thrown out in the middle: a lease gives way where its owner would commit or renew it.
+What is noted here lasts for as long as whoever asked keeps asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.requirements import Requirements
+
+# A lease comes up for renewal within 7 s, and what ran under it takes a few more to end.
+WANT_S: Final = 10.0
+# Each is looked at whenever a lease is asked for or renewed. Schedulers that want more of the
+# machine than this at once get it one after the other.
+MAX_WANTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """`displaced` are the leases that give way, by id."""
+
+    owner: PeerId
+    needs: Requirements
+    priority: int
+    displaced: frozenset[str]
+    until_s: float
+
+    @property
+    def key(self) -> tuple[PeerId, Requirements, int]:
+        return (self.owner, self.needs, self.priority)
+
+
+class Wants:
+    def __init__(self) -> None:
+        self._wants: dict[tuple[PeerId, Requirements, int], Want] = {}
+
+    def note(
+        self,
+        owner: PeerId,
+        needs: Requirements,
+        priority: int,
+        displaced: Iterable[str],
+        now: Moment,
+    ) -> bool:
+        """In the place of what the same owner wanted before. False where there is no room: the
+        table is full of wants that are no less urgent."""
+        self.forget(owner, needs, priority)
+        self._expire(now)
+        if len(self._wants) >= MAX_WANTS:
+            least = min(self._wants.values(), key=lambda want: want.priority)
+            if least.priority >= priority:
+                return False
+            del self._wants[least.key]
+        until_s = now.mono_s + WANT_S
+        want = Want(owner, needs, priority, frozenset(displaced), until_s)
+        self._wants[want.key] = want
+        return True
+
+    def forget(self, owner: PeerId, needs: Requirements, priority: int) -> None:
+        self._wants.pop((owner, needs, priority), None)
+
+    def displacing(self, lease_id: str, now: Moment) -> int | None:
+        """The priority of what the lease is to give way to, if there is such."""
+        self._expire(now)
+        return max(
+            (want.priority for want in self._wants.values() if lease_id in want.displaced),
+            default=None,
+        )
+
+    def above(self, priority: int, now: Moment) -> list[Want]:
+        self._expire(now)
+        return [want for want in self._wants.values() if want.priority > priority]
+
+    def _expire(self, now: Moment) -> None:
+        for want in [w for w in self._wants.values() if w.until_s <= now.mono_s]:
+            del self._wants[want.key]
+
+
+def to_displace(
+    needs: Requirements, ledger: Ledger, ending: Iterable[str], candidates: Sequence[str]
+) -> tuple[str, ...] | None:
+    """Which of the candidates, in the order in which they are to go, have to give way for these
+    needs, given that all of `ending` comes free in any case. None where even all would not do."""
+    free = ledger.free
+    for each in ending:
+        free = ledger.with_back(free, each)
+    displaced: list[str] = []
+    for each in candidates:
+        if ledger.lacks(needs, free) is None:
+            break
+        free = ledger.with_back(free, each)
+        displaced.append(each)
+    if ledger.lacks(needs, free) is not None:
+        return None
+    for each in reversed(tuple(displaced)):  # those that held nothing of what is short
+        less = ledger.with_taken(free, each)
+        if ledger.lacks(needs, less) is None:
+            free = less
+            displaced.remove(each)
+    return tuple(displaced)

@@ -1,0 +1,125 @@
+"""One round of asking: several workers, best first, and what each of them answered.
+
+A worker is outstanding while it has neither offered nor refused. The round may close as soon as
+nothing that is outstanding could change the choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NewType
+
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.held import shortfall
+from formation_p2p.core.negotiation.messages import Offer
+from formation_p2p.core.placement.hinted import unmet
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.refusals import Infeasible, Refusal, TooDear
+
+RoundId = NewType("RoundId", int)
+
+# How long to wait for a better offer once there is one.
+DELIBERATION_S: Final = 0.5
+# How long to wait for any answer at all: a dial of two slow round trips, and a retry.
+ANSWER_S: Final = 3.0
+# An offer has to last for as long as this side deliberates.
+MIN_HOLD_MS: Final = round(DELIBERATION_S * 1000)
+# Our own hold for 1.5 s. Who holds capacity for longer than a lease lives, for a stranger who has
+# not even said yes, has its units wrong, and perhaps others too.
+MAX_HOLD_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An offer that stands until `until_s`: at the latest, as the worker began to count before."""
+
+    offer: Offer
+    until_s: float
+
+
+@dataclass(slots=True)
+class Round:
+    """`order` is best first. `turned_down` are leases offered that will not do: they are given
+    back when the round closes, with those that were not the best, so that no worker can tell
+    from when it hears whether its price or its place was the reason.
+
+    `offered_s` is when the first offer came.
+    """
+
+    round: RoundId
+    terms: AskedTerms
+    order: tuple[Contact, ...]
+    wanted: int
+    started_s: float
+    cause: str
+    requests: dict[int, PeerId] = field(default_factory=dict)
+    offers: dict[PeerId, Standing] = field(default_factory=dict)
+    offered_s: float = float("inf")
+    refusals: dict[PeerId, Refusal] = field(default_factory=dict)
+    turned_down: list[tuple[Contact, str]] = field(default_factory=list)
+
+    def waits_for(self, peer_id: PeerId, request_id: int) -> bool:
+        return self.requests.get(request_id) == peer_id and self.outstanding(peer_id)
+
+    def outstanding(self, peer_id: PeerId) -> bool:
+        return peer_id not in self.offers and peer_id not in self.refusals
+
+    def offered(self, sender: Contact, offer: Offer, now: Moment, rtt_us: int | None) -> None:
+        """The answer of a worker that is outstanding. Everything in it is checked here. Where its
+        distance was not measured, it is no more than its answer took."""
+        if rtt_us is None:
+            rtt_us = round((now.mono_s - self.started_s) * 1_000_000)
+        problem = self._problem(offer) or unmet(self.terms.hints, offer.there, rtt_us)
+        if problem is None:
+            self.offers[sender.peer_id] = Standing(offer, now.mono_s + offer.hold_ms / 1000)
+            self.offered_s = min(self.offered_s, now.mono_s)
+        else:
+            self.refusals[sender.peer_id] = problem
+            self.turned_down.append((sender, offer.lease_id))
+
+    def knows(self, peer_id: PeerId, lease_id: str) -> bool:
+        """Whether the worker offered this lease here, and it has not been given back."""
+        standing = self.offers.get(peer_id)
+        return (standing is not None and standing.offer.lease_id == lease_id) or any(
+            (contact.peer_id, turned_down) == (peer_id, lease_id)
+            for contact, turned_down in self.turned_down
+        )
+
+    def decided(self) -> bool:
+        """Whether no answer still to come could change the choice: the best `wanted` offers
+        stand before the first worker that has not answered, and none can have more of the data."""
+        offers = 0
+        for contact in self.order:
+            if offers >= self.wanted:
+                return True
+            if self.outstanding(contact.peer_id):
+                return False
+            offers += contact.peer_id in self.offers and self._lacks(contact) == 0
+        return True
+
+    def best_first(self) -> list[Contact]:
+        """The `order`, but that whoever has more of the data that is hinted at comes before."""
+        return sorted(self.order, key=self._lacks)
+
+    def closes_s(self) -> float:
+        return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
+
+    def _lacks(self, contact: Contact) -> int:
+        """Bytes of the data hinted at that are not there; more yet for one to be avoided."""
+        hints, standing = self.terms.hints, self.offers.get(contact.peer_id)
+        if not hints.near:
+            return 0
+        there = 0 if standing is None else hints.bytes_of(standing.offer.there)
+        return hints.data_bytes * (1 + hints.avoids(contact.peer_id)) - there
+
+    def _problem(self, offer: Offer) -> Refusal | None:
+        short = shortfall(offer.holds, self.terms.needs)
+        if short is not None:
+            return short
+        if not MIN_HOLD_MS <= offer.hold_ms <= MAX_HOLD_MS:
+            return Infeasible("hold", f"{MIN_HOLD_MS} to {MAX_HOLD_MS} ms", offer.hold_ms)
+        most_micro = self.terms.max_price_micro
+        if most_micro is not None and offer.price_micro > most_micro:
+            return TooDear(offer.price_micro, most_micro)
+        return None

@@ -1,0 +1,43 @@
+"""What the work protocol asks of the shell, and what the shell tells of it.
+
+Delivery is in order and at most once: what could not be delivered is told as `Undelivered`,
+and after that the peer may or may not have seen the last messages. Leases, fencing tokens and
+acknowledged results are what make that safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.messages import WorkMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Effect):
+    """Send over the long-lived stream with a peer, dialling it if there is none."""
+
+    to: Contact
+    message: WorkMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    sender: Contact
+    message: WorkMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """The stream with a peer broke, or none could be opened. Messages sent may be lost."""
+
+    to: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The last connection with a peer closed, perhaps with nothing under way on it."""
+
+    peer_id: PeerId

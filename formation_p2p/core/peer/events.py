@@ -1,0 +1,155 @@
+"""Everything that a peer is told, and what it asks for beyond what its parts do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.dht.rpc import DhtEvent
+from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.quota import Used
+from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.scope import EVERYTHING, Shares
+from formation_p2p.core.workload.task import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The network is up. `addresses` is where we are reached; `gates` is whom to join through."""
+
+    addresses: tuple[str, ...]
+    gates: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Become a worker: lease this machine to others. `price_micro` is as in the profile.
+
+    `used` is what earlier lives charged, by month and account; `permissive` is as for a Warden.
+    `shares` is what each circle may have of its cores.
+    """
+
+    capability: Capability
+    drivers: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    price_micro: int = 0
+    used: tuple[tuple[str, str, Used], ...] = ()
+    permissive: bool = False
+    shares: Shares = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """`policy` is for one that has no text form; else the job names it."""
+
+    job: Job
+    policy: PlacementPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with what an earlier life of this scheduler left: its jobs, and the leases it held.
+
+    The first event but for `Joined`; each job then tells what follows as if it had been submitted.
+    """
+
+    jobs: tuple[SavedJob, ...]
+    leases: tuple[SavedLease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Who could run a task of this name and these terms, in what order, and why not the others?
+    Ends in Explained, or Refuse.
+
+    Without terms: who is there at all.
+    """
+
+    query: int
+    terms: AskedTerms | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Go, in good order: jobs under way end as cancelled, leases end. Ends in Left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A round trip on a connection with a peer took so long."""
+
+    peer_id: PeerId
+    rtt_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsChanged:
+    """Content that is on this machine by now, whole, and content that is gone."""
+
+    here: tuple[Cid, ...] = ()
+    gone: tuple[Cid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_timeout` has passed."""
+
+
+Event = (
+    Joined
+    | Serve
+    | Submit
+    | Resume
+    | CancelJob
+    | Explain
+    | Leave
+    | Measured
+    | BlobsChanged
+    | Tick
+    | DhtEvent
+    | Received
+    | Undelivered
+    | Disconnected
+    | ExecutionStarted
+    | ExecutionOutput
+    | ExecutionsEnded
+    | Fenced
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Effect):
+    """`trace` says where the candidates were looked for, and what that took."""
+
+    query: int
+    decision: Decision
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Effect):
+    """Nothing is under way any more; the shell may close the network once all is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """What the person asked for cannot be done. `what` is the job's id, the number of the query
+    as text, or `serve`."""
+
+    what: str
+    why: str

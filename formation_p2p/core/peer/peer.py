@@ -1,0 +1,411 @@
+"""The whole peer as one state machine: `effects = peer.handle(event, now)`.
+
+Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
+`sim/`. Whoever drives it performs the effects, arms a timer for `next_timeout`, and hands back
+what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
+for others as well.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.rpc import Answered, Asked, AskFailed, DialledBack, DialledBy, Met
+from formation_p2p.core.dht.store import RecordStore
+from formation_p2p.core.discovery.announcer import names_of
+from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.dispatch.scheduler import Scheduler
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
+from formation_p2p.core.negotiation.messages import (
+    AskOpinions,
+    Cancel,
+    Commit,
+    CommitRefused,
+    Dispatch,
+    Leased,
+    LeaseEnded,
+    Offer,
+    Opinions,
+    PlacementRequest,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    ResultAck,
+    TaskOutput,
+    TasksEnded,
+    TaskStarted,
+    WorkMessage,
+)
+from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.peer.blob_index import Blobs
+from formation_p2p.core.peer.events import (
+    BlobsChanged,
+    CancelJob,
+    Event,
+    Explain,
+    Explained,
+    Joined,
+    Leave,
+    Left,
+    Measured,
+    Refuse,
+    Resume,
+    Serve,
+    Submit,
+    Tick,
+)
+from formation_p2p.core.peer.placement_context import Surroundings
+from formation_p2p.core.peer.reputation_gossip import Hearsay
+from formation_p2p.core.peer.status import Status, status_of
+from formation_p2p.core.peer.worker import Worker
+from formation_p2p.core.placement.round_trips import RoundTrips
+from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.refusals import Denied, Leaving
+from formation_p2p.core.trust.circles import Circles
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.reputation import SUBMIT_MILLI, Reputation
+
+
+class Peer:
+    """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
+    an earlier life learnt of others."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        network: Network,
+        rng: random.Random,
+        terms: Terms | None = None,
+        reputation: Reputation | None = None,
+    ) -> None:
+        self._identity = identity
+        self._network = network
+        self._network_id = network.network_id
+        self._rng = rng
+        self._membership = Membership(network.root_public_key)
+        store = RecordStore(
+            self._membership.may_work, lambda profile: names_of(profile, self._network_id), suits
+        )
+        self._terms = terms or Terms()
+        self.dht = Kademlia(identity.peer_id, store, rng)
+        self._circles = Circles.of(identity.peer_id, network)
+        self._round_trips = RoundTrips(identity.peer_id)
+        self._blobs = Blobs()
+        self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
+        self.reputation = reputation or Reputation(identity.peer_id)
+        self._hearsay = Hearsay(identity, network.grant, self._membership, self.reputation)
+        self._surroundings = Surroundings(
+            network, self._membership, self.reputation, self._circles, self._round_trips
+        )
+        self._finder = Finder(self.dht, self._network_id, self._surroundings.labels)
+        self._scheduler = Scheduler(
+            identity.peer_id,
+            self._finder,
+            self._lessee,
+            self._surroundings.authorised,
+            self._surroundings.candidate,
+            self.reputation.note,
+        )
+        self._worker: Worker | None = None
+        self._serve: Serve | None = None
+        self._own: Contact | None = None
+        self._joining: OperationId | None = None
+        self._leaving = False
+        self._withdrawn = False
+        self._left = False
+        self._explaining: dict[FindId, Explain] = {}
+        self._due_s = float("inf")
+
+    def handle(self, event: Event, now: Moment) -> list[Effect]:
+        """What is to be done about an event, in order. `now` never goes back."""
+        effects: list[Effect] = []
+        if now.mono_s >= self._due_s and not isinstance(event, Tick):
+            # What has run out while the machine slept has run out before anything arrives now.
+            effects += self._tick(now) + self._settle(now)
+        effects += self._dispatch(event, now) + self._settle(now)
+        effects = self._loop_back(effects, now)
+        if self._leaving and self._has_nothing_left() and not self._left:
+            self._left = True
+            effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
+        self._due_s = self._next_due()
+        return effects
+
+    def status(self, now: Moment) -> Status:
+        """What it is doing, for whoever looks on. Changes nothing."""
+        worker = self._worker
+        return status_of(
+            self._scheduler.jobs(),
+            self._scheduler.slots(),
+            () if worker is None else worker.granted(),
+            None if worker is None else worker.free,
+            now,
+        )
+
+    def next_timeout(self) -> float:
+        """When to hand in a Tick, on the monotonic clock; infinity for never."""
+        return self._due_s
+
+    def _next_due(self) -> float:
+        worker_s = float("inf") if self._worker is None else self._worker.next_timeout()
+        return min(
+            self.dht.next_timeout(),
+            self._lessee.next_timeout(),
+            self._scheduler.next_timeout(),
+            worker_s,
+        )
+
+    def _dispatch(self, event: Event, now: Moment) -> list[Effect]:
+        match event:
+            case Asked() | Answered() | AskFailed() | DialledBack() | DialledBy() | Met():
+                self.dht.handle(event, now)
+                if isinstance(event, Answered | Asked):
+                    self._scheduler.heard(event.sender.peer_id)
+            case Received(sender, message):
+                return self._received(sender, message, now)
+            case Undelivered(to):
+                self._lessee.undelivered(event, now)
+                if self._worker is not None:
+                    self._worker.interrupted(to)
+            case Disconnected(sender):
+                self._lessee.disconnected(sender, now)
+                if self._worker is not None:
+                    self._worker.disconnected(sender, now)
+            case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
+                return [] if self._worker is None else self._worker.told(event, now)
+            case Measured(peer_id, rtt_us):
+                self._round_trips.measured(peer_id, rtt_us, now)
+            case BlobsChanged():
+                self._blobs.changed(event)
+            case Tick():
+                return self._tick(now)
+            case Joined(addresses, gates):
+                self._own = Contact(self._identity.peer_id, addresses)
+                self.dht.moved(addresses, now)
+                self._joining = self.dht.bootstrap(gates, now, "join")
+            case Serve():
+                self._serve = event
+                return self._start_worker(now)
+            case Submit():
+                return self._submit(event, now)
+            case Resume(jobs, leases):
+                life = f".{self._rng.getrandbits(24):06x}"
+                return self._scheduler.resume(jobs, leases, life, now)
+            case CancelJob(job_id):
+                return self._scheduler.cancel(job_id, now)
+            case Explain():
+                return self._explain(event, now)
+            case Leave():
+                return self._leave(now)
+            case _:
+                assert_never(event)
+        return []
+
+    def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+        match message:
+            case Offer():
+                self._lessee.offered(sender, message, now)
+            case Refused():
+                self._lessee.refused(sender, message, now)
+            case Leased():
+                self._lessee.leased(sender, message)
+            case CommitRefused():
+                self._lessee.commit_refused(sender, message)
+            case Renewed():
+                self._lessee.renewed(sender, message)
+            case LeaseEnded():
+                self._lessee.ended(sender, message)
+            case TaskStarted():
+                return self._scheduler.started(sender, message, now)
+            case TaskOutput():
+                return self._scheduler.printed(sender, message)
+            case TasksEnded():
+                return self._scheduler.ended(sender, message, now)
+            case AskOpinions():
+                return self._hearsay.asked(sender, message, now)
+            case Opinions():
+                self._hearsay.told(sender, message, now)
+            case PlacementRequest() if self._distrusts(sender, now):
+                denied = Denied("submit", "this node has had bad experience with you")
+                refused = Refused(message.request_id, denied)
+                return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
+            case _ if self._worker is None:
+                return self._without_worker(sender, message, now)
+            case (
+                PlacementRequest()
+                | Commit()
+                | Renew()
+                | Release()
+                | Dispatch()
+                | Cancel()
+                | ResultAck()
+            ):
+                return self._worker.received(sender, message, now)
+            case _:
+                assert_never(message)
+        return []
+
+    def _distrusts(self, submitter: Contact, now: Moment) -> bool:
+        if submitter.peer_id == self._identity.peer_id:
+            return False
+        return self.reputation.score_milli(submitter.peer_id, now) < SUBMIT_MILLI
+
+    def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+        """What a worker is asked, by somebody who may know this node from an earlier life: told
+        at once that its leases are gone, a scheduler need not wait until they expire."""
+        answer: WorkMessage
+        match message:
+            case PlacementRequest():
+                answer = Refused(message.request_id, self._why_no_worker(sender, message, now))
+            case Commit(lease_id):
+                answer = CommitRefused(lease_id, Leaving())
+            case Renew(lease_id) | Dispatch(lease_id):
+                answer = LeaseEnded(lease_id, Leaving())
+            case _:
+                return []  # a Release, a Cancel, an acknowledgement: all as the sender wants it
+        return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]
+
+    def _why_no_worker(
+        self, sender: Contact, request: PlacementRequest, now: Moment
+    ) -> Denied | Leaving:
+        denied = self._membership.may_submit(
+            request.grant, sender.peer_id, request.needs, request.priority, now
+        )
+        return denied or Leaving()
+
+    def _tick(self, now: Moment) -> list[Effect]:
+        self.dht.tick(now)
+        self._lessee.tick(now)
+        effects = self._scheduler.tick(now)
+        return effects if self._worker is None else effects + self._worker.tick(now)
+
+    def _start_worker(self, now: Moment) -> list[Effect]:
+        """Once it is known what to serve, and the first neighbours: they are to store it."""
+        if (
+            self._serve is None
+            or self._own is None
+            or self._joining is not None
+            or self._worker is not None
+            or self._leaving
+        ):
+            return []
+        worker = Worker(
+            self._identity,
+            self._own,
+            self._network.grant,
+            self._network_id,
+            self._serve,
+            self.dht,
+            self._membership,
+            self._circles,
+            self._blobs,
+            self._rng,
+            self._terms,
+        )
+        try:
+            worker.start(now)
+        except InvalidInput as error:
+            return [Refuse("serve", str(error), cause="serve")]
+        self._worker = worker
+        return []
+
+    def _submit(self, event: Submit, now: Moment) -> list[Effect]:
+        job_id = event.job.job_id
+        if self._leaving:
+            return [Refuse(job_id, "the node is leaving", cause="submit")]
+        try:
+            return self._scheduler.submit(event.job, now, event.policy)
+        except InvalidInput as error:
+            return [Refuse(job_id, str(error), cause="submit")]
+
+    def _explain(self, event: Explain, now: Moment) -> list[Effect]:
+        target = key_of(event.name.encode())
+        try:
+            if event.terms is None:
+                find = self._finder.everyone(target, now, "explain")
+            else:
+                find = self._finder.find(event.terms.needs, target, now, "explain", fresh=True)
+        except InvalidInput as error:
+            return [Refuse(str(event.query), str(error), cause="explain")]
+        if find is None:
+            why = "too many queries are under way; ask again when one has ended"
+            return [Refuse(str(event.query), why, cause="explain")]
+        self._explaining[find] = event
+        return []
+
+    def _leave(self, now: Moment) -> list[Effect]:
+        if self._leaving:
+            return []
+        self._leaving = True
+        effects = self._scheduler.leave()
+        self._lessee.leave("leave")
+        return effects if self._worker is None else effects + self._worker.leave(now)
+
+    def _has_nothing_left(self) -> bool:
+        return self._worker is None or (self._withdrawn and not self._worker.has_leases)
+
+    def _loop_back(self, effects: list[Effect], now: Moment) -> list[Effect]:
+        """A node may work for itself: what it sends to itself it receives at once."""
+        outward: list[Effect] = []
+        for effect in effects:  # which grows on the way
+            if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
+                effects += self._received(effect.to, effect.message, now) + self._settle(now)
+            else:
+                outward.append(effect)
+        return outward
+
+    def _settle(self, now: Moment) -> list[Effect]:
+        """Carry what one layer completed to the one above, until nothing is left to carry."""
+        effects: list[Effect] = []
+        while True:
+            asked, completed = self.dht.take()
+            sent, negotiated = self._lessee.take()
+            effects += asked
+            effects += sent
+            found = self._finder.take()
+            if not completed and not negotiated and not found:
+                return effects
+            for each in completed:
+                effects += self._completed(each, now)
+            for event in negotiated:
+                if isinstance(event, LeaseHeld):
+                    effects += self._hearsay.met(event.lease.lessor, now)
+            effects += self._scheduler.negotiated(negotiated, now)
+            for every in found:
+                effects += self._found(every, now)
+
+    def _completed(
+        self, completed: Searched[SignedProfile] | Published, now: Moment
+    ) -> list[Effect]:
+        match completed:
+            case Published():
+                if self._worker is not None and self._worker.published(completed, now):
+                    self._withdrawn = True
+                return []
+            case Searched(operation=operation) if operation == self._joining:
+                self._joining = None
+                return self._start_worker(now)
+            case Searched():
+                if self._worker is None or not self._worker.searched(completed, now):
+                    self._finder.searched(completed, now)
+                return []
+            case _:
+                assert_never(completed)
+
+    def _found(self, found: Found, now: Moment) -> list[Effect]:
+        query = self._explaining.pop(found.find, None)
+        if query is None:
+            return self._scheduler.found(found, now)
+        decision = self._scheduler.explain(query.terms, query.name, found.profiles, now)
+        return [Explained(query.query, decision, found.trace, cause="explain")]

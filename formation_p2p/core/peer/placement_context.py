@@ -1,0 +1,79 @@
+"""What this node knows of workers beside what they have signed."""
+
+from __future__ import annotations
+
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.candidate import Candidate
+from formation_p2p.core.placement.round_trips import RoundTrips
+from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust.admission import not_good_at
+from formation_p2p.core.trust.circles import Circles
+from formation_p2p.core.trust.grants import Right, Rights, check, rights_of
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.reputation import Reputation
+
+
+class Surroundings:
+    """Of the node whose `network` and `circles` these are."""
+
+    def __init__(
+        self,
+        network: Network,
+        membership: Membership,
+        reputation: Reputation,
+        circles: Circles,
+        round_trips: RoundTrips,
+    ) -> None:
+        self._network = network
+        self._rights = _rights_in(network)
+        self._membership = membership
+        self._reputation = reputation
+        self._circles = circles
+        self._round_trips = round_trips
+
+    @property
+    def labels(self) -> frozenset[tuple[str, str]]:
+        """Those of the workers that our grant is for."""
+        return frozenset() if self._rights is None else self._rights.labels
+
+    def authorised(self, profile: Profile, terms: AskedTerms | None, now: Moment) -> Denied | None:
+        """Whether a worker's grant lets it work, and ours lets us have tasks of these terms run:
+        what every worker would refuse, it would refuse for the same reason."""
+        denied = self._membership.may_work(profile, now)
+        if denied is not None or terms is None or self._rights is None:
+            return denied
+        verdict = check(
+            self._network.grant,
+            self._network.root_public_key,
+            self._circles.own,
+            Right.SUBMIT,
+            now.unix_s,
+            driver=terms.needs.driver or None,  # nobody has said yet which it will be
+            priority=terms.priority,
+        )
+        return verdict if isinstance(verdict, Denied) else None
+
+    def candidate(self, profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
+        """A worker, as a task of these terms sees it."""
+        worker, hints, rights = profile.peer_id, terms.hints, self._rights
+        return Candidate(
+            profile=profile,
+            trust_milli=self._reputation.score_milli(worker, now),
+            rtt_us=self._round_trips.rtt_us(worker, now),
+            local_bytes=hints.bytes_at(worker),
+            data_bytes=hints.data_bytes,
+            scope=self._circles.scope_of(profile.grant, worker),
+            forbidden=None if rights is None else not_good_at(rights, dict(profile.labels), now),
+        )
+
+
+def _rights_in(network: Network) -> Rights | None:
+    """None for a grant that is none here: what it is worth, workers say."""
+    try:
+        return rights_of(network.grant, network.root_public_key)
+    except InvalidInput:
+        return None

@@ -1,0 +1,105 @@
+"""Asking those who have worked well what they think of others, and answering who asks.
+
+A node asks a worker when it gets a lease there, unless the worker's word would count for nothing
+with it. It answers whoever shows a grant of its network. Both at most once in a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.trust.grants import invitation_of
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.reputation import Reputation
+
+# What is told is signed anew no more often. To answer takes a millisecond, to read the answer two.
+EVERY_S: Final = 600.0
+# Peers that ask, or are asked, within that time. Leases last longer than it takes to get to more.
+MAX_PEERS: Final = 4096
+
+
+class _Lately:
+    """Peers, each once in EVERY_S. Where there are too many, whichever origin has the most gives
+    up its first to one that has fewer: nobody is shut out but by those of his own."""
+
+    def __init__(self) -> None:
+        self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
+        self._origins: dict[str, dict[PeerId, None]] = {}
+
+    def admits(self, peer_id: PeerId, now_s: float, origin: str = "") -> bool:
+        while self._peers:
+            first = next(iter(self._peers))
+            if self._peers[first][0] + EVERY_S > now_s:
+                break
+            self._drop(first)
+        if peer_id in self._peers:
+            return False
+        if len(self._peers) >= MAX_PEERS and not self._makes_room_for(origin):
+            return False
+        self._peers[peer_id] = now_s, origin
+        self._origins.setdefault(origin, {})[peer_id] = None
+        return True
+
+    def __contains__(self, peer_id: PeerId) -> bool:
+        return peer_id in self._peers
+
+    def _makes_room_for(self, origin: str) -> bool:
+        largest = max(self._origins.values(), key=len)
+        if len(largest) <= len(self._origins.get(origin, ())) + 1:
+            return False
+        self._drop(next(iter(largest)))
+        return True
+
+    def _drop(self, peer_id: PeerId) -> None:
+        _, origin = self._peers.pop(peer_id)
+        del self._origins[origin][peer_id]
+        if not self._origins[origin]:
+            del self._origins[origin]
+
+
+class Hearsay:
+    """`grant` shows that this node belongs to the network."""
+
+    def __init__(
+        self, identity: Identity, grant: bytes, membership: Membership, reputation: Reputation
+    ) -> None:
+        self._identity = identity
+        self._grant = grant
+        self._membership = membership
+        self._reputation = reputation
+        self._asked = _Lately()
+        self._answered = _Lately()
+        self._told = _Lately()
+
+    def met(self, peer: Contact, now: Moment) -> list[Effect]:
+        """A lease was had of a peer."""
+        if (
+            peer.peer_id == self._identity.peer_id
+            or self._reputation.voice_milli(peer.peer_id, now) == 0
+            or not self._asked.admits(peer.peer_id, now.mono_s)
+        ):
+            return []
+        return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
+
+    def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Effect]:
+        if self._membership.belongs(message.grant, sender.peer_id, now):
+            return []
+        # Whoever holds a bearer grant can bind it to ids without end.
+        invitation = invitation_of(message.grant, self._membership.root_public_key)
+        if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
+            return []
+        own = self._reputation.attest(self._identity, now)
+        others = self._reputation.passed_on(MAX_ATTESTATIONS - 1, now)
+        told = (() if own is None else (own,)) + others
+        if not told:
+            return []
+        return [Send(sender, Opinions(told), cause=f"{sender.peer_id} asks for opinions")]
+
+    def told(self, sender: Contact, message: Opinions, now: Moment) -> None:
+        """An answer. Nobody is listened to who was not asked, nor twice."""
+        if sender.peer_id in self._asked and self._told.admits(sender.peer_id, now.mono_s):
+            self._reputation.heard(message.attestations, now)

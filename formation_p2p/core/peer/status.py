@@ -1,0 +1,130 @@
+"""What a peer is doing right now, for whoever looks on: `formation top`, metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.task_run import JobRun, TaskState
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.resources.capability import Capacity
+from formation_p2p.core.resources.requirements import Requirements
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """`waiting` and the others count its tasks, and make up `tasks`."""
+
+    job_id: str
+    name: str
+    priority: int
+    tasks: int
+    waiting: int
+    under_way: int
+    succeeded: int
+    failed: int
+    unplaceable: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStatus:
+    """A lease that this peer has of a worker, and how many attempts are under way on it."""
+
+    lease_id: str
+    worker: PeerId
+    needs: Requirements
+    priority: int
+    under_way: int
+    doubtful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedStatus:
+    """A lease that this peer has given, to whom, and how many attempts are under way on it."""
+
+    lease_id: str
+    owner: PeerId
+    needs: Requirements
+    priority: int
+    under_way: int
+    expires_in_s: float
+    ending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`free` is what a worker has left to lease; None for a peer that is none."""
+
+    jobs: tuple[JobStatus, ...]
+    held: tuple[HeldStatus, ...]
+    granted: tuple[GrantedStatus, ...]
+    free: Capacity | None
+
+
+def status_of(
+    jobs: Iterable[JobRun],
+    slots: Iterable[Slot],
+    granted: Iterable[tuple[Lease, int]],
+    free: Capacity | None,
+    now: Moment,
+) -> Status:
+    """`granted` has with each lease how many attempts are under way on it."""
+    held = tuple(slots)
+    # A task of which two attempts are under way is one task.
+    tasks = {run.task.task_id: run for slot in held for run in slot.attempts.values()}
+    under_way = Counter(run.job.job.job_id for run in tasks.values() if run.is_wanted)
+    return Status(
+        tuple(_job_status(run, under_way[run.job.job_id]) for run in jobs),
+        tuple(_held_status(slot) for slot in held),
+        tuple(
+            _granted_status(lease, attempts, now)
+            for lease, attempts in granted
+            if lease.state is not LeaseState.OFFERED
+        ),
+        free,
+    )
+
+
+def _job_status(run: JobRun, under_way: int) -> JobStatus:
+    job, ended = run.job, run.ended
+    return JobStatus(
+        job.job_id,
+        job.name,
+        job.priority,
+        len(job.tasks),
+        len(job.tasks) - under_way - sum(ended.values()),
+        under_way,
+        ended[TaskState.SUCCEEDED],
+        ended[TaskState.FAILED],
+        ended[TaskState.UNPLACEABLE],
+        ended[TaskState.CANCELLED],
+    )
+
+
+def _held_status(slot: Slot) -> HeldStatus:
+    lease = slot.lease
+    return HeldStatus(
+        lease.lease_id,
+        slot.worker,
+        lease.terms.needs,
+        lease.terms.priority,
+        len(slot.attempts),
+        lease.doubtful,
+    )
+
+
+def _granted_status(lease: Lease, attempts: int, now: Moment) -> GrantedStatus:
+    return GrantedStatus(
+        lease.lease_id,
+        lease.owner.peer_id,
+        lease.needs,
+        lease.request.priority,
+        attempts,
+        max(lease.expires_s - now.mono_s, 0.0),
+        lease.state is not LeaseState.LEASED,
+    )

@@ -1,0 +1,202 @@
+"""The working half of a peer: it leases its machine, runs what comes, and announces itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import assert_never
+
+from formation_p2p.core.capability.buckets import buckets_of
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import Published, Searched
+from formation_p2p.core.discovery.announcer import Announcer
+from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.execution.executions import Executions
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.keyspace import Span
+from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.negotiation.fencing import Fence, Fenced
+from formation_p2p.core.negotiation.lease import Lease
+from formation_p2p.core.negotiation.lessor import Lessor
+from formation_p2p.core.negotiation.messages import (
+    Cancel,
+    Commit,
+    Dispatch,
+    LeaseEnded,
+    PlacementRequest,
+    Release,
+    Renew,
+    ResultAck,
+)
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.blob_index import Blobs
+from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.core.resources.capability import Capacity
+from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.circles import Circles
+from formation_p2p.core.trust.membership import Membership
+
+ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
+FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
+
+
+class Worker:
+    """`own` is where this machine is reached; `grant` shows that it may work, and is bound."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        own: Contact,
+        grant: bytes,
+        network_id: bytes,
+        serve: Serve,
+        dht: Kademlia[SignedProfile],
+        membership: Membership,
+        circles: Circles,
+        blobs: Blobs,
+        rng: random.Random,
+        terms: Terms,
+    ) -> None:
+        self._identity = identity
+        self._own = own
+        self._grant = grant
+        self._serve = serve
+        self._sequence = 0
+        self._executions = Executions()
+        self._warden = Warden(membership, dict(serve.labels), serve.used, serve.permissive)
+        self._lessor = Lessor(
+            serve.capability,
+            dict(serve.labels),
+            serve.drivers,
+            self._warden,
+            rng,
+            serve.price_micro,
+            Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
+            blobs.places,
+        )
+        buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
+        self._ttl_s = terms.ttl_s
+        self._announcer = Announcer(
+            own, dht, network_id, buckets, serve.capability, self._issue, rng, terms
+        )
+
+    def start(self, now: Moment) -> None:
+        """Raises InvalidInput where the profile would be too large."""
+        self._issue(now, (), False)
+        self._announcer.start(now)
+
+    def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[Effect]:
+        match message:
+            case PlacementRequest():
+                effects = self._lessor.requested(sender, message, now)
+            case Commit():
+                effects = self._lessor.committed(sender, message, now)
+            case Release():
+                effects = self._lessor.released(sender, message, now)
+            case Renew():
+                effects = self._lessor.renewed(sender, message, now)
+                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                if isinstance(lease, Lease):
+                    effects += self._executions.renewed(lease)
+            case Dispatch():
+                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                if isinstance(lease, Lease):
+                    effects = self._executions.dispatched(lease, message)
+                else:
+                    ended = LeaseEnded(message.lease_id, lease)
+                    effects = [Send(sender, ended, cause=f"dispatch under {message.lease_id}")]
+            case Cancel():
+                effects = self._executions.cancelled(sender.peer_id, message)
+            case ResultAck():
+                effects = self._executions.acknowledged(sender.peer_id, message)
+            case _:
+                assert_never(message)
+        return self._after(effects, now)
+
+    def told(self, event: FromShell, now: Moment) -> list[Effect]:
+        match event:
+            case ExecutionStarted():
+                effects = self._executions.started(event)
+            case ExecutionOutput():
+                effects = self._executions.printed(event)
+            case ExecutionsEnded():
+                effects = self._executions.ended(event)
+            case Fenced(lease_id):
+                effects = []
+                self._lessor.fenced(lease_id)
+            case _:
+                assert_never(event)
+        return self._after(effects, now)
+
+    def interrupted(self, peer_id: PeerId) -> None:
+        """The stream to a peer broke: it may not have got what was sent last."""
+        self._executions.interrupted(peer_id)
+
+    def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        self._executions.interrupted(peer_id)
+        self._announcer.disconnected(peer_id, now)
+
+    def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
+        """Whether the search was the announcer's."""
+        return self._announcer.searched(ended, now)
+
+    def published(self, ended: Published, now: Moment) -> bool:
+        """Whether this ends the withdrawal that `leave` began."""
+        return self._announcer.published(ended, now)
+
+    def leave(self, now: Moment) -> list[Effect]:
+        effects = self._after(self._lessor.leave(now), now)
+        self._announcer.withdraw(now, "leave")
+        return effects
+
+    def tick(self, now: Moment) -> list[Effect]:
+        effects = self._after(self._lessor.tick(now), now)
+        self._announcer.tick(now)
+        return effects
+
+    def next_timeout(self) -> float:
+        return min(self._lessor.next_timeout(), self._announcer.next_timeout())
+
+    def granted(self) -> Iterator[tuple[Lease, int]]:
+        """The leases, with how many attempts are under way on each."""
+        return ((lease, self._executions.under_way(lease.lease_id)) for lease in self._lessor)
+
+    @property
+    def free(self) -> Capacity:
+        return self._lessor.ledger.free
+
+    @property
+    def has_leases(self) -> bool:
+        return len(self._lessor) > 0
+
+    def _after(self, effects: list[Effect], now: Moment) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Fence):
+                self._executions.drop(effect.lease_id)
+        self._announcer.changed(self._lessor.ledger.free, now)
+        return effects + self._warden.take()
+
+    def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
+        """The profile as of now, signed. Each has a higher sequence number than the last, also
+        across restarts: it starts from the Unix time in milliseconds."""
+        self._sequence = max(self._sequence + 1, int(now.unix_s * 1000))
+        profile = Profile(
+            peer_id=self._identity.peer_id,
+            sequence=self._sequence,
+            issued_unix_s=int(now.unix_s),
+            expires_unix_s=int(now.unix_s + self._ttl_s),
+            capability=self._serve.capability,
+            capacity=self._lessor.ledger.free,
+            labels=self._serve.labels,
+            drivers=self._serve.drivers,
+            price_micro=self._serve.price_micro,
+            addresses=self._own.addresses,
+            grant=self._grant,
+            withdrawn=withdrawn,
+            spans=spans,
+            mix=self._lessor.seen.mix,
+        )
+        return SignedProfile(profile, seal_profile(self._identity, profile))

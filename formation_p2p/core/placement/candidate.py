@@ -1,0 +1,65 @@
+"""What placement decides by: a task to place, and what is known of a worker that might run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.identity import PeerId, key_of_peer
+from formation_p2p.core.keyspace import Key, distance
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Denied, Infeasible
+from formation_p2p.core.resources.fits import claims_on
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.hints import NO_HINTS, Hints
+from formation_p2p.core.workload.scope import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A task to place. `name` seeds what is drawn for it, `key` is where it stands in the key
+    space, `scope` the widest circle that it may go to.
+    """
+
+    name: str
+    key: Key
+    needs: Requirements
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
+    max_price_micro: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A worker: what it has signed, and what this node itself knows of it.
+
+    `trust_milli` is 0 to 1000, None where trust is not asked for; `rtt_us` None where it was
+    not measured. `queue` counts the attempts of ours under way there, and `tasks` names our tasks
+    that run there. Of `data_bytes` of the task's data `local_bytes` are there already. `scope` is
+    the smallest circle that the worker and this node share. `forbidden` is why our own grant is not
+    good there now, as far as can be told from here.
+    """
+
+    profile: Profile
+    trust_milli: int | None = None
+    rtt_us: int | None = None
+    queue: int = 0
+    tasks: frozenset[str] = frozenset()
+    local_bytes: int = 0
+    data_bytes: int = 0
+    scope: Scope = Scope.COMMONS
+    forbidden: Denied | None = None
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.profile.peer_id
+
+    def distance(self, task: Asked) -> int:
+        """By XOR, from the task."""
+        return distance(key_of_peer(self.profile.peer_id), task.key)
+
+    def lacks(self, task: Asked) -> Denied | Infeasible | None:
+        """Why the task could not begin there now: our grant, or what the worker has announced."""
+        if self.forbidden is not None:
+            return self.forbidden
+        claims = claims_on(task.needs, self.profile.capability, self.profile.capacity)
+        return claims if isinstance(claims, Infeasible) else None

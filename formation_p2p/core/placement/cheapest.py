@@ -1,0 +1,46 @@
+"""The lowest price first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Policy, Score, Term, scored
+from formation_p2p.core.placement.pricing import weight_of
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.resources.fits import claims_on
+
+
+@dataclass(frozen=True, slots=True)
+class Cheapest(Policy):
+    """By what an hour of the task costs: the worker's price, times what the task takes there.
+
+    A task that asks for a GPU with 10 GiB takes all of it: where that has 80, at the same price
+    for a unit, it costs eight times as much. Twice the lowest cost is half the score, whatever
+    else is on offer, so that a worker which asks for the moon changes nothing for the others.
+
+    What is above the job's `max_price_micro` was left out before, and nobody is told of that. A
+    round of asking takes one offer from each worker.
+    """
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        costs = [_cost(task, each) for each in candidates]
+        lowest = min(costs, default=0)
+        # As if everything cost a millionth more: what is dear is told from what is dearer beside
+        # a worker that is free, too.
+        more = weight_of(task.needs, ())
+        return [scored([Term("price", (lowest + more) / (cost + more))]) for cost in costs]
+
+    def __str__(self) -> str:
+        return "cheapest"
+
+
+def _cost(task: Asked, candidate: Candidate) -> int:
+    """In millionths, times ONE_UNIT. Exact: small tasks differ by less than a millionth."""
+    profile = candidate.profile
+    gpus = claims_on(task.needs, profile.capability, profile.capacity)
+    if isinstance(gpus, Infeasible):  # what it would take of a worker that is idle
+        gpus = claims_on(task.needs, profile.capability, idle(profile.capability))
+    return profile.price_micro * weight_of(task.needs, () if isinstance(gpus, Infeasible) else gpus)

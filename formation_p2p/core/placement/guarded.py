@@ -1,0 +1,93 @@
+"""Policies may be anybody's code: here they are called, so that one that fails costs its own job's
+tasks their workers, with the reason, and the node nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.policy import (
+    MAX_TEXT,
+    BadScores,
+    PlacementPolicy,
+    Score,
+    check_policy,
+    checked_scores,
+)
+from formation_p2p.core.refusals import Refusal, Unwanted
+
+# `sys.exit()` in a policy is to end no node. A person's interrupt goes through.
+_FAILURES: Final = (Exception, SystemExit)
+
+
+def sound(policy: PlacementPolicy) -> PlacementPolicy:
+    """The same, if it can be told from others, and written down: tasks share leases where their
+    policies are equal. Raises InvalidInput."""
+    check_policy(policy)
+    try:
+        hash(policy), str(policy), policy == policy
+    except _FAILURES as error:  # whatever it is, it is told
+        why = f"{_failed(error).why}; write it as a frozen dataclass below Policy"
+        raise InvalidInput("policy", f"{type(policy).__name__}: {why}") from None
+    return policy
+
+
+def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Refusal | None:
+    try:
+        said: object = policy.admit(task, candidate)
+        if said is None or isinstance(said, Refusal):
+            return said
+        return Unwanted("policy", f"it neither admits nor refuses, but says {said!r}"[:256])
+    except _FAILURES as error:  # whatever it is, it is told
+        return _failed(error)
+
+
+def scores_of(
+    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+) -> Sequence[Score] | Unwanted:
+    """One score in [0, 1] for each candidate, or what was wrong with the policy."""
+    try:
+        return checked_scores(policy, task, candidates)
+    except BadScores as wrong:
+        return Unwanted("policy", str(wrong)[:256])
+    except _FAILURES as error:  # whatever it is, it is told
+        return _failed(error)
+
+
+def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
+    """None where it fails as well: it is asked for scores next, which tells why. And where it names
+    somebody else: nobody would come for what waits there."""
+    try:
+        home = policy.home(key, workers)
+        return home if home in workers else None
+    except _FAILURES:  # see above
+        return None
+
+
+def seeks_room(policy: PlacementPolicy) -> bool:
+    """Not where it fails: see above."""
+    try:
+        return bool(policy.seeks_room)
+    except _FAILURES:  # see above
+        return False
+
+
+def name_of(policy: PlacementPolicy) -> str:
+    """Its text, cut, and on one line; where it fails the name of its type."""
+    try:
+        return " ".join(str(policy)[:MAX_TEXT].split())
+    except _FAILURES:  # it did not when it was submitted
+        return type(policy).__name__
+
+
+def _failed(error: BaseException) -> Unwanted:
+    try:
+        said = repr(error)
+    except _FAILURES:  # whoever raises one may have written that as well
+        said = type(error).__name__
+    return Unwanted("policy", f"it failed: {said}"[:256])

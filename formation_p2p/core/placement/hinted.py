@@ -1,0 +1,118 @@
+"""What hints make of a candidate: out of the question, or more or less welcome.
+
+Each kind of hint is met by 0 to 1. Where it is required nothing but 1 will do; else it is a term,
+and the sum of the terms goes before the score of the policy. All count alike, but that whoever is
+to be avoided comes after all others.
+
+How much of the data a worker has it says with its offer (negotiation/round.py), so that nobody is
+refused for that here; and neither is one that was never measured for its distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, assert_never
+
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Term
+from formation_p2p.core.placement.round_trips import nearness
+from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.hints import Hints, Kind
+
+# More than all the other kinds together.
+LAST_RESORT: Final = float(len(Kind))
+
+
+def unwanted(task: Asked, candidate: Candidate) -> Unwanted | None:
+    """Which required hint the candidate does not meet; None where there is none such."""
+    hints = task.hints
+    for kind in hints.kinds:
+        if kind in hints.required and (why := _why_not(kind, hints, candidate)):
+            return Unwanted(kind, why)
+    return None
+
+
+def welcome(task: Asked, candidate: Candidate) -> tuple[Term, ...]:
+    """How far it meets each hint."""
+    hints = task.hints
+    return tuple(_term(kind, _met(kind, hints, candidate)) for kind in hints.kinds)
+
+
+def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:
+    """Which required hint a worker that offers does not meet: of the data it has those at these
+    places, and it is so far away."""
+    if Kind.NEAR in hints.required and (local := hints.bytes_of(there)) < hints.data_bytes:
+        has, whole = map(format_bytes, (local, hints.data_bytes))
+        return Unwanted(Kind.NEAR, f"it has {has} of {whole}")
+    if Kind.RTT in hints.required and not _is_within(hints, rtt_us):
+        return Unwanted(Kind.RTT, _too_far(hints, rtt_us))
+    return None
+
+
+def _term(kind: Kind, met: float) -> Term:
+    return Term(kind, met - 1.0, LAST_RESORT) if kind is Kind.AVOID else Term(kind, met)
+
+
+def _met(kind: Kind, hints: Hints, candidate: Candidate) -> float:
+    labels, tasks = candidate.profile.labels, candidate.tasks
+    match kind:
+        case Kind.PREFER:
+            return float(hints.prefers(candidate.peer_id))
+        case Kind.AVOID:
+            return float(not hints.avoids(candidate.peer_id))
+        case Kind.REGION:
+            return float(("region", hints.region) in labels)
+        case Kind.LABEL:
+            return _share(label in labels for label in hints.labels)
+        case Kind.NEAR:
+            return min(candidate.local_bytes, hints.data_bytes) / hints.data_bytes
+        case Kind.WITH:
+            return _share(name in tasks for name in hints.with_tasks)
+        case Kind.AWAY:
+            return _share(name not in tasks for name in hints.away_from)
+        case Kind.RTT:
+            return 1.0 if _is_within(hints, candidate.rtt_us) else nearness(candidate.rtt_us)
+        case _:
+            assert_never(kind)
+
+
+def _share(met: Iterable[bool]) -> float:
+    each = tuple(met)
+    return sum(each) / len(each)
+
+
+def _is_within(hints: Hints, rtt_us: int | None) -> bool:
+    most_ms = hints.max_rtt_ms
+    return most_ms is not None and rtt_us is not None and rtt_us <= most_ms * 1000
+
+
+def _too_far(hints: Hints, rtt_us: int) -> str:
+    return f"it is {rtt_us / 1000:.1f} ms away, of {hints.max_rtt_ms} at most"
+
+
+def _why_not(kind: Kind, hints: Hints, candidate: Candidate) -> str | None:
+    if _met(kind, hints, candidate) == 1.0:
+        return None
+    labels = dict(candidate.profile.labels)
+    match kind:
+        case Kind.PREFER:
+            return "it is none of those named"
+        case Kind.AVOID:
+            return "it is one of those named"
+        case Kind.REGION:
+            has = labels.get("region")
+            return f"it is in {has}, not {hints.region}" if has else "it does not say where it is"
+        case Kind.LABEL:
+            missing = (f"{key}={value}" for key, value in hints.labels if labels.get(key) != value)
+            return f"it is not labelled {', '.join(missing)}"
+        case Kind.WITH:
+            absent = (name for name in hints.with_tasks if name not in candidate.tasks)
+            return f"{', '.join(absent)} does not run there"
+        case Kind.AWAY:
+            there = (name for name in hints.away_from if name in candidate.tasks)
+            return f"{', '.join(there)} runs there"
+        case Kind.RTT if candidate.rtt_us is not None:
+            return _too_far(hints, candidate.rtt_us)
+        case _:
+            return None

@@ -1,0 +1,169 @@
+"""Policies as people write them.
+
+    trust>=0.3 & 0.7*scored(newest) + 0.3*spread
+
+What `str()` of a policy says is read back as an equal one.
+
+| written | is |
+| --- | --- |
+| `a & b` | both admit a worker, and b ranks it |
+| `0.7*a + 0.3*b` | the mean of their scores, by weight; both admit |
+| `(...)` | what is read first; else `*` is, then `+`, then `&` |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.balanced import Balanced
+from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.placement.policy import MAX_TERMS, MAX_TEXT, Gated, PlacementPolicy, Sum
+from formation_p2p.core.placement.scored import PRESETS, TERMS, Scored
+from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.trusted import parse_trusted
+from formation_p2p.core.placement.xor import Xor
+from formation_p2p.core.resources.bounds import shown
+
+# No policy that anybody could explain has more brackets inside brackets.
+MAX_DEPTH: Final = 8
+
+_NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,25})?(?:e[+-]?\d{1,3})?", re.ASCII)
+_TOKEN: Final = re.compile(
+    rf"\s*(?:(?P<number>{_NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[^\s&+*(),]{{1,20}})"
+    r"|(?P<name>[a-z]+)(?:\s*\((?P<arguments>[^()]*)\))?|(?P<sign>[&+()]))\s*",
+    re.ASCII,
+)
+
+
+def parse_policy(text: str) -> PlacementPolicy:
+    """Raises InvalidInput, which says what may be written."""
+    if len(text) > MAX_TEXT:
+        raise InvalidInput("policy", f"the text is longer than {MAX_TEXT} characters")
+    reader = _Reader(text)
+    policy = reader.gated(0)
+    reader.end()
+    return policy
+
+
+class _Reader:
+    """Goes once over the text, a method for each kind of operator."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._terms = 0
+
+    def gated(self, depth: int) -> PlacementPolicy:
+        if depth > MAX_DEPTH:
+            raise InvalidInput("policy", f"there are more than {MAX_DEPTH} brackets in each other")
+        policy = self._sum(depth)
+        while self._took("&"):
+            policy = Gated(policy, self._sum(depth))
+        return policy
+
+    def end(self) -> None:
+        rest = self._text[self._at :]
+        if rest:
+            hint = "write & or + between two policies, and weights before them, like 0.7*xor"
+            raise InvalidInput("policy", f"{shown(rest)} is too much; {hint}")
+
+    def _sum(self, depth: int) -> PlacementPolicy:
+        parts = [self._weighted(depth)]
+        while self._took("+"):
+            parts.append(self._weighted(depth))
+        [(weight, policy), *others] = parts
+        if weight is None and not others:
+            return policy
+        return Sum(tuple((1.0 if weight is None else weight, policy) for weight, policy in parts))
+
+    def _weighted(self, depth: int) -> tuple[float | None, PlacementPolicy]:
+        token = self._next()
+        if not token or not token["number"]:
+            return None, self._single(depth)
+        self._at = token.end()
+        return float(token["number"]), self._single(depth)
+
+    def _single(self, depth: int) -> PlacementPolicy:
+        if self._took("("):
+            policy = self.gated(depth + 1)
+            if not self._took(")"):
+                rest = self._text[self._at :]
+                where = f"before {shown(rest)}" if rest else "at the end"
+                raise InvalidInput("policy", f"a bracket is open; write &, + or ) {where}")
+            return policy
+        token = self._next()
+        if not token or not (token["gate"] or token["name"] in _POLICIES):
+            raise self._problem()
+        self._at = token.end()
+        self._terms += 1
+        if self._terms > MAX_TERMS:
+            raise InvalidInput("policy", f"there are more than {MAX_TERMS} terms; leave some out")
+        gate = parse_trusted(token["gate"] or "")
+        if gate is not None:
+            return gate
+        given = (token["arguments"] or "").strip()
+        items = [item.strip() for item in given.split(",")] if given else []
+        return _POLICIES[token["name"]](items)
+
+    def _next(self) -> re.Match[str] | None:
+        return _TOKEN.match(self._text, self._at)
+
+    def _took(self, sign: str) -> bool:
+        token = self._next()
+        if not token or token["sign"] != sign:
+            return False
+        self._at = token.end()
+        return True
+
+    def _problem(self) -> InvalidInput:
+        rest = self._text[self._at :].strip()
+        if rest.startswith("trust"):
+            return InvalidInput("policy", f"{shown(rest)} is no gate; write it like trust>=0.3")
+        where = f"{shown(rest)} is no policy" if rest else "a policy is missing at the end"
+        return InvalidInput("policy", f"{where}; {_KNOWN}")
+
+
+def _bare(make: Callable[[], PlacementPolicy]) -> Callable[[list[str]], PlacementPolicy]:
+    def read(items: list[str]) -> PlacementPolicy:
+        if items:
+            raise InvalidInput("policy", f"{make()} takes nothing in brackets")
+        return make()
+
+    return read
+
+
+def _xor(items: list[str]) -> Xor:
+    return Xor(",".join(items))
+
+
+def _scored(items: list[str]) -> Scored:
+    if not items:
+        return PRESETS["newest"]
+    if len(items) == 1 and items[0] in PRESETS:
+        return PRESETS[items[0]]
+    weights: dict[str, float] = {}
+    for item in items:
+        name, _, number = (part.strip() for part in item.partition("="))
+        if name not in TERMS or not _NUMBER.fullmatch(number):
+            known = f"one of {', '.join(PRESETS)}, or weights of {', '.join(TERMS)}"
+            why = f"{shown(item)} is no weight; write {known}, like scored(trust=0.5, queue=0.5)"
+            raise InvalidInput("policy", why)
+        if name in weights:
+            raise InvalidInput("policy", f"{name} is given twice; give it once")
+        weights[name] = float(number)
+    return Scored(**weights)
+
+
+_POLICIES: Final[Mapping[str, Callable[[list[str]], PlacementPolicy]]] = {
+    "xor": _xor,
+    "balanced": _bare(Balanced),
+    "scored": _scored,
+    "cheapest": _bare(Cheapest),
+    "packed": _bare(Packed),
+    "spread": _bare(Spread),
+}
+_KNOWN: Final = f"write {', '.join(_POLICIES)} or trust>=0.3, or put them together with &, + and *"

@@ -1,0 +1,279 @@
+"""What ranks the workers that may run a task: the protocol, and how policies are put together.
+
+    trusted(milli=300) & (0.7 * scored + 0.3 * spread)
+
+A policy sees all candidates at once, and gives each a score in [0, 1]. It draws on what workers
+have signed and this node itself has seen, never on what a worker says of its own score. Where
+scores are equal, the XOR distance decides: every policy is total, and the same facts give the
+same answer on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from typing import Final, Protocol, SupportsFloat
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.resources.bounds import shown
+
+# A sum of more is no policy that anybody could explain.
+MAX_TERMS: Final = 32
+# Room for a sum of as many terms as there may be, each with weights of its own.
+MAX_TEXT: Final = 4096
+
+# As a union it would be built each time.
+_NUMBERS: Final = (int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One reason for a score: `value` times `weight` is what it adds."""
+
+    name: str
+    value: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`value` is finite, in [0, 1], and the sum of its terms where that lies within."""
+
+    value: float
+    terms: tuple[Term, ...] = ()
+
+
+NO_SCORE: Final = Score(0.0)
+
+
+def summed(numbers: Iterable[float]) -> float:
+    """One after the other, so that the same numbers give the same sum in any Python: from 3.12 on
+    its own `sum` makes up for what rounding lost."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
+
+
+def added(terms: Sequence[Term]) -> float:
+    return summed(term.value * term.weight for term in terms)
+
+
+def scored(terms: Sequence[Term]) -> Score:
+    """The sum of the terms, kept in [0, 1]."""
+    return Score(min(max(added(terms), 0.0), 1.0), tuple(terms))
+
+
+def as_weight(number: object) -> float:
+    """Of numbers of any kind the float that their text is read back as; NaN of what is none."""
+    try:
+        return float(number) if isinstance(number, SupportsFloat) else nan
+    except (OverflowError, TypeError, ValueError):
+        return nan
+
+
+class PlacementPolicy(Protocol):
+    """What `Node.submit(policy=…)` takes. `str()` of those built in is read by `parse_policy`."""
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        """Why a worker is out of the question; None where it is not."""
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        """One for each candidate, in their order; higher is better."""
+
+    def home(self, key: Key, workers: Peers) -> PeerId | None:
+        """Which of many workers a task with this key is to wait for, where the policy spreads
+        tasks over workers by their keys; None where it ranks workers when they are asked."""
+
+    @property
+    def seeks_room(self) -> bool:
+        """Whether what is free now decides, so that discovery is to name those with room first."""
+
+
+def check_policy(policy: object) -> None:
+    """Refuses what is no policy, with InvalidInput."""
+    if isinstance(policy, type):
+        name = policy.__name__
+        raise InvalidInput("policy", f"{name} is a class; write {name}()")
+    if isinstance(policy, str):
+        text = shown(policy)
+        raise InvalidInput("policy", f"{text} is a text; write parse_policy({text})")
+    if not all(callable(getattr(policy, name, None)) for name in ("admit", "scores", "home")):
+        hint = "write it as a frozen dataclass below Policy"
+        raise InvalidInput("policy", f"{shown(policy)} is no policy; {hint}")
+
+
+class BadScores(ValueError):
+    """What a policy gave are no scores of its candidates."""
+
+
+def checked_scores(
+    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+) -> Sequence[Score]:
+    """One in [0, 1] for each candidate, as anybody's policy should give them. Raises BadScores."""
+    name, scores = type(policy).__name__, list(policy.scores(task, candidates))
+    if len(scores) != len(candidates):
+        raise BadScores(f"{name} gave {len(scores)} scores for {len(candidates)} workers")
+    for score in scores:
+        wrong = _wrong_with(score)
+        if wrong:
+            raise BadScores(f"{name} gave {wrong}")
+    return scores
+
+
+def _wrong_with(score: object) -> str | None:
+    if not isinstance(score, Score):
+        return f"{score!r}, which is no Score"
+    if not _is_finite(score.value) or not 0 <= score.value <= 1:
+        return f"a score of {score.value!r}, which is no float in 0 to 1"
+    if not _are_terms(score.terms):
+        hint = "write a tuple of Term(name, value), which are finite floats"
+        return f"terms that are none; {hint}: {score.terms!r}"
+    return None
+
+
+def _are_terms(terms: object) -> bool:
+    return isinstance(terms, tuple) and all(
+        isinstance(each, Term)
+        and isinstance(each.name, str)
+        and _is_finite(each.value)
+        and _is_finite(each.weight)
+        for each in terms
+    )
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, _NUMBERS) and isfinite(number)
+
+
+class Policy:
+    """A base for policies, with the operators. By itself: everybody, nearest first. One of your
+    own is a frozen dataclass below it, so that equal ones share leases."""
+
+    __slots__ = ()
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        return None
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        return [NO_SCORE] * len(candidates)
+
+    def home(self, key: Key, workers: Peers) -> PeerId | None:
+        return None
+
+    @property
+    def seeks_room(self) -> bool:
+        return False
+
+    def __and__(self, other: PlacementPolicy) -> Gated:
+        """Whom both admit, ranked as the second says."""
+        return Gated(self, other)
+
+    def __mul__(self, weight: float) -> Sum:
+        return Sum(((weight, self),))
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: PlacementPolicy) -> Sum:
+        return Sum((*_parts(self), *_parts(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class Gated(Policy):
+    """Raises InvalidInput for what is no policy."""
+
+    gate: PlacementPolicy
+    policy: PlacementPolicy
+
+    def __post_init__(self) -> None:
+        check_policy(self.gate)
+        check_policy(self.policy)
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        return self.gate.admit(task, candidate) or self.policy.admit(task, candidate)
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        return self.policy.scores(task, candidates)
+
+    def home(self, key: Key, workers: Peers) -> PeerId | None:
+        return self.policy.home(key, workers)
+
+    @property
+    def seeks_room(self) -> bool:
+        return self.policy.seeks_room
+
+    def __str__(self) -> str:
+        behind = f"({self.policy})" if isinstance(self.policy, Gated) else str(self.policy)
+        return f"{self.gate} & {behind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Policy):
+    """The mean of several policies by weight. All of them have to admit a worker. Raises
+    InvalidInput for weights that are not above 0, and for what is no policy."""
+
+    parts: tuple[tuple[float, PlacementPolicy], ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= MAX_TERMS:
+            raise InvalidInput("policy", f"a sum has 1 to {MAX_TERMS} parts")
+        for _, policy in self.parts:
+            check_policy(policy)
+        parts = tuple((as_weight(weight), policy) for weight, policy in self.parts)
+        if not all(0 < weight < float("inf") for weight, _ in parts):
+            raise InvalidInput("policy", "a weight is a number above 0")
+        object.__setattr__(self, "parts", parts)
+        if self._total() == float("inf"):
+            raise InvalidInput("policy", "the weights are too large to add up; write smaller ones")
+
+    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+        refusals = (policy.admit(task, candidate) for _, policy in self.parts)
+        return next((refusal for refusal in refusals if refusal is not None), None)
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        total = self._total()
+        parts = [
+            [
+                _weighed(each, weight / total, policy)
+                for each in checked_scores(policy, task, candidates)
+            ]
+            for weight, policy in self.parts
+        ]
+        return [
+            scored([term for score in each for term in score]) for each in zip(*parts, strict=True)
+        ]
+
+    @property
+    def seeks_room(self) -> bool:
+        return any(policy.seeks_room for _, policy in self.parts)
+
+    def _total(self) -> float:
+        return summed(weight for weight, _ in self.parts)
+
+    def __str__(self) -> str:
+        alone = len(self.parts) == 1
+        return " + ".join(
+            f"{'' if weight == 1 and not alone else f'{weight!r}*'}{_in_brackets(policy)}"
+            for weight, policy in self.parts
+        )
+
+
+def _in_brackets(policy: PlacementPolicy) -> str:
+    return f"({policy})" if isinstance(policy, Gated | Sum) else str(policy)
+
+
+def _parts(policy: PlacementPolicy) -> tuple[tuple[float, PlacementPolicy], ...]:
+    return policy.parts if isinstance(policy, Sum) else ((1.0, policy),)
+
+
+def _weighed(score: Score, weight: float, policy: PlacementPolicy) -> tuple[Term, ...]:
+    """The terms of a part of a sum; the score itself where they do not add up to it."""
+    if scored(score.terms) != score:
+        return (Term(str(policy), score.value, weight),)
+    return tuple(replace(term, weight=term.weight * weight) for term in score.terms)

@@ -1,0 +1,165 @@
+"""A weighted sum of what speaks for a worker, with ICN's three sets of weights as presets.
+
+| term | 1 is | 0 is |
+| --- | --- | --- |
+| trust | full trust; of a stranger 0.5 | none |
+| capacity | all free | nothing free of what is scarcest |
+| queue | nothing of ours under way | ten attempts or more |
+| rtt | next door | half a second away, or not known |
+| data | all of the task's data is there | none of it, or there is none |
+| scope | this very machine | a stranger of the network |
+| hints | a peer or label that is preferred | no hint is met; for the region alone 0.6 |
+| jitter | (drawn) | (drawn) |
+
+The jitter keeps schedulers that see the same workers from all going to the same one. It is drawn
+from SHA-256 of the task and the worker, so that whoever repeats a decision gets the same one.
+
+Source: InterCooperative Network, `icn-compute`, the placement policies of its phases 16A, 16C and
+after. Theirs is scored by the worker itself, and so by whoever gains from it; here the scheduler
+does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.load import free_part
+from formation_p2p.core.placement.policy import Policy, Score, Term, as_weight, scored
+from formation_p2p.core.placement.round_trips import nearness
+from formation_p2p.core.placement.trusted import STRANGER_MILLI, Trusted
+from formation_p2p.core.refusals import Distrusted
+from formation_p2p.core.resources.bounds import shown
+
+# Of attempts: from here on a queue is as long as any other.
+_LONG_QUEUE: Final = 10
+# From the machine itself to the whole network, in fifteenths.
+_AFFINITY: Final = (15, 12, 8, 4, 0)
+_REGION: Final = 0.6
+# So few that no product of a weight and a part of 1 rounds up to the weight itself.
+_JITTER_BYTES: Final = 4
+
+# Who is trusted less runs nothing.
+_GATE: Final = Trusted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Policy):
+    """The weights of the terms. Raises InvalidInput unless each is in [0, 1] and one is not 0.
+
+    A score is cut at 1, so let the weights add up to no more. Workers trusted less than 0.3 are
+    left out.
+    """
+
+    trust: float = 0.0
+    capacity: float = 0.0
+    queue: float = 0.0
+    rtt: float = 0.0
+    data: float = 0.0
+    scope: float = 0.0
+    hints: float = 0.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, given in self.weights().items():
+            weight = as_weight(given)
+            if not 0 <= weight <= 1:
+                problem = f"the weight of {name} is {shown(given)}; write 0 to 1"
+                raise InvalidInput("policy", problem)
+            object.__setattr__(self, name, weight)
+        if not any(self.weights().values()):
+            raise InvalidInput("policy", "all weights are 0; write one at least")
+
+    def weights(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in TERMS}
+
+    def admit(self, task: Asked, candidate: Candidate) -> Distrusted | None:
+        return _GATE.admit(task, candidate)
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        weights = {name: weight for name, weight in self.weights().items() if weight}
+        return [
+            scored([Term(name, _VALUES[name](task, each), weights[name]) for name in weights])
+            for each in candidates
+        ]
+
+    def __str__(self) -> str:
+        for name, preset in PRESETS.items():
+            if self == preset:
+                return f"scored({name})"
+        written = (f"{name}={weight!r}" for name, weight in self.weights().items() if weight)
+        return f"scored({', '.join(written)})"
+
+
+TERMS: Final = tuple(field.name for field in fields(Scored))
+PRESETS: Final[Mapping[str, Scored]] = {
+    "16a": Scored(trust=0.4, capacity=0.3, queue=0.2, jitter=0.1),
+    "16c": Scored(trust=0.25, capacity=0.2, queue=0.15, rtt=0.15, data=0.15, hints=0.1, jitter=0.1),
+    "newest": Scored(
+        trust=0.2,
+        capacity=0.15,
+        queue=0.1,
+        rtt=0.1,
+        data=0.1,
+        scope=0.15,
+        hints=0.05,
+        jitter=0.1,
+    ),
+}
+
+
+def _trust(task: Asked, candidate: Candidate) -> float:
+    known = candidate.trust_milli
+    return (STRANGER_MILLI if known is None else known) / 1000
+
+
+def _capacity(task: Asked, candidate: Candidate) -> float:
+    profile = candidate.profile
+    return free_part(task.needs, profile.capability, profile.capacity)
+
+
+def _queue(task: Asked, candidate: Candidate) -> float:
+    return max(_LONG_QUEUE - candidate.queue, 0) / _LONG_QUEUE
+
+
+def _rtt(task: Asked, candidate: Candidate) -> float:
+    return nearness(candidate.rtt_us)
+
+
+def _data(task: Asked, candidate: Candidate) -> float:
+    if candidate.data_bytes == 0:
+        return 0.0
+    return min(candidate.local_bytes, candidate.data_bytes) / candidate.data_bytes
+
+
+def _scope(task: Asked, candidate: Candidate) -> float:
+    return _AFFINITY[candidate.scope] / _AFFINITY[0]
+
+
+def _hints(task: Asked, candidate: Candidate) -> float:
+    hints, labels = task.hints, dict(candidate.profile.labels)
+    wanted = any(labels.get(key) == value for key, value in hints.labels)
+    if wanted or hints.prefers(candidate.peer_id):
+        return 1.0
+    return _REGION if hints.region and labels.get("region") == hints.region else 0.0
+
+
+def _jitter(task: Asked, candidate: Candidate) -> float:
+    drawn = hashlib.sha256(f"{task.name}\0{candidate.peer_id}".encode()).digest()
+    return int.from_bytes(drawn[:_JITTER_BYTES], "big") / (1 << 8 * _JITTER_BYTES)
+
+
+_VALUES: Final = {
+    "trust": _trust,
+    "capacity": _capacity,
+    "queue": _queue,
+    "rtt": _rtt,
+    "data": _data,
+    "scope": _scope,
+    "hints": _hints,
+    "jitter": _jitter,
+}

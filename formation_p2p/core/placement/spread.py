@@ -1,0 +1,32 @@
+"""The emptiest worker first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.load import free_part, task_part
+from formation_p2p.core.placement.policy import Policy, Score, Term, scored
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Policy):
+    """Whoever has the fewest of our attempts for its size.
+
+    How full a worker is, is what it announced, which has the work of others in it and may be a
+    minute old, or what this node has under way there, whichever is more: one machine's worth
+    of attempts halves the score.
+    """
+
+    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        return [scored([Term("room", 1 / (1 + _full(task, each)))]) for each in candidates]
+
+    def __str__(self) -> str:
+        return "spread"
+
+
+def _full(task: Asked, candidate: Candidate) -> float:
+    profile = candidate.profile
+    ours = candidate.queue * task_part(task.needs, profile.capability)
+    return max(ours, 1 - free_part(task.needs, profile.capability, profile.capacity))

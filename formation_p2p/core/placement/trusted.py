@@ -1,0 +1,57 @@
+"""The gate of trust: workers of whom this node thinks too little get none of its work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.policy import Policy
+from formation_p2p.core.refusals import Distrusted
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.units import format_milli, parse_milli
+
+# As in core/trust/reputation.py: what a worker has of whom nothing is known, and the least that it
+# takes to be given work.
+STRANGER_MILLI: Final = 500
+EXECUTE_MILLI: Final = 300
+
+_TEXT: Final = re.compile(r"trust\s*>=\s*(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted(Policy):
+    """Admits workers that this node trusts so far; ranks nobody. Raises InvalidInput."""
+
+    least_milli: int = EXECUTE_MILLI
+
+    def __post_init__(self) -> None:
+        if type(self.least_milli) is not int:
+            why = f"{shown(self.least_milli)} is no whole number of thousandths"
+            raise InvalidInput("policy", f"{why}; write Trusted(300), or trust>=0.3")
+        if not 0 <= self.least_milli <= 1000:
+            raise InvalidInput("policy", "trust is from 0 to 1; write it like trust>=0.3")
+
+    def admit(self, task: Asked, candidate: Candidate) -> Distrusted | None:
+        known = candidate.trust_milli
+        trust_milli = STRANGER_MILLI if known is None else known
+        if trust_milli >= self.least_milli:
+            return None
+        return Distrusted(trust_milli, self.least_milli)
+
+    def __str__(self) -> str:
+        return f"trust>={format_milli(self.least_milli)}"
+
+
+def parse_trusted(text: str) -> Trusted | None:
+    """`trust>=0.3`; None for what is something else. Raises InvalidInput."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        least_milli = parse_milli(match[1])
+    except ValueError as problem:
+        raise InvalidInput("policy", f"trust: {problem}") from None
+    return Trusted(least_milli)

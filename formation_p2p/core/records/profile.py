@@ -1,0 +1,271 @@
+"""The profile: what one worker says of itself, signed, sequenced and expiring.
+
+`seal_profile` makes the bytes that travel and are stored; `open_profile` is the one way back,
+and what it returns has been checked, down to every text in it, which prints.
+
+`SignedProfile.raw` is what is passed on: nobody but its author can write it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from formation_p2p.core.errors import ExpiredRecord, ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from formation_p2p.core.records.addresses import (
+    MAX_ADDRESS_BYTES,
+    MAX_ADDRESSES,
+    address_bytes,
+    read_addresses,
+)
+from formation_p2p.core.records.codec import (
+    Malformed,
+    decode,
+    encode,
+    take_bytes,
+    take_int,
+    take_list,
+)
+from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.resources import (
+    checked,
+    pack_capability,
+    pack_capacity,
+    pack_labels,
+    unpack_capability,
+    unpack_capacity,
+    unpack_labels,
+)
+from formation_p2p.core.resources.bounds import MAX_DRIVERS, check_amount, check_name, sorted_labels
+from formation_p2p.core.resources.capability import Capability, Capacity
+from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, pack_mix, unpack_mix
+
+# Signed and sealed. Sixteen GPUs, eight labels and a grant take 2.5 KiB; an answer in the DHT
+# carries 32 profiles.
+MAX_PROFILE_BYTES: Final = 4096
+# No worker needs longer: it republishes at half its TTL (120 s), and a record that outlives its
+# author misleads.
+MAX_TTL_S: Final = 600
+# Clocks of machines without NTP are off by seconds. What is issued further in the future comes
+# from a clock, ours or theirs, that makes every expiry meaningless.
+MAX_CLOCK_SKEW_S: Final = 60
+# Each service is a bucket that the worker announces itself under.
+MAX_SERVICES: Final = 8
+# One for each bucket that a worker may be in (core/capability/buckets.py), and then some.
+MAX_SPANS: Final = 64
+# As for grants (core/trust/grants.py), which this layer only carries.
+MAX_GRANT_BYTES: Final = 2048
+# A signed 64-bit integer. Nobody counts, or lives, further.
+MAX_INT: Final = 2**63 - 1
+
+_DOMAIN: Final = "formation-profile"
+_PAYLOAD_TYPE: Final = b"/formation/profile/1"
+_MAX_PEER_ID_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a worker can do, has free, and is reached at. Raises InvalidInput.
+
+    Of two profiles of one author the one with the higher `sequence` counts; Unix milliseconds
+    at the time of issue serve. `price_micro` is in millionths of whatever its network reckons
+    in, for one core-hour or what weighs as much; 0 is free. `grant` shows that the worker may
+    work in this network; it is bound to the worker's peer id, and public. `withdrawn` marks a
+    worker's last word: it is gone, and what it said before is void. `spans` says how deep the
+    shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
+    of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
+    """
+
+    peer_id: PeerId
+    sequence: int
+    issued_unix_s: int
+    expires_unix_s: int
+    capability: Capability
+    capacity: Capacity
+    labels: tuple[tuple[str, str], ...] = ()
+    drivers: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    price_micro: int = 0
+    addresses: tuple[str, ...] = ()
+    grant: bytes = field(default=b"", repr=False)
+    withdrawn: bool = False
+    spans: tuple[Span, ...] = ()
+    mix: Mix = EMPTY_MIX
+
+    def __post_init__(self) -> None:
+        check_amount("sequence", self.sequence, 0, MAX_INT)
+        check_amount("issued", self.issued_unix_s, 0, MAX_INT)
+        check_amount("expires", self.expires_unix_s, 0, MAX_INT)
+        check_amount("price", self.price_micro, 0, MAX_INT)
+        object.__setattr__(self, "labels", sorted_labels(self.labels))
+        _check_names("driver", self.drivers, MAX_DRIVERS)
+        _check_names("service", self.services, MAX_SERVICES)
+        if len(self.addresses) > MAX_ADDRESSES:
+            raise InvalidInput("address", f"there are more than {MAX_ADDRESSES}; leave some out")
+        for address in self.addresses:
+            _address_bytes(address)
+        if len(self.grant) > MAX_GRANT_BYTES:
+            raise InvalidInput("grant", f"{len(self.grant)} bytes, more than {MAX_GRANT_BYTES}")
+        if len(self.spans) > MAX_SPANS:
+            raise InvalidInput("span", f"there are more than {MAX_SPANS}; leave some out")
+        for low, high in self.spans:
+            check_amount("span", low, 0, MAX_DEPTH)
+            check_amount("span", high, low, MAX_DEPTH)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedProfile:
+    """A profile and the very bytes that its author signed."""
+
+    profile: Profile
+    raw: bytes = field(repr=False)
+
+
+def seal_profile(identity: Identity, profile: Profile) -> bytes:
+    """Sign one's own profile. Raises InvalidInput; where it is too big, naming what takes most."""
+    if profile.peer_id != identity.peer_id:
+        raise InvalidInput("peer_id", f"the profile is of {profile.peer_id}, not {identity}")
+    if not 0 < profile.expires_unix_s - profile.issued_unix_s <= MAX_TTL_S:
+        raise InvalidInput("expires", f"let it expire 1 to {MAX_TTL_S} s after it is issued")
+    parts = _pack(profile)
+    raw = seal(identity, _DOMAIN, _PAYLOAD_TYPE, encode(list(parts.values())))
+    if len(raw) > MAX_PROFILE_BYTES:
+        biggest = max(parts, key=lambda name: len(encode(parts[name])))
+        problem = f"the profile takes {len(raw)} bytes of {MAX_PROFILE_BYTES}"
+        raise InvalidInput(biggest, f"{problem}, and this the most of them; leave some out")
+    return raw
+
+
+def open_profile(raw: bytes, now_unix_s: float) -> SignedProfile:
+    """Read a profile from anywhere. Raises BadRecord.
+
+    OversizedRecord, MalformedRecord, ForgedRecord (by the wrong key, or of another author than
+    its signer), or ExpiredRecord (also for a life too long, or from the future).
+    """
+    signed = _open(raw)
+    _check_times(signed.profile.issued_unix_s, signed.profile.expires_unix_s, now_unix_s)
+    return signed
+
+
+# 230 us, and the same bytes come once for each of a dozen names, and from each peer asked. At
+# 4 KiB each these are 32 MiB at the worst.
+@lru_cache(maxsize=8192)
+def _open(raw: bytes) -> SignedProfile:
+    signer, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_PROFILE_BYTES)
+    try:
+        profile = _unpack(decode(payload, MAX_PROFILE_BYTES), signer)
+    except Malformed as error:
+        raise MalformedRecord(f"a profile by {signer}: {error}") from error
+    return SignedProfile(profile, raw)
+
+
+def _pack(profile: Profile) -> dict[str, object]:
+    """The fields on the wire, in order; the names are for the message in `seal_profile`."""
+    return {
+        "author": peer_id_to_bytes(profile.peer_id),
+        "sequence": profile.sequence,
+        "issued": profile.issued_unix_s,
+        "expires": profile.expires_unix_s,
+        "gpu": pack_capability(profile.capability),
+        "capacity": pack_capacity(profile.capacity, profile.capability),
+        "label": pack_labels(profile.labels),
+        "driver": list(profile.drivers),
+        "service": list(profile.services),
+        "price": profile.price_micro,
+        "address": [address_bytes(address) for address in profile.addresses],
+        "grant": profile.grant,
+        "withdrawn": int(profile.withdrawn),
+        "span": [depth for span in profile.spans for depth in span],
+        "mix": pack_mix(profile.mix),
+    }
+
+
+def _unpack(fields: Any, signer: PeerId) -> Profile:
+    match fields:
+        case [
+            author,
+            sequence,
+            issued,
+            expires,
+            capability,
+            capacity,
+            labels,
+            drivers,
+            services,
+            price,
+            addresses,
+            grant,
+            withdrawn,
+            spans,
+            mix,
+        ]:
+            _check_author(author, signer)
+            capable = unpack_capability(capability)
+            return checked(
+                Profile,
+                peer_id=signer,
+                sequence=sequence,
+                issued_unix_s=take_int(issued, "issued", 0, MAX_INT),
+                expires_unix_s=take_int(expires, "expires", 0, MAX_INT),
+                capability=capable,
+                capacity=unpack_capacity(capacity, capable),
+                labels=unpack_labels(labels),
+                drivers=tuple(take_list(drivers, "driver", MAX_DRIVERS)),
+                services=tuple(take_list(services, "service", MAX_SERVICES)),
+                price_micro=price,
+                addresses=read_addresses(
+                    take_bytes(address, "address", MAX_ADDRESS_BYTES)
+                    for address in take_list(addresses, "address", MAX_ADDRESSES)
+                ),
+                grant=take_bytes(grant, "grant", MAX_GRANT_BYTES),
+                withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
+                spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
+                mix=checked(unpack_mix, mix),
+            )
+        case _:
+            raise Malformed("profile", "is no list of fifteen fields")
+
+
+def _read_spans(depths: list[Any]) -> tuple[Span, ...]:
+    if len(depths) % 2:
+        raise Malformed("span", "has a low end without a high one")
+    return tuple(map(Span, depths[::2], depths[1::2]))
+
+
+def _check_author(value: object, signer: PeerId) -> None:
+    try:
+        author = peer_id_from_bytes(take_bytes(value, "author", _MAX_PEER_ID_BYTES))
+    except ValueError as error:
+        raise Malformed("author", "is no peer id") from error
+    if author != signer:
+        raise ForgedRecord(f"a profile of {author}, signed by {signer}")
+
+
+def _check_times(issued_unix_s: int, expires_unix_s: int, now_unix_s: float) -> None:
+    if expires_unix_s <= now_unix_s:
+        late_s = int(now_unix_s - expires_unix_s)
+        raise ExpiredRecord(f"the profile expired {late_s} s ago; see that the clocks agree")
+    if expires_unix_s - issued_unix_s > MAX_TTL_S:
+        raise ExpiredRecord(f"the profile would live longer than {MAX_TTL_S} s")
+    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
+        early_s = int(issued_unix_s - now_unix_s)
+        raise ExpiredRecord(f"the profile is from {early_s} s ahead; see that the clocks agree")
+
+
+def _check_names(what: str, names: tuple[str, ...], most: int) -> None:
+    if len(names) > most:
+        raise InvalidInput(what, f"there are more than {most}; leave some out")
+    for name in names:
+        check_name(what, name)
+    if len(set(names)) < len(names):
+        raise InvalidInput(what, "one is given twice; give it once")
+
+
+def _address_bytes(address: str) -> bytes:
+    try:
+        return address_bytes(address)
+    except ValueError as error:
+        raise InvalidInput("address", str(error)) from error

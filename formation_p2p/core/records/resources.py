@@ -1,0 +1,180 @@
+"""Requirements, capability and capacity as CBOR: lists with the fields in order.
+
+`pack_*` gives what `codec.encode` takes, `unpack_*` reads what `codec.decode` gave and raises
+Malformed. Types, ranges and counts are checked by the nouns themselves (`resources/`), where
+they are made; here it is only the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.records.codec import Malformed, decode, encode, take_int, take_list
+from formation_p2p.core.resources.bounds import MAX_GPUS, MAX_LABELS
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import MAX_MODELS_ASKED, Requirements
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+# What a query in the DHT has room for. Real requirements take 60 bytes; eight labels and
+# sixteen models of the greatest length would take 2,700, and nobody has those.
+MAX_REQUIREMENTS_BYTES: Final = 2048
+
+
+def encode_requirements(needs: Requirements) -> bytes:
+    """Raises InvalidInput for what takes more than MAX_REQUIREMENTS_BYTES."""
+    raw = encode(pack_requirements(needs))
+    if len(raw) > MAX_REQUIREMENTS_BYTES:
+        problem = f"{len(raw)} bytes, and a query has room for {MAX_REQUIREMENTS_BYTES}"
+        raise InvalidInput("requirements", f"{problem}; ask for fewer labels or models")
+    return raw
+
+
+def decode_requirements(raw: bytes) -> Requirements:
+    """Raises Malformed."""
+    return unpack_requirements(decode(raw, MAX_REQUIREMENTS_BYTES))
+
+
+def pack_requirements(needs: Requirements) -> list[object]:
+    return [
+        needs.cpu_milli,
+        needs.memory_bytes,
+        needs.storage_bytes,
+        needs.network_mbps,
+        needs.gpu_count,
+        needs.gpu_memory_bytes,
+        needs.gpu_compute_capability,
+        list(needs.gpu_models),
+        needs.gpu_share_milli,
+        pack_labels(needs.labels),
+        needs.driver,
+    ]
+
+
+def unpack_requirements(value: Any) -> Requirements:
+    match value:
+        case [cpu, memory, storage, network, gpus, gpu_memory, cc, models, share, labels, driver]:
+            return checked(
+                Requirements,
+                cpu_milli=cpu,
+                memory_bytes=memory,
+                storage_bytes=storage,
+                network_mbps=network,
+                gpu_count=gpus,
+                gpu_memory_bytes=gpu_memory,
+                gpu_compute_capability=cc,
+                gpu_models=tuple(take_list(models, "gpu.model", MAX_MODELS_ASKED)),
+                gpu_share_milli=share,
+                labels=unpack_labels(labels),
+                driver=driver,
+            )
+        case _:
+            raise Malformed("requirements", "are no list of eleven fields")
+
+
+def pack_capability(capability: Capability) -> list[object]:
+    return [
+        capability.cpu_milli,
+        capability.memory_bytes,
+        capability.storage_bytes,
+        capability.network_mbps,
+        capability.arch,
+        capability.os,
+        [
+            [gpu.device_id, gpu.vendor, gpu.model, gpu.memory_bytes, gpu.compute_capability]
+            for gpu in capability.gpus
+        ],
+    ]
+
+
+def unpack_capability(value: Any) -> Capability:
+    match value:
+        case [cpu, memory, storage, network, arch, os, gpus]:
+            devices = take_list(gpus, "gpu", MAX_GPUS)
+            return checked(
+                Capability,
+                cpu_milli=cpu,
+                memory_bytes=memory,
+                storage_bytes=storage,
+                network_mbps=network,
+                gpus=tuple(_unpack_gpu(device) for device in devices),
+                arch=arch,
+                os=os,
+            )
+        case _:
+            raise Malformed("capability", "is no list of seven fields")
+
+
+def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
+    """A device is named by its place in the capability: its id alone takes 40 bytes.
+
+    Raises InvalidInput where the capacity lists a device that the capability does not.
+    """
+    places = {gpu.device_id: place for place, gpu in enumerate(capability.gpus)}
+    for free in capacity.gpus:
+        if free.device_id not in places:
+            raise InvalidInput("gpu.id", f"{free.device_id} is free, but not in the capability")
+    return [
+        capacity.cpu_milli,
+        capacity.memory_bytes,
+        capacity.storage_bytes,
+        capacity.network_mbps,
+        [[places[free.device_id], free.share_milli, free.memory_bytes] for free in capacity.gpus],
+    ]
+
+
+def unpack_capacity(value: Any, capability: Capability) -> Capacity:
+    match value:
+        case [cpu, memory, storage, network, gpus]:
+            devices = take_list(gpus, "gpu", len(capability.gpus))
+            return checked(
+                Capacity,
+                cpu_milli=cpu,
+                memory_bytes=memory,
+                storage_bytes=storage,
+                network_mbps=network,
+                gpus=tuple(_unpack_free(device, capability) for device in devices),
+            )
+        case _:
+            raise Malformed("capacity", "is no list of five fields")
+
+
+def pack_labels(labels: tuple[tuple[str, str], ...]) -> list[list[str]]:
+    return [[key, value] for key, value in labels]
+
+
+def unpack_labels(value: object) -> tuple[tuple[str, str], ...]:
+    """Pairs of whatever there is, at most MAX_LABELS; the noun that takes them checks them."""
+    pairs = take_list(value, "label", MAX_LABELS)
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise Malformed("label", "is no [key, value]")
+    return tuple((key, value) for key, value in pairs)
+
+
+def checked(noun: Callable[_P, _T], *args: _P.args, **fields: _P.kwargs) -> _T:
+    """Make a noun that checks itself; what it refuses is Malformed, for the bytes said so."""
+    try:
+        return noun(*args, **fields)
+    except InvalidInput as error:
+        raise Malformed(error.field, error.problem) from error
+
+
+def _unpack_gpu(value: Any) -> Gpu:
+    match value:
+        case [device_id, vendor, model, memory, compute_capability]:
+            return checked(Gpu, device_id, vendor, model, memory, compute_capability)
+        case _:
+            raise Malformed("gpu", "is no list of five fields")
+
+
+def _unpack_free(value: Any, capability: Capability) -> GpuFree:
+    match value:
+        case [place, share, memory]:
+            gpu = capability.gpus[take_int(place, "gpu.place", 0, len(capability.gpus) - 1)]
+            return checked(GpuFree, gpu.device_id, share, memory)
+        case _:
+            raise Malformed("gpu", "is no list of three fields")

@@ -1,0 +1,86 @@
+"""How large a quantity may be before it is a mistake or an attack, and the check itself.
+
+Every noun of this package checks itself where it is made, be it from a person's text or from a
+peer's record; whoever holds one need not check again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.units import MAX_BYTES, MAX_MILLI
+
+MAX_CPU_MILLI: Final = MAX_MILLI
+MAX_MEMORY_BYTES: Final = MAX_BYTES
+MAX_STORAGE_BYTES: Final = MAX_BYTES
+# Megabits (10**6) a second. 1 Tbit/s: past any machine's interface, and below what broken
+# drivers report for "unknown" (2**32 - 1).
+MAX_NETWORK_MBPS: Final = 1_000_000
+# Past any machine (16 is large; rack-scale NVLink systems show 72), small enough to list.
+MAX_GPUS: Final = 1024
+# Each model of a machine is a bucket it announces; four kinds of card in one box is rare.
+MAX_GPU_MODELS: Final = 4
+# Each label of a machine is a bucket it announces as well.
+MAX_LABELS: Final = 8
+# Each driver too; there are five in sight.
+MAX_DRIVERS: Final = 8
+
+# As Kubernetes has it for label values. Neither `/` nor `#`, which separate the parts of bucket
+# and shard names, nor `,`, `|` and `=`, which separate requirements.
+_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_LABEL_HINT: Final = (
+    "use up to 63 letters, digits, dots, _ and -, with a letter or digit at the ends"
+)
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+
+
+def shown(value: object) -> str:
+    """What a message shows of a value, cut: it may be a stranger's, and of any type and size."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= 40 else repr(value[:39]) + "…"
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_BYTES):
+        return repr(value)
+    if isinstance(value, int):
+        return "a number of too many digits"  # Python refuses to write out thousands of them
+    return f"a {type(value).__name__}"
+
+
+def check_amount(field: str, value: object, least: int, most: int) -> None:
+    """Refuses all but an int (no bool, no float) from `least` to `most`, with InvalidInput."""
+    if type(value) is not int:
+        raise InvalidInput(field, f"{shown(value)} is no whole number")
+    if value < least:
+        raise InvalidInput(field, f"{shown(value)} is less than {least}; write {least} or more")
+    if value > most:
+        raise InvalidInput(field, f"{shown(value)} is more than allowed; write at most {most}")
+
+
+def check_name(field: str, value: object) -> None:
+    """Refuses all but a short lower-case name: a driver, a vendor, an architecture."""
+    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+        problem = "is no name; use up to 32 of a-z, 0-9, _ and -"
+        raise InvalidInput(field, f"{shown(value)} {problem}")
+
+
+def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Labels in their one order, by key. Raises InvalidInput, naming `label.<key>`."""
+    if not isinstance(labels, tuple) or not all(_is_pair(label) for label in labels):
+        raise InvalidInput("label", f"{shown(labels)} is no tuple of keys and values")
+    held: dict[str, str] = {}
+    for key, value in labels:
+        if not isinstance(key, str) or _LABEL.fullmatch(key) is None:
+            raise InvalidInput("label", f"{shown(key)} is no key; {_LABEL_HINT}")
+        if not isinstance(value, str) or _LABEL.fullmatch(value) is None:
+            raise InvalidInput(f"label.{key}", f"{shown(value)} is no value; {_LABEL_HINT}")
+        if key in held:
+            raise InvalidInput(f"label.{key}", "is given twice; give it once")
+        if len(held) == MAX_LABELS:
+            raise InvalidInput("label", f"there are more than {MAX_LABELS}; leave some out")
+        held[key] = value
+    return tuple(sorted(held.items()))
+
+
+def _is_pair(label: object) -> bool:
+    return isinstance(label, tuple) and len(label) == 2

@@ -1,0 +1,187 @@
+"""Whether a machine can run a task: ever, and now. The answer is None, or the first reason.
+
+`fits` asks what the machine is, `fits_now` what is free on it as well. Both are used on profiles
+of other machines, where the answer is advice, and by a worker on itself, where `Ledger` judges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
+from formation_p2p.core.resources.requirements import Requirements
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClaim:
+    """What a task takes of one device: thousandths of it, and bytes of its memory."""
+
+    device_id: str
+    share_milli: int
+    memory_bytes: int
+
+
+def fits(
+    needs: Requirements,
+    capability: Capability,
+    labels: Mapping[str, str],
+    drivers: Collection[str],
+) -> Infeasible | None:
+    """Whether the machine could run it when idle."""
+    lacking = _lacks_driver(needs, drivers) or _lacks_label(needs, labels)
+    lacking = lacking or _lacks_amount(needs, capability)
+    if lacking is None:
+        able = _able_devices(needs, capability)
+        lacking = able if isinstance(able, Infeasible) else None
+    return lacking
+
+
+def fits_now(
+    needs: Requirements,
+    capability: Capability,
+    labels: Mapping[str, str],
+    drivers: Collection[str],
+    capacity: Capacity,
+) -> Infeasible | None:
+    """Whether it could start at once. What does not fit never fits now."""
+    lacking = fits(needs, capability, labels, drivers)
+    if lacking is None:
+        claims = claims_on(needs, capability, capacity)
+        lacking = claims if isinstance(claims, Infeasible) else None
+    return lacking
+
+
+def claims_on(
+    needs: Requirements, capability: Capability, capacity: Capacity
+) -> tuple[GpuClaim, ...] | Infeasible:
+    """The devices to take, given that all amounts are free; labels and drivers aside.
+
+    Best fit, and the same on every call: whole devices are taken from the smallest that will
+    do, shares from the fullest, so that large and untouched devices stay for those who need them.
+    """
+    lacking = _lacks_amount(needs, capacity)
+    if lacking is not None:
+        return lacking
+    able = _able_devices(needs, capability)
+    if isinstance(able, Infeasible):
+        return able
+    if needs.gpu_count == 0:
+        return ()
+    free = {each.device_id: each for each in capacity.gpus}
+    if needs.gpu_share_milli == WHOLE_GPU_MILLI:
+        return _whole_devices(needs, able, free)
+    return _parts_of_devices(needs, able, free)
+
+
+def _lacks_driver(needs: Requirements, drivers: Collection[str]) -> Infeasible | None:
+    if needs.driver == "" or needs.driver in drivers:
+        return None
+    return Infeasible("driver", needs.driver, ",".join(sorted(drivers)) or "none")
+
+
+def _lacks_label(needs: Requirements, labels: Mapping[str, str]) -> Infeasible | None:
+    for key, value in needs.labels:
+        if labels.get(key) != value:
+            return Infeasible(f"label.{key}", value, labels.get(key, "none"))
+    return None
+
+
+def _lacks_amount(needs: Requirements, has: Capability | Capacity) -> Infeasible | None:
+    for resource, needed, free in (
+        ("cpu", needs.cpu_milli, has.cpu_milli),
+        ("memory", needs.memory_bytes, has.memory_bytes),
+        ("storage", needs.storage_bytes, has.storage_bytes),
+        ("network", needs.network_mbps, has.network_mbps),
+    ):
+        if needed > free:
+            return Infeasible(resource, needed, free)
+    return None
+
+
+def _able_devices(needs: Requirements, capability: Capability) -> list[Gpu] | Infeasible:
+    """The devices that satisfy every GPU field when idle; at least `gpu_count` of them."""
+    count = needs.gpu_count
+    able = list(capability.gpus)
+    if len(able) < count:
+        return Infeasible("gpu", count, len(able))
+    if needs.gpu_models:
+        able = [gpu for gpu in able if gpu.model in needs.gpu_models]
+        if len(able) < count:
+            needed = f"{count} of {'|'.join(needs.gpu_models)}"
+            return Infeasible("gpu.model", needed, _models_of(capability.gpus))
+    if count == 0:
+        return able
+    # Of the best `count` devices the last one decides.
+    last = sorted((gpu.compute_capability for gpu in able), reverse=True)[count - 1]
+    if last < needs.gpu_compute_capability:
+        return Infeasible("gpu.cc", needs.gpu_compute_capability, last)
+    able = [gpu for gpu in able if gpu.compute_capability >= needs.gpu_compute_capability]
+    last = sorted((gpu.memory_bytes for gpu in able), reverse=True)[count - 1]
+    if last < needs.gpu_memory_bytes:
+        return Infeasible("gpu.memory", needs.gpu_memory_bytes, last)
+    return [gpu for gpu in able if gpu.memory_bytes >= needs.gpu_memory_bytes]
+
+
+def _models_of(gpus: tuple[Gpu, ...]) -> str:
+    """`1 of a100, 8 of t4`."""
+    counts = Counter(gpu.model for gpu in gpus)
+    return ", ".join(f"{count} of {model}" for model, count in sorted(counts.items()))
+
+
+def _whole_devices(
+    needs: Requirements, able: list[Gpu], free: Mapping[str, GpuFree]
+) -> tuple[GpuClaim, ...] | Infeasible:
+    unused = [
+        (gpu, free[gpu.device_id])
+        for gpu in able
+        if gpu.device_id in free and free[gpu.device_id].share_milli == WHOLE_GPU_MILLI
+    ]
+    if len(unused) < needs.gpu_count:
+        return Infeasible("gpu", needs.gpu_count, len(unused))
+    roomy = [each for each in unused if each[1].memory_bytes >= needs.gpu_memory_bytes]
+    if len(roomy) < needs.gpu_count:
+        memory = sorted((left.memory_bytes for _, left in unused), reverse=True)
+        return Infeasible("gpu.memory", needs.gpu_memory_bytes, memory[needs.gpu_count - 1])
+    roomy.sort(
+        key=lambda each: (each[0].memory_bytes, each[0].compute_capability, each[0].device_id)
+    )
+    return tuple(
+        GpuClaim(gpu.device_id, WHOLE_GPU_MILLI, left.memory_bytes)
+        for gpu, left in roomy[: needs.gpu_count]
+    )
+
+
+def _parts_of_devices(
+    needs: Requirements, able: list[Gpu], free: Mapping[str, GpuFree]
+) -> tuple[GpuClaim, ...] | Infeasible:
+    count, share = needs.gpu_count, needs.gpu_share_milli
+    left = {gpu.device_id: free.get(gpu.device_id, GpuFree(gpu.device_id, 0, 0)) for gpu in able}
+    shares = sorted((each.share_milli for each in left.values()), reverse=True)
+    if shares[count - 1] < share:
+        return Infeasible("gpu.share", share, shares[count - 1])
+    claims = [
+        GpuClaim(
+            gpu.device_id,
+            share,
+            needs.gpu_memory_bytes or gpu.memory_bytes * share // WHOLE_GPU_MILLI,
+        )
+        for gpu in able
+        if left[gpu.device_id].share_milli >= share
+    ]
+    claims.sort(key=lambda claim: claim.memory_bytes - left[claim.device_id].memory_bytes)
+    short = claims[count - 1]
+    if short.memory_bytes > left[short.device_id].memory_bytes:
+        return Infeasible("gpu.memory", short.memory_bytes, left[short.device_id].memory_bytes)
+    roomy = [each for each in claims if each.memory_bytes <= left[each.device_id].memory_bytes]
+    roomy.sort(
+        key=lambda claim: (
+            left[claim.device_id].share_milli,
+            left[claim.device_id].memory_bytes,
+            claim.device_id,
+        )
+    )
+    return tuple(roomy[:count])

@@ -1,0 +1,116 @@
+"""A worker's own book of what is taken: the only judge of its capacity.
+
+Integers throughout, devices by name, so that any order of reserving and releasing ends where it
+began. Of two requests for the last core one gets it, and the other a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.refusals import Busy, Infeasible
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
+from formation_p2p.core.resources.fits import GpuClaim, claims_on
+from formation_p2p.core.resources.requirements import Requirements
+
+# Holds and leases of one machine. Needs may be as small as a thousandth of a core, so cores
+# alone would not bound the table; four for each core of the largest machines do.
+MAX_RESERVATIONS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What is taken under one id: the amounts of `needs`, and of each device what `gpus` says."""
+
+    reservation_id: str
+    needs: Requirements
+    gpus: tuple[GpuClaim, ...]
+
+
+Claims = Callable[[Requirements, Capability, Capacity], tuple[GpuClaim, ...] | Infeasible]
+
+
+class Ledger:
+    """Reservations against a fixed capability. Apply a person's `Limits` to that first.
+    `claims` chooses the devices.
+
+    Labels and drivers are not its business: ask `fits` about them before.
+    """
+
+    def __init__(self, capability: Capability, claims: Claims = claims_on) -> None:
+        self._capability = capability
+        self._claims = claims
+        self._free = idle(capability)
+        self._reservations: dict[str, Reservation] = {}
+
+    @property
+    def free(self) -> Capacity:
+        return self._free
+
+    def with_back(self, free: Capacity, reservation_id: str) -> Capacity:
+        """What `free` would be with a reservation given back; as it is where there is none."""
+        held = self._reservations.get(reservation_id)
+        return free if held is None else _moved(free, held, +1)
+
+    def with_taken(self, free: Capacity, reservation_id: str) -> Capacity:
+        """Undoes `with_back`."""
+        held = self._reservations.get(reservation_id)
+        return free if held is None else _moved(free, held, -1)
+
+    def lacks(self, needs: Requirements, free: Capacity) -> Infeasible | None:
+        """Why this much free capacity would not do for these needs; None where it would."""
+        claims = claims_on(needs, self._capability, free)
+        return claims if isinstance(claims, Infeasible) else None
+
+    def reserve(self, reservation_id: str, needs: Requirements) -> Reservation | Infeasible | Busy:
+        """All of it or nothing. Asked again with the same id and needs: the same reservation.
+
+        Raises InvalidInput where the id is taken by other needs.
+        """
+        held = self._reservations.get(reservation_id)
+        if held is not None:
+            if held.needs != needs:
+                raise InvalidInput("reservation", "this id holds other needs; release it first")
+            return held
+        if len(self._reservations) == MAX_RESERVATIONS:
+            return Busy("the ledger", MAX_RESERVATIONS)
+        claims = self._claims(needs, self._capability, self._free)
+        if isinstance(claims, Infeasible):
+            return claims
+        reservation = Reservation(reservation_id, needs, claims)
+        self._free = _moved(self._free, reservation, -1)
+        self._reservations[reservation_id] = reservation
+        return reservation
+
+    def release(self, reservation_id: str) -> bool:
+        """Gives back exactly what was taken; False where nothing is held under the id."""
+        reservation = self._reservations.pop(reservation_id, None)
+        if reservation is None:
+            return False
+        self._free = _moved(self._free, reservation, +1)
+        return True
+
+
+def _moved(free: Capacity, reservation: Reservation, sign: int) -> Capacity:
+    """`free` with the reservation given back (+1) or taken (-1)."""
+    needs = reservation.needs
+    claims = {claim.device_id: claim for claim in reservation.gpus}
+    nothing = GpuClaim("", 0, 0)
+    gpus = tuple(
+        GpuFree(
+            gpu.device_id,
+            gpu.share_milli + sign * claims.get(gpu.device_id, nothing).share_milli,
+            gpu.memory_bytes + sign * claims.get(gpu.device_id, nothing).memory_bytes,
+        )
+        for gpu in free.gpus
+    )
+    return Capacity(
+        free.cpu_milli + sign * needs.cpu_milli,
+        free.memory_bytes + sign * needs.memory_bytes,
+        free.storage_bytes + sign * needs.storage_bytes,
+        free.network_mbps + sign * needs.network_mbps,
+        gpus,
+    )

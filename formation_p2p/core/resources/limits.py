@@ -1,0 +1,53 @@
+"""What a person lets the node use of the machine. A limit wins, but raises nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import MAX_NETWORK_MBPS, check_amount
+from formation_p2p.core.resources.capability import Capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """None where nothing is said. `gpu_count` keeps the first so many devices."""
+
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    storage_bytes: int | None = None
+    network_mbps: int | None = None
+    gpu_count: int | None = None
+
+
+def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capability:
+    """`offered`, with what a person set instead of it, at most what the hardware has.
+
+    `offered` is what is used where nothing is set: the hardware less what is kept for the rest
+    of the machine. A network speed that nobody could measure (0, or 1) is taken as declared.
+    Raises InvalidInput for a limit below zero or past the hardware.
+    """
+    measured = hardware.network_mbps > 1
+    network = hardware.network_mbps if measured else MAX_NETWORK_MBPS
+    gpus = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
+    return replace(
+        offered,
+        cpu_milli=_chosen("cpu", limits.cpu_milli, offered.cpu_milli, hardware.cpu_milli),
+        memory_bytes=_chosen(
+            "memory", limits.memory_bytes, offered.memory_bytes, hardware.memory_bytes
+        ),
+        storage_bytes=_chosen(
+            "storage", limits.storage_bytes, offered.storage_bytes, hardware.storage_bytes
+        ),
+        network_mbps=_chosen("network", limits.network_mbps, offered.network_mbps, network),
+        gpus=hardware.gpus[:gpus],
+    )
+
+
+def _chosen(field: str, limit: int | None, offered: int, most: int) -> int:
+    if limit is None:
+        return offered
+    check_amount(field, limit, 0, limit)
+    if limit > most:
+        raise InvalidInput(field, f"the limit is {limit}, the machine has {most}; lower the limit")
+    return limit

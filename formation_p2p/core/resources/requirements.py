@@ -1,0 +1,92 @@
+"""What one task needs of the machine that runs it.
+
+Every amount is a minimum. `field` names are those that people write (`parse.py`) and read in
+refusals: `gpu.memory`, not `gpu_memory_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import (
+    MAX_CPU_MILLI,
+    MAX_GPUS,
+    MAX_MEMORY_BYTES,
+    MAX_NETWORK_MBPS,
+    MAX_STORAGE_BYTES,
+    check_amount,
+    check_name,
+    shown,
+    sorted_labels,
+)
+from formation_p2p.core.resources.gpu import MAX_COMPUTE_CAPABILITY, WHOLE_GPU_MILLI, checked_model
+from formation_p2p.core.units import MIB
+
+# A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
+# smallest rented ones do, its cores still run out before its memory.
+DEFAULT_MEMORY_BYTES: Final = 512 * MIB
+# More alternatives than these is no choice any more.
+MAX_MODELS_ASKED: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What a task needs. Equal needs are equal and hash alike: models and labels are put in order.
+
+    The GPU fields hold for each of `gpu_count` distinct devices. `gpu_share_milli` is the part
+    of each device that is taken; below 1000 others may share it, and where `gpu_memory_bytes` is
+    0 that same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
+    in megabits (10**6) a second. `driver` is the one that will run the task, set from the task.
+
+    Raises InvalidInput for a field out of its range, or for GPU fields with no GPU.
+    """
+
+    cpu_milli: int = 1000
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    storage_bytes: int = 0
+    network_mbps: int = 0
+    gpu_count: int = 0
+    gpu_memory_bytes: int = 0
+    gpu_compute_capability: int = 0
+    gpu_models: tuple[str, ...] = ()
+    gpu_share_milli: int = WHOLE_GPU_MILLI
+    labels: tuple[tuple[str, str], ...] = ()
+    driver: str = ""
+
+    def __post_init__(self) -> None:
+        # At least a thousandth of a core and a byte: what needs nothing could be piled up
+        # without end.
+        check_amount("cpu", self.cpu_milli, 1, MAX_CPU_MILLI)
+        check_amount("memory", self.memory_bytes, 1, MAX_MEMORY_BYTES)
+        check_amount("storage", self.storage_bytes, 0, MAX_STORAGE_BYTES)
+        check_amount("network", self.network_mbps, 0, MAX_NETWORK_MBPS)
+        check_amount("gpu", self.gpu_count, 0, MAX_GPUS)
+        check_amount("gpu.memory", self.gpu_memory_bytes, 0, MAX_MEMORY_BYTES)
+        check_amount("gpu.cc", self.gpu_compute_capability, 0, MAX_COMPUTE_CAPABILITY)
+        check_amount("gpu.share", self.gpu_share_milli, 1, WHOLE_GPU_MILLI)
+        object.__setattr__(self, "gpu_models", _models(self.gpu_models))
+        object.__setattr__(self, "labels", sorted_labels(self.labels))
+        if self.driver != "":
+            check_name("driver", self.driver)
+        if self.gpu_count == 0:
+            self._refuse_gpu_fields()
+
+    def _refuse_gpu_fields(self) -> None:
+        for field, asked in (
+            ("gpu.memory", self.gpu_memory_bytes > 0),
+            ("gpu.cc", self.gpu_compute_capability > 0),
+            ("gpu.model", self.gpu_models != ()),
+            ("gpu.share", self.gpu_share_milli < WHOLE_GPU_MILLI),
+        ):
+            if asked:
+                raise InvalidInput(field, "is asked of no GPU; ask for one with gpu=1")
+
+
+def _models(models: tuple[str, ...]) -> tuple[str, ...]:
+    if not isinstance(models, tuple):
+        raise InvalidInput("gpu.model", f"{shown(models)} is no tuple of models")
+    if len(models) > MAX_MODELS_ASKED:
+        raise InvalidInput("gpu.model", f"there are more than {MAX_MODELS_ASKED}; leave some out")
+    return tuple(sorted({checked_model(model) for model in models}))

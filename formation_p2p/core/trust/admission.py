@@ -1,0 +1,238 @@
+"""Who may have how much of one worker: its grants are judged here, and what they use is counted.
+
+Everything is counted in whole numbers, and charged while a lease runs: when it is renewed, and when
+it ends. So a lease goes over a quota by what it reserves until its next renewal, and no further;
+and a worker that is killed forgets what its leases have reserved since their last.
+
+The core keeps the count. What it tells as `Charged` the shell adds up on the disk, and a worker's
+next life begins with that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Right, Rights, accounts_of, rights_of
+from formation_p2p.core.trust.hours import Hours, opening_in_words
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import NOTHING, Account, Used, month_of
+
+# Accounts of all months, at 200 bytes each. Anyone can narrow a grant into more; of too many, those
+# go that have used least, so that getting rid of one costs as much as it has used, many times over.
+MAX_ACCOUNTS: Final = 16_384
+# Of too many, those go first that were charged longest ago, whatever their names. So a clock may be
+# wrong, forward and back, a dozen times until it is set right: nobody has his quota anew for that.
+MAX_MONTHS: Final = 13
+# Whoever has as many leases as he may is worth asking again when one of them may have ended.
+ROOM_MS: Final = 1000
+# The longest wait that a refusal can carry (negotiation/refusal_codec.py).
+MAX_WAIT_S: Final = 3600
+# What is tolerated of one peer is told once in this time, and of so many peers at once.
+TOLD_EVERY_S: Final = 60.0
+MAX_TOLD: Final = 256
+
+_SUBMIT: Final = Right.SUBMIT.value
+
+
+@dataclass(frozen=True, slots=True)
+class Charged(Effect):
+    """Each of these accounts has used this much more in a month, such as `2026-11`."""
+
+    month: str
+    accounts: tuple[Account, ...]
+    used: Used
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerated(Effect):
+    """A permissive worker allowed what the grant of a peer does not."""
+
+    peer_id: PeerId
+    why: str
+
+
+@dataclass(slots=True)
+class _Lease:
+    """`charged` is what of it has been, since it was committed at `began_s`."""
+
+    accounts: tuple[Account, ...]
+    reserved: Used  # a second of it
+    began_s: float | None = None
+    charged: Used = NOTHING
+
+
+class Warden:
+    """`labels` are the worker's; `used` is what was counted before, by month and account.
+
+    A `permissive` one tells of what quotas, hours and labels forbid, and allows it. Who shows no
+    grant to submit is refused all the same, and so are drivers and priorities past it.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        labels: Mapping[str, str],
+        used: Iterable[tuple[str, str, Used]] = (),
+        permissive: bool = False,
+    ) -> None:
+        self._membership = membership
+        self._labels = labels
+        self._permissive = permissive
+        self._months: dict[str, dict[str, Used]] = {}  # the one charged last at the end
+        self._leases: dict[str, _Lease] = {}
+        self._open: Counter[str] = Counter()  # leases, by account
+        self._told: dict[PeerId, float] = {}
+        self._effects: list[Effect] = []
+        for month, account, amount in used:
+            self._add(month, account, amount)
+
+    def take(self) -> list[Effect]:
+        """What has been charged and tolerated since the last time."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def used(self, account: str, now: Moment) -> Used:
+        """In this month."""
+        return self._months.get(month_of(now.unix_s), {}).get(account, NOTHING)
+
+    def denied(
+        self,
+        grant: bytes,
+        peer_id: PeerId,
+        needs: Requirements,
+        priority: int,
+        now: Moment,
+        *,
+        another: bool,
+    ) -> Denied | None:
+        """Why a peer, which showed `grant`, may not have such a lease: `another` than it has, or
+        one of these for longer."""
+        denied = self._membership.may_submit(grant, peer_id, needs, priority, now)
+        if denied is not None:
+            return denied
+        denied = self._beyond(grant, needs.gpu_count > 0, now, another)
+        if denied is None or not self._permissive:
+            return denied
+        self._tolerate(peer_id, denied.why, now)
+        return None
+
+    def weighed(self, grant: bytes, priority: int) -> int:
+        """What a priority comes to on a grant that was not denied."""
+        return rights_of(grant, self._membership.root_public_key).weighed(priority)
+
+    # -- what leases use ------------------------------------------------------------------------
+
+    def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
+        """A lease is offered on a grant that was not denied. It counts as open from now on."""
+        accounts = accounts_of(grant, self._membership.root_public_key)
+        self._leases[lease_id] = _Lease(accounts, Used(cpu_milli, gpu_milli))
+        self._open.update(account.name for account in accounts)
+
+    def began(self, lease_id: str, now: Moment) -> None:
+        """The lease is committed, and costs from now on."""
+        if (lease := self._leases.get(lease_id)) is not None:
+            lease.began_s = now.mono_s
+
+    def charge(self, lease_id: str, until_s: float, now: Moment) -> None:
+        """For what the lease has reserved until then, and was not charged for yet: to the month
+        that it is now."""
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.began_s is None:
+            return
+        elapsed_ms = int((until_s - lease.began_s) * 1000)
+        # Of the whole time, so that nothing is lost by cutting it into pieces.
+        whole = Used(
+            lease.reserved.cpu_milli_s * elapsed_ms // 1000,
+            lease.reserved.gpu_milli_s * elapsed_ms // 1000,
+        )
+        more = whole - lease.charged
+        if more == NOTHING:
+            return
+        lease.charged = whole
+        month = month_of(now.unix_s)
+        for account in lease.accounts:
+            self._add(month, account.name, more)
+        cause = f"lease {lease_id} is charged for"
+        self._effects.append(Charged(month, lease.accounts, more, cause=cause))
+
+    def closed(self, lease_id: str) -> None:
+        """The lease holds nothing any more."""
+        lease = self._leases.pop(lease_id, None)
+        for account in () if lease is None else lease.accounts:
+            self._open[account.name] -= 1
+            if self._open[account.name] == 0:
+                del self._open[account.name]
+
+    # -- the insides ----------------------------------------------------------------------------
+
+    def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
+        key = self._membership.root_public_key
+        rights = rights_of(grant, key)
+        denied = not_good_at(rights, self._labels, now)
+        if denied is not None:
+            return denied
+        used = self._months.get(month_of(now.unix_s), {})
+        for account in accounts_of(grant, key):
+            why = account.quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
+            if why is not None:
+                return Denied(_SUBMIT, why)
+            full = account.quota.is_full(self._open[account.name]) if another else None
+            if full is not None:
+                return Denied(_SUBMIT, full, ROOM_MS)
+        return None
+
+    def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
+        if self._told.get(peer_id, float("-inf")) > now.mono_s - TOLD_EVERY_S:
+            return
+        if len(self._told) >= MAX_TOLD:
+            recent = now.mono_s - TOLD_EVERY_S
+            self._told = {peer: told_s for peer, told_s in self._told.items() if told_s > recent}
+            if len(self._told) >= MAX_TOLD:
+                return
+        self._told[peer_id] = now.mono_s
+        self._effects.append(Tolerated(peer_id, why, cause="the worker is permissive"))
+
+    def _add(self, month: str, account: str, used: Used) -> None:
+        accounts = self._months[month] = self._months.pop(month, {})
+        accounts[account] = accounts.get(account, NOTHING) + used
+        first = next(iter(self._months))
+        if sum(map(len, self._months.values())) > MAX_ACCOUNTS:
+            past = self._months[first]
+            for least in heapq.nsmallest(MAX_ACCOUNTS // 8, past.items(), key=_by_use):
+                del past[least[0]]
+        if not self._months[first] or len(self._months) > MAX_MONTHS:
+            del self._months[first]
+
+
+def not_good_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
+    """Why a grant with these rights is not good now at a worker with these labels, unless that is
+    a permissive one."""
+    missing = [f"{key}={value}" for key, value in sorted(rights.labels) if labels.get(key) != value]
+    if missing:
+        why = f"the grant is for workers with {' and '.join(missing)}, and this one is without"
+        return Denied(_SUBMIT, why)
+    if rights.hours is None or rights.hours.include(now.unix_s):
+        return None
+    return _closed(rights.hours, now)
+
+
+def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
+    account, used = item
+    return used.gpu_milli_s, used.cpu_milli_s, account
+
+
+def _closed(hours: Hours, now: Moment) -> Denied:
+    opening = hours.opening(now.unix_s)
+    if opening is None:
+        return Denied(_SUBMIT, "the grant is good at no hour of the week; ask for another")
+    wait_s = opening - now.unix_s
+    why = f"the grant is good {hours} UTC; that begins next {opening_in_words(opening)}"
+    return Denied(_SUBMIT, why, None if wait_s >= MAX_WAIT_S else int(wait_s * 1000) + 1)

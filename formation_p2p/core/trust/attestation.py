@@ -1,0 +1,107 @@
+"""What one node says of others to those who ask: signed, dated, and soon forgotten.
+
+`seal_attestation` makes the bytes that travel, `open_attestation` is the one way back. Of two by
+one author the later counts. An author speaks of its own experience alone: whom it has heard of
+is for others to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
+from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.records.codec import (
+    Malformed,
+    decode,
+    encode,
+    take_bytes,
+    take_int,
+    take_list,
+)
+from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_INT
+from formation_p2p.core.trust.experience import MEMORY
+
+# Whoever has worked with more says what matters most: whom to avoid, and whom it knows best.
+MAX_SUBJECTS: Final = 64
+# Signed and sealed; 64 subjects take 3.3 KiB.
+MAX_ATTESTATION_BYTES: Final = 4096
+# A day: who works now and then asks again when it does, and what is older is hearsay.
+LIFE_S: Final = 24 * 3600
+
+_DOMAIN: Final = "formation-attestation"
+_PAYLOAD_TYPE: Final = b"/formation/attestation/1"
+_MAX_PEER_ID_BYTES: Final = 64
+
+
+class Opinion(NamedTuple):
+    """Of all experience, in thousandths of one, so many thousandths were good."""
+
+    rate_milli: int
+    weight_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """`raw` is what its author signed."""
+
+    author: PeerId
+    issued_unix_ms: int
+    opinions: Mapping[PeerId, Opinion]
+    raw: bytes
+
+    @property
+    def expires_unix_s(self) -> float:
+        return self.issued_unix_ms / 1000 + LIFE_S
+
+
+def seal_attestation(
+    identity: Identity, opinions: Mapping[PeerId, Opinion], issued_unix_ms: int
+) -> bytes:
+    """Of at most MAX_SUBJECTS."""
+    told = [[peer_id_to_bytes(peer_id), *each] for peer_id, each in opinions.items()]
+    return seal(identity, _DOMAIN, _PAYLOAD_TYPE, encode([issued_unix_ms, told]))
+
+
+def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
+    """Raises BadRecord."""
+    author, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_ATTESTATION_BYTES)
+    try:
+        issued_unix_ms, opinions = _read(decode(payload, MAX_ATTESTATION_BYTES))
+    except Malformed as error:
+        raise MalformedRecord(f"an attestation by {author}: {error}") from error
+    attestation = Attestation(author, issued_unix_ms, opinions, raw)
+    if issued_unix_ms / 1000 > now_unix_s + MAX_CLOCK_SKEW_S:
+        raise ExpiredRecord("the attestation is from the future; see that the clocks agree")
+    if attestation.expires_unix_s <= now_unix_s:
+        raise ExpiredRecord("the attestation has expired")
+    return attestation
+
+
+def _read(fields: Any) -> tuple[int, dict[PeerId, Opinion]]:
+    match fields:
+        case [issued_unix_ms, told]:
+            each = [_opinion(item) for item in take_list(told, "subject", MAX_SUBJECTS)]
+            if len(dict(each)) < len(each):
+                raise Malformed("subject", "is spoken of twice")
+            return take_int(issued_unix_ms, "issued", 0, MAX_INT), dict(each)
+        case _:
+            raise Malformed("attestation", "is no date with what is told")
+
+
+def _opinion(fields: Any) -> tuple[PeerId, Opinion]:
+    match fields:
+        case [peer, rate_milli, weight_milli]:
+            try:
+                peer_id = peer_id_from_bytes(take_bytes(peer, "subject", _MAX_PEER_ID_BYTES))
+            except ValueError as error:
+                raise Malformed("subject", "is no peer id") from error
+            return peer_id, Opinion(
+                take_int(rate_milli, "rate", 0, 1000),
+                take_int(weight_milli, "weight", 0, MEMORY * 1000),
+            )
+        case _:
+            raise Malformed("opinion", "is no subject with its rate and weight")

@@ -1,0 +1,153 @@
+"""A network: the root key that its grants come from, where to join it, and one's own grant.
+
+It travels as a join string, one line that a person can paste:
+
+    formation1:<base64url of CBOR [root key, [gate, …], grant] and 4 bytes of its SHA-256>
+
+A join string holds a bearer grant: treat it as a password.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.records.addresses import (
+    MAX_ADDRESS_BYTES,
+    address_bytes,
+    address_text,
+    read_addresses,
+)
+from formation_p2p.core.records.codec import (
+    Malformed,
+    decode,
+    encode,
+    take_bytes,
+    take_list,
+)
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.trust.grants import bind, rights_of
+
+# A newcomer needs one that answers; a join string that fits in a message has room for these.
+MAX_GATES: Final = 8
+
+_PREFIX: Final = "formation1:"
+_FIELD: Final = "join string"
+_ROOT_KEY_BYTES: Final = 32
+_CHECKSUM_BYTES: Final = 4
+_MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (MAX_ADDRESS_BYTES + 3) + 64
+_MAX_CHARS: Final = len(_PREFIX) + (_MAX_BODY_BYTES + _CHECKSUM_BYTES) * 4 // 3 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`gates` are multiaddrs with `/p2p/<peer id>` at the end, the likeliest first.
+
+    Raises InvalidInput for a gate without a peer id, or a grant that is not of this root.
+    """
+
+    root_public_key: bytes
+    gates: tuple[str, ...]
+    grant: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.root_public_key) != _ROOT_KEY_BYTES:
+            raise InvalidInput("root key", f"it has {len(self.root_public_key)} bytes, not 32")
+        if len(self.gates) > MAX_GATES:
+            raise InvalidInput("gate", f"there are more than {MAX_GATES}; leave some out")
+        gates = dict.fromkeys(_one_form(gate) for gate in self.gates)
+        object.__setattr__(self, "gates", tuple(gates))
+        rights_of(self.grant, self.root_public_key)
+
+    @property
+    def network_id(self) -> bytes:
+        """What tells networks apart, in 32 bytes that reveal nothing else."""
+        return hashlib.sha256(b"formation network\x00" + self.root_public_key).digest()
+
+    def contacts(self) -> tuple[Contact, ...]:
+        """The gates as peers to dial, each once, with all of its addresses."""
+        found: dict[PeerId, tuple[str, ...]] = {}
+        for gate in self.gates:
+            peer_id, address = _contact(gate)
+            found[peer_id] = (*found.get(peer_id, ()), address)
+        return tuple(Contact(peer_id, addresses) for peer_id, addresses in found.items())
+
+    def with_gate(self, gate: str) -> Network:
+        """With one more gate, as the likeliest. Past MAX_GATES the unlikeliest is left out."""
+        gate = _one_form(gate)
+        others = tuple(known for known in self.gates if known != gate)
+        return replace(self, gates=(gate, *others)[:MAX_GATES])
+
+    def bound_to(self, peer_id: PeerId) -> Network:
+        """As that peer joins it: with a grant that no other can use. Raises InvalidInput."""
+        return replace(self, grant=bind(self.grant, self.root_public_key, peer_id))
+
+    def join_string(self) -> str:
+        """For whoever is to join; with a bearer grant in it, a secret."""
+        gates = [address_bytes(gate) for gate in self.gates]
+        body = encode([self.root_public_key, gates, self.grant])
+        return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
+
+
+def parse_join_string(text: str) -> Network:
+    """Raises InvalidInput, whose message says nothing of what the text holds."""
+    joined = "".join(text.split())  # terminals and mail programs break long lines
+    if not joined.startswith(_PREFIX):
+        raise InvalidInput(_FIELD, f"it does not begin with {_PREFIX}; paste all of it")
+    if len(joined) > _MAX_CHARS:
+        raise InvalidInput(_FIELD, "it is too long to be one; paste one join string alone")
+    encoded = joined.removeprefix(_PREFIX)
+    try:
+        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars="-_", validate=True)
+    except ValueError:
+        raw = b""
+    body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
+    if not body or checksum != _checksum(body):
+        raise InvalidInput(_FIELD, "it is incomplete or was altered; paste all of it again")
+    try:
+        return _unpack(decode(body, _MAX_BODY_BYTES))
+    except Malformed:
+        problem = "this version cannot read it; ask for one of the same version"
+        raise InvalidInput(_FIELD, problem) from None
+
+
+def _unpack(fields: Any) -> Network:
+    match fields:
+        case [root_public_key, gates, grant]:
+            return Network(
+                take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
+                read_addresses(
+                    take_bytes(gate, "gate", MAX_ADDRESS_BYTES)
+                    for gate in take_list(gates, "gate", MAX_GATES)
+                ),
+                take_bytes(grant, "grant", MAX_GRANT_BYTES),
+            )
+        case _:
+            raise Malformed("network", "is no list of three fields")
+
+
+def _one_form(gate: str) -> str:
+    """A gate as multiaddr writes it. Raises InvalidInput."""
+    try:
+        text = address_text(address_bytes(gate)) or ""
+        address, _, peer_id = text.rpartition("/p2p/")
+        address_bytes(address)
+        parse_peer_id(peer_id)
+    except ValueError as error:
+        problem = f"{gate[:64]!r} is no multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"
+        raise InvalidInput("gate", problem) from error
+    return text
+
+
+def _contact(gate: str) -> tuple[PeerId, str]:
+    address, _, peer_id = gate.rpartition("/p2p/")
+    return parse_peer_id(peer_id), address
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()[:_CHECKSUM_BYTES]

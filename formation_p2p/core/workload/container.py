@@ -1,0 +1,61 @@
+"""What the `container` driver runs: a command in an image, by Docker or Podman.
+
+    ContainerSpec("docker.io/library/python:3.13-slim", ProcessSpec(("python3", "-V")))
+
+What comes back is a `ProcessResult`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+import cbor2
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.payload import check_size, decode_cbor
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+
+# The reference grammar of the OCI distribution specification, without its fine points, which the
+# engine knows: [host[:port]/]path[:tag][@digest]. It begins with no dash: it stands among the
+# options of a program. After a colon comes a port or a tag, and no path: Podman would take
+# `dir:/home/ann/image` and `oci-archive:/srv/backup.tar` for files of the worker's.
+_IMAGE: Final = re.compile(
+    r"(?=.{1,512}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[A-Za-z0-9+._-]+:[A-Fa-f0-9]{32,128})?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """`image` by tag (`alpine:3.22`) or, the same wherever it runs, by digest
+    (`alpine@sha256:…`). `process.argv` is what `docker run` takes after the image; the folder
+    with its files is where it starts, and all that it can write to but /tmp.
+    """
+
+    driver: ClassVar[str] = "container"
+    shared: ClassVar[bytes] = b""
+
+    image: str
+    process: ProcessSpec
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.image, str) or _IMAGE.fullmatch(self.image) is None:
+            raise InvalidInput("image", "is no name of an image such as alpine:3.22")
+
+    def encode(self) -> bytes:
+        """The payload. Raises InvalidInput where it is more than one message carries."""
+        fields = {"image": self.image, "process": self.process.encode()}
+        return check_size("payload", cbor2.dumps(fields), MAX_PAYLOAD_BYTES)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Raises InvalidInput."""
+        fields = decode_cbor("payload", payload, MAX_PAYLOAD_BYTES)
+        if type(fields) is not dict or fields.keys() != {"image", "process"}:
+            raise InvalidInput("payload", "must have exactly image, process")
+        if type(fields["process"]) is not bytes:
+            raise InvalidInput("process", "is no bytes")
+        return cls(fields["image"], ProcessSpec.decode(fields["process"]))

@@ -1,0 +1,188 @@
+"""The tasks of a job, made of fewer words: one for each combination, one for each input, some
+after others.
+
+    plan = derive({
+        "prepare": Stage(ProcessSpec(("prepare.sh",))),
+        "train": Stage(
+            ProcessSpec(("train.py", "--lr", "{lr}", "--seed", "{seed}")),
+            matrix={"lr": (0.1, 0.01), "seed": (1, 2, 3)},
+            exclude=({"lr": 0.1, "seed": 3},),
+            needs="gpu.memory=24GB",
+            after=("prepare",),
+        ),
+        "compare": Stage(ProcessSpec(("compare.py",)), after=("train",)),
+    })
+    job = await node.submit(plan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.resources.parse import gives_memory, parse_requirements
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.graph import linked
+from formation_p2p.core.workload.matrix import (
+    Parameters,
+    Value,
+    combinations,
+    fill,
+    folder_label,
+    label_of,
+    of_input,
+    telling,
+)
+from formation_p2p.core.workload.plan import Plan, PlannedTask, check_texts
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.task import MAX_TASKS
+from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.work import Work
+
+Makes = Callable[[Parameters], Work]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One task, or one for each combination of `matrix` (matrix.py), of each of `inputs`.
+
+    `work` is filled in: `{lr}` in the texts of a ProcessSpec becomes the value; or it is called
+    with the values, for a PythonCall. An input gives `input`, `name` and `stem`. `after` are
+    stages all of whose tasks, or labels of tasks that, must have succeeded before: these are
+    filled in too, so that `after=("prepare-{lr}",)` waits for its own counterpart alone.
+
+    `needs` None are those given to `submit`; memory that a text does not name may be learnt from
+    earlier runs of `kind`, by default that of the work.
+    """
+
+    work: Work | Makes
+    matrix: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    include: Sequence[Parameters] = ()
+    exclude: Sequence[Parameters] = ()
+    inputs: Sequence[str] = ()
+    after: Sequence[str] = ()
+    needs: Requirements | str | None = None
+    label: str = ""
+    kind: str = ""
+
+
+def derive(stages: Mapping[str, Stage]) -> Plan:
+    """The tasks of all stages, in order. Raises InvalidInput, whose message names the stage: for
+    more tasks than a job has, a name that is nobody's, a circle of tasks that wait for another."""
+    tasks: list[PlannedTask] = []
+    after: list[tuple[str, ...]] = []
+    groups: dict[str, range] = {}
+    for name, stage in stages.items():
+        first = len(tasks)
+        try:
+            _check(stage)
+            for parameters in parameters_of(
+                stage.matrix, stage.include, stage.exclude, stage.inputs
+            ):
+                tasks.append(_task(name, stage, parameters))
+                after.append(tuple(fill(each, parameters) for each in stage.after))
+                if len(tasks) > MAX_TASKS:
+                    raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
+        except InvalidInput as error:
+            raise InvalidInput(f"{name}: {error.field}", error.problem) from None
+        groups[name] = range(first, len(tasks))
+    labels = [task.label for task in tasks]
+    refuse_same(labels, groups)
+    edges = linked(labels, after, groups)
+    return Plan(tuple(replace(t, after=e) if e else t for t, e in zip(tasks, edges, strict=True)))
+
+
+def parameters_of(
+    matrix: Mapping[str, Sequence[Value]],
+    include: Sequence[Parameters] = (),
+    exclude: Sequence[Parameters] = (),
+    inputs: Sequence[str] = (),
+) -> list[dict[str, Value]]:
+    """Those of each task: of each input, each combination. Raises InvalidInput."""
+    found = combinations(matrix, include, exclude)
+    if not inputs:
+        return found
+    for name in of_input(""):
+        if any(name in chosen for chosen in found):
+            problem = f"{name} is of each input already; give the parameter another name"
+            raise InvalidInput("matrix", problem)
+    if len(inputs) * len(found) > MAX_TASKS:
+        raise InvalidInput("inputs", f"they make more than {MAX_TASKS} tasks; split the job")
+    return [of_input(each) | chosen for each in inputs for chosen in found]
+
+
+def refuse_same(labels: Sequence[str], groups: Mapping[str, Sequence[int]]) -> None:
+    """Raises InvalidInput where two tasks have one label, or one has another stage's name."""
+    owner: dict[str, int] = {}
+    for index, label in enumerate(labels):
+        if label in owner:
+            problem = f"two tasks are called {shown(label)}; write a label with all parameters"
+            raise InvalidInput("label", problem)
+        owner[label] = index
+    for name, group in groups.items():
+        if name in owner and owner[name] not in group:
+            problem = f"{shown(name)} is the name of other tasks as well; write another"
+            raise InvalidInput("label", problem)
+
+
+def filled(work: Work, parameters: Parameters) -> Work:
+    """The work with the parameters in its texts, where it has any."""
+
+    def text(template: str) -> str:
+        return fill(template, parameters)
+
+    match work:
+        case ProcessSpec():
+            return _process(work, text)
+        case ContainerSpec(image, process):
+            return ContainerSpec(text(image), _process(process, text))
+        case WasmSpec():
+            return replace(work, process=_process(work.process, text))
+        case _:
+            return work
+
+
+def _process(spec: ProcessSpec, text: Callable[[str], str]) -> ProcessSpec:
+    return ProcessSpec(
+        tuple(map(text, spec.argv)),
+        {name: text(value) for name, value in spec.env.items()},
+        spec.stdin,
+        {text(name): content for name, content in spec.files_in.items()},
+        tuple(map(text, spec.files_out)),
+        {text(name): blob for name, blob in spec.inputs.items()},
+        tuple(map(text, spec.outputs)),
+    )
+
+
+def _check(stage: object) -> None:
+    """What callers without types get wrong, and Python would take for something else."""
+    if not isinstance(stage, Stage):
+        raise InvalidInput("stage", f"{shown(stage)} is no Stage; write Stage(…)")
+    check_texts("after", stage.after)
+    check_texts("inputs", stage.inputs)
+
+
+def _task(name: str, stage: Stage, parameters: Parameters) -> PlannedTask:
+    work = stage.work(parameters) if callable(stage.work) else filled(stage.work, parameters)
+    needs, memory_given = needs_of(stage.needs, parameters)
+    label = fill(stage.label, parameters) if stage.label else label_of(name, telling(parameters))
+    folder_label("label", label)
+    return PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, parameters))
+
+
+def needs_of(
+    needs: Requirements | str | None, parameters: Parameters
+) -> tuple[Requirements | None, bool]:
+    """With the parameters filled in, and whether they say how much memory. Raises InvalidInput."""
+    if not isinstance(needs, str):
+        return needs, needs is not None
+    return _parsed(fill(needs, parameters))
+
+
+@lru_cache(maxsize=1024)  # a hundred thousand tasks have few different needs
+def _parsed(text: str) -> tuple[Requirements, bool]:
+    return parse_requirements(text), gives_memory(text)

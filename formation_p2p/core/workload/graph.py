@@ -1,0 +1,90 @@
+"""Which tasks wait for which: names made into indexes, and nothing that waits for itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
+
+# Of one job. The scheduler follows each twice, in half a second all together. Who has a thousand
+# tasks wait for a thousand others puts one task in between.
+MAX_EDGES: Final = 500_000
+# Of a cycle, in a message.
+_MAX_NAMED: Final = 8
+
+Edges = Sequence[Sequence[int]]
+
+
+def linked(
+    labels: Sequence[str], after: Sequence[Sequence[str]], groups: Mapping[str, Sequence[int]]
+) -> list[tuple[int, ...]]:
+    """For each task, the indexes of those that it waits for, each once.
+
+    `after` has names: of a group, for all of its tasks, or a label, for that task. Raises
+    InvalidInput for a name that is neither, and for a cycle, which it tells.
+    """
+    by_name = {label: (index,) for index, label in enumerate(labels)} | dict(groups)
+    edges: list[tuple[int, ...]] = []
+    count = 0
+    known: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for label, names in zip(labels, after, strict=True):
+        key = tuple(names)
+        if key not in known:
+            for name in key:
+                if name not in by_name:
+                    problem = f"{label} waits for {shown(name)}, and no task is called that"
+                    raise InvalidInput("after", problem)
+            known[key] = tuple(dict.fromkeys(i for name in key for i in by_name[name]))
+        edges.append(known[key])
+        count += len(known[key])
+        refuse_many(count)
+    refuse_cycles(labels, edges)
+    return edges
+
+
+def refuse_many(edges: int) -> None:
+    if edges > MAX_EDGES:
+        raise InvalidInput(
+            "after",
+            f"there are more than {MAX_EDGES} pairs of tasks that wait for one another; put one "
+            "task between the many, for which the later ones wait",
+        )
+
+
+def refuse_cycles(labels: Sequence[str], edges: Edges) -> None:
+    """Raises InvalidInput that tells one, where tasks wait for each other in a circle.
+
+    Source: Kahn, "Topological sorting of large networks", 1962.
+    """
+    left = [len(set(before)) for before in edges]
+    followers: list[list[int]] = [[] for _ in edges]
+    for index, before in enumerate(edges):
+        for each in set(before):
+            followers[each].append(index)
+    free = deque(index for index, count in enumerate(left) if count == 0)
+    done = 0
+    while free:
+        done += 1
+        for follower in followers[free.popleft()]:
+            left[follower] -= 1
+            if left[follower] == 0:
+                free.append(follower)
+    if done < len(left):
+        told = " for ".join(shown(labels[index]) for index in _cycle(edges, left))
+        raise InvalidInput("after", f"tasks wait for each other in a circle: {told}")
+
+
+def _cycle(edges: Edges, left: Sequence[int]) -> list[int]:
+    """Back along what is left, which leads around a circle in the end."""
+    at = next(index for index, count in enumerate(left) if count)
+    seen: dict[int, int] = {}
+    while at not in seen:
+        seen[at] = len(seen)
+        at = min(each for each in edges[at] if left[each])
+    circle = list(seen)[seen[at] :]
+    if len(circle) > _MAX_NAMED:
+        circle = circle[:_MAX_NAMED]
+    return [*circle, at]

@@ -1,0 +1,289 @@
+"""Where a person would like tasks to run, and where not: hints, soft unless said to be required.
+
+| written as | the worker |
+| --- | --- |
+| `prefer=PEER` | is this one, or another that is preferred |
+| `avoid=PEER` | is not this one |
+| `region=NAME` | is labelled so: `region=NAME` |
+| `label.KEY=VALUE` | is labelled so |
+| `near=CID`, `near=CID:SIZE` | has this data already |
+| `with=TASK` | runs this task of ours, named by id or label |
+| `away=TASK` | does not run this task of ours |
+| `rtt=50ms` | answers within this time |
+
+`require ` in front makes all hints of that kind conditions: `require region=eu-west`. A PEER is a
+peer id, or its end, as tables show it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.bounds import check_amount, shown, sorted_labels
+from formation_p2p.core.units import parse_bytes
+from formation_p2p.core.workload.blob import CHUNK_BYTES, RAW, Blob, Cid
+
+# Each is compared with each candidate; a person names a handful.
+MAX_NAMED: Final = 16
+# They travel with every request for an offer, at 36 bytes each.
+MAX_NEAR: Final = 16
+# A minute: no connection that is slower is kept (host/net/transport/yamux.py).
+MAX_RTT_MS: Final = 60_000
+# As ids of tasks (core/workload/task.py); a label that is longer is no name that anybody writes.
+MAX_TASK_NAME_CHARS: Final = 100
+# What tables show of a peer id: 47 bits, by which nobody is taken for another by chance.
+MIN_PEER_CHARS: Final = 8
+MAX_PEER_CHARS: Final = 64
+
+_REQUIRE: Final = "require "
+_LABEL: Final = "label."
+_REGION: Final = "region"
+_PEER: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]+", re.ASCII)
+_RTT: Final = re.compile(r"(\d{1,9})(?:ms)?", re.ASCII)
+
+
+class Kind(StrEnum):
+    """Of hints, as they are written."""
+
+    PREFER = "prefer"
+    AVOID = "avoid"
+    REGION = "region"
+    LABEL = "label"
+    NEAR = "near"
+    WITH = "with"
+    AWAY = "away"
+    RTT = "rtt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """See the module; each field is a kind of hint. `required` names those that are conditions:
+    `Hints(region="eu-west", required={"region"})`. Raises InvalidInput.
+
+    Of several preferred peers one is enough; of labels, data and tasks each counts. Soft hints
+    order the workers, and one to be avoided is the last resort. The end of a peer id can be made
+    to fit at some cost: where that matters, write all of it.
+    """
+
+    prefer: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    region: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    near: tuple[Blob, ...] = ()
+    with_tasks: tuple[str, ...] = ()
+    away_from: tuple[str, ...] = ()
+    max_rtt_ms: int | None = None
+    required: Collection[str] = frozenset()
+    kinds: tuple[Kind, ...] = field(init=False, repr=False, compare=False)
+    """Those that are given. Asked for with every candidate, so it is worked out once."""
+
+    def __post_init__(self) -> None:
+        for kind, peers in ((Kind.PREFER, self.prefer), (Kind.AVOID, self.avoid)):
+            _check_count(kind, peers, MAX_NAMED)
+            for peer in peers:
+                _check_peer(kind, peer)
+        for kind, tasks in ((Kind.WITH, self.with_tasks), (Kind.AWAY, self.away_from)):
+            _check_count(kind, tasks, MAX_NAMED)
+            for name in tasks:
+                _check_task(kind, name)
+        if self.region:
+            sorted_labels(((_REGION, self.region),))
+        object.__setattr__(self, "labels", sorted_labels(self.labels))
+        _check_count(Kind.NEAR, self.near, MAX_NEAR)
+        if len({blob.cid for blob in self.near}) < len(self.near):
+            raise InvalidInput(Kind.NEAR, "the same data is named twice; name it once")
+        if self.max_rtt_ms is not None:
+            check_amount(Kind.RTT, self.max_rtt_ms, 1, MAX_RTT_MS)
+        if isinstance(self.required, str) or not isinstance(self.required, Collection):
+            problem = "is no set; write {'region'}, or whichever kinds of hint are conditions"
+            raise InvalidInput("required", f"{shown(self.required)} {problem}")
+        object.__setattr__(self, "required", frozenset(self.required))
+        object.__setattr__(self, "kinds", self._kinds())
+        for name in sorted(self.required, key=str):
+            if name not in self.kinds:
+                given = ", ".join(self.kinds) or "nothing"
+                raise InvalidInput("required", f"{shown(name)} is not among what is given: {given}")
+
+    def _kinds(self) -> tuple[Kind, ...]:
+        given: dict[Kind, object] = {
+            Kind.PREFER: self.prefer,
+            Kind.AVOID: self.avoid,
+            Kind.REGION: self.region,
+            Kind.LABEL: self.labels,
+            Kind.NEAR: self.near,
+            Kind.WITH: self.with_tasks,
+            Kind.AWAY: self.away_from,
+            Kind.RTT: self.max_rtt_ms,
+        }
+        return tuple(kind for kind, value in given.items() if value)
+
+    def prefers(self, peer_id: PeerId) -> bool:
+        return _is_named(peer_id, self.prefer)
+
+    def avoids(self, peer_id: PeerId) -> bool:
+        return _is_named(peer_id, self.avoid)
+
+    @property
+    def data_bytes(self) -> int:
+        """Of all data that the tasks are to be near."""
+        return sum(map(_weight, self.near))
+
+    def bytes_of(self, places: Collection[int]) -> int:
+        """Of the data at these places in `near`. A place that there is not counts for nothing."""
+        return sum(_weight(blob) for place, blob in enumerate(self.near) if place in places)
+
+    def bytes_at(self, peer_id: PeerId) -> int:
+        """Of the data that a peer had, as its references say."""
+        there = (b for b in self.near if any(each.peer_id == peer_id for each in b.sources))
+        return sum(map(_weight, there))
+
+    def pack(self) -> list[Any]:
+        """For CBOR: as text, and the data with who had it."""
+        return [list(format_hints(self)), [blob.pack() for blob in self.near]]
+
+    @classmethod
+    def unpack(cls, value: object) -> Hints:
+        """Raises InvalidInput."""
+        match value:
+            case [[*texts], [*blobs]] if all(isinstance(text, str) for text in texts):
+                return replace(parse_hints(map(str, texts)), near=tuple(map(Blob.unpack, blobs)))
+            case _:
+                raise InvalidInput("hints", "are no [texts, blobs]")
+
+
+def parse_hints(items: Iterable[str]) -> Hints:
+    """Raises InvalidInput, which says what to write."""
+    given: dict[Kind, list[tuple[str, str]]] = {}
+    required: dict[Kind, bool] = {}
+    for item in items:
+        if not isinstance(item, str):
+            raise InvalidInput("hint", f"{shown(item)} is no hint; write {_FORMS}")
+        is_required = item.strip().startswith(_REQUIRE)
+        key, equals, value = item.strip().removeprefix(_REQUIRE).partition("=")
+        kind = _kind(key.strip())
+        if kind is None or not equals or not value.strip():
+            raise InvalidInput("hint", f"{shown(item)} is no hint; write {_FORMS}")
+        if required.setdefault(kind, is_required) is not is_required:
+            why = f"some are required and some are not; write `{_REQUIRE.strip()}` with all or none"
+            raise InvalidInput(kind, why)
+        given.setdefault(kind, []).append((key.strip(), value.strip()))
+
+    def values(kind: Kind) -> tuple[str, ...]:
+        return tuple(value for _, value in given.get(kind, ()))
+
+    return Hints(
+        prefer=tuple(map(_end_of, values(Kind.PREFER))),
+        avoid=tuple(map(_end_of, values(Kind.AVOID))),
+        region=_single(Kind.REGION, values(Kind.REGION)) or "",
+        labels=tuple((key.removeprefix(_LABEL), value) for key, value in given.get(Kind.LABEL, ())),
+        near=tuple(map(_parse_blob, values(Kind.NEAR))),
+        with_tasks=values(Kind.WITH),
+        away_from=values(Kind.AWAY),
+        max_rtt_ms=_parse_rtt(_single(Kind.RTT, values(Kind.RTT))),
+        required=frozenset(kind for kind, is_required in required.items() if is_required),
+    )
+
+
+def format_hints(hints: Hints) -> tuple[str, ...]:
+    """The inverse of `parse_hints`, but that it leaves out who has the data."""
+    items = [
+        *((Kind.PREFER, f"prefer={peer}") for peer in hints.prefer),
+        *((Kind.AVOID, f"avoid={peer}") for peer in hints.avoid),
+        *((Kind.REGION, f"region={name}") for name in (hints.region,) if name),
+        *((Kind.LABEL, f"label.{key}={value}") for key, value in hints.labels),
+        *((Kind.NEAR, f"near={blob.cid}:{blob.size_bytes}") for blob in hints.near),
+        *((Kind.WITH, f"with={name}") for name in hints.with_tasks),
+        *((Kind.AWAY, f"away={name}") for name in hints.away_from),
+        *((Kind.RTT, f"rtt={most}ms") for most in (hints.max_rtt_ms,) if most),
+    ]
+    return tuple(f"{_REQUIRE if kind in hints.required else ''}{text}" for kind, text in items)
+
+
+_FORMS: Final = (
+    "prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, near=CID:SIZE, with=TASK, "
+    "away=TASK or rtt=50ms, with `require ` in front of what has to be so"
+)
+
+
+def _kind(key: str) -> Kind | None:
+    if key.startswith(_LABEL):
+        return Kind.LABEL
+    key = key.removesuffix("<")  # rtt<=50ms
+    known = (kind for kind in Kind if kind == key and kind is not Kind.LABEL)
+    return next(known, None)
+
+
+def _end_of(peer: str) -> str:
+    """As tables show it: `…9HsQ2xPd`."""
+    return peer.removeprefix("…").removeprefix("...")
+
+
+def _single(kind: Kind, values: tuple[str, ...]) -> str | None:
+    if len(values) > 1:
+        raise InvalidInput(kind, "is given twice; give it once")
+    return values[0] if values else None
+
+
+def _parse_blob(text: str) -> Blob:
+    """Without a size each counts the same: as the least that content with such a name may have."""
+    name, colon, size = text.partition(":")
+    try:
+        cid = Cid.parse(name)
+        if not colon:
+            return Blob(cid, CHUNK_BYTES if cid.codec == RAW else CHUNK_BYTES + 1)
+        return Blob(cid, parse_bytes(size))
+    except ValueError as problem:
+        raise InvalidInput(Kind.NEAR, f"{shown(text)}: {problem}") from None
+
+
+def _parse_rtt(text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = _RTT.fullmatch(text)
+    if match is None:
+        raise InvalidInput(Kind.RTT, f"{shown(text)} is no time; write milliseconds, like 50ms")
+    return int(match[1])
+
+
+def _weight(blob: Blob) -> int:
+    """In bytes; to have what is empty is worth something too."""
+    return max(blob.size_bytes, 1)
+
+
+def _is_named(peer_id: PeerId, ends: tuple[str, ...]) -> bool:
+    return any(peer_id.endswith(end) for end in ends)
+
+
+def _check_count(kind: Kind, given: object, most: int) -> None:
+    if not isinstance(given, tuple):
+        raise InvalidInput(kind, f"{shown(given)} is no tuple")
+    if len(given) > most:
+        raise InvalidInput(kind, f"there are more than {most}; leave some out")
+
+
+def _check_peer(kind: Kind, peer: object) -> None:
+    if not isinstance(peer, str) or _PEER.fullmatch(peer) is None:
+        raise InvalidInput(kind, f"{shown(peer)} is no peer id, nor the end of one")
+    if not MIN_PEER_CHARS <= len(peer) <= MAX_PEER_CHARS:
+        why = f"write the last {MIN_PEER_CHARS} characters of a peer id at the least, or all of it"
+        raise InvalidInput(kind, f"{shown(peer)} is too short or too long; {why}")
+
+
+def _check_task(kind: Kind, name: object) -> None:
+    # What is read of a text has no spaces at its ends.
+    plain = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not plain or not 1 <= len(str(name)) <= MAX_TASK_NAME_CHARS:
+        why = (
+            f"write the id or the label of a task, of up to {MAX_TASK_NAME_CHARS} characters and "
+            "with no space at its ends"
+        )
+        raise InvalidInput(kind, f"{shown(name)} names no task; {why}")
+
+
+NO_HINTS: Final = Hints()

@@ -1,0 +1,106 @@
+"""How much memory a task needs of which nobody said it: what earlier ones of its kind have used.
+
+The 95th percentile of the last runs, with a fifth on top. Who is stopped at that all the same is
+tried again with more, so that a size that was learnt never fails what the default would run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
+from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.task import MAX_KIND_CHARS, MIN_MEMORY_BYTES
+from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.work import Work
+
+# Fewer say little of the next one.
+MIN_RUNS: Final = 5
+# Of one kind: what a task needs changes with its program, and older ones tell of an older one.
+MAX_SAMPLES: Final = 200
+# Many more than a person has programs.
+MAX_KINDS: Final = 1_000
+_PERCENTILE: Final = 95
+_HEADROOM_PERCENT: Final = 20
+# Sizes are multiples of this, so that tasks whose needs are nearly the same share leases.
+_STEP_BYTES: Final = 16 * MIB
+
+# Programs of which the next argument tells more: `python3 train.py` is a run of train.py.
+_INTERPRETER: Final = re.compile(
+    r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|deno|bun|perl|ruby|php|lua|julia|Rscript"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a task of this kind is given. `kind` begins with its driver: `process:train.py`."""
+
+    kind: str
+    runs: int
+    memory_bytes: int
+
+    @property
+    def more_bytes(self) -> int:
+        """What one is tried again with that was stopped at its memory limit."""
+        return min(max(2 * self.memory_bytes, DEFAULT_MEMORY_BYTES), MAX_MEMORY_BYTES)
+
+    def __str__(self) -> str:
+        memory = format_bytes(self.memory_bytes)
+        what = self.kind.partition(":")[2]
+        how = f"p{_PERCENTILE} + {_HEADROOM_PERCENT} %"
+        return f"memory {memory}: learnt from {self.runs} runs of {what} ({how})"
+
+
+def learn(kind: str, used_bytes: Sequence[int]) -> Learnt | None:
+    """Of the memory that earlier runs have used; None where they are too few to say."""
+    if len(used_bytes) < MIN_RUNS:
+        return None
+    ranked = sorted(used_bytes)
+    most = ranked[-(-_PERCENTILE * len(ranked) // 100) - 1]
+    wanted = max(-(-most * (100 + _HEADROOM_PERCENT) // 100), MIN_MEMORY_BYTES)
+    stepped = -(-wanted // _STEP_BYTES) * _STEP_BYTES
+    return Learnt(kind, len(ranked), min(stepped, MAX_MEMORY_BYTES))
+
+
+def kind_of(work: Work, name: str = "") -> str:
+    """Under which name the sizes of a piece of work are learnt: the one given, or what it runs.
+    Empty where that says nothing, such as a command in the arguments of a shell."""
+    named = name or _what_it_runs(work)
+    kind = f"{work.driver}:{named}" if named else ""
+    return kind if len(kind) <= MAX_KIND_CHARS and kind.isprintable() else ""
+
+
+def _what_it_runs(work: Work) -> str:
+    match work:
+        case ProcessSpec(argv):
+            return _program(argv)
+        case ContainerSpec(image, process):
+            return f"{image} {program}" if (program := _program(process.argv)) else ""
+        case WasmSpec(_, process):
+            return _program(process.argv)
+        case _:
+            return str(getattr(work, "kind", ""))
+
+
+def _program(argv: Sequence[str]) -> str:
+    program = _base(argv[0])
+    if _INTERPRETER.fullmatch(program) is None:
+        return program
+    for argument, following in zip(argv[1:], (*argv[2:], ""), strict=False):
+        if not argument.startswith("-"):
+            return _base(argument)
+        if argument == "-m":
+            return following
+        if argument in ("-c", "-e", "-"):
+            break
+    return ""
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

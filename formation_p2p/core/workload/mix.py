@@ -1,0 +1,160 @@
+"""The tasks that the network has been seeing, as far as they decide what a free GPU is good for.
+
+Nobody has the whole picture, and nobody needs it. A worker remembers the last few tasks with GPUs
+that it was asked about, and announces them; whoever places a task adds up what its candidates
+announce. Sixteen such memories of eight tasks place as well as the true distribution does
+(docs/packing.md), and follow it when it changes, since all that was seen before is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import check_amount, shown
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.resources.requirements import Requirements
+
+# Tasks that a worker remembers. With twice as many its placements are no better, and all of them
+# fit into its profile: eight shapes of 20 bytes.
+REMEMBERED: Final = 8
+# Shapes in a sum of mixes. Sixteen candidates name about as many different ones, and a candidate
+# is then scored in a fifth of a millisecond.
+MAX_SHAPES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """What of a task's needs can leave a GPU idle for want of something else.
+
+    Memory and storage of the machine are left out, as in the paper that
+    `core/placement/fragmentation.py` names: with memory the placements measured were no better.
+    """
+
+    cpu_milli: int
+    gpu_count: int
+    gpu_share_milli: int
+    gpu_memory_bytes: int = 0
+    gpu_compute_capability: int = 0
+    gpu_models: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, needs: Requirements) -> Self:
+        return cls(
+            needs.cpu_milli,
+            needs.gpu_count,
+            needs.gpu_share_milli,
+            needs.gpu_memory_bytes,
+            needs.gpu_compute_capability,
+            needs.gpu_models,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Shapes of tasks and how often each was seen: the most frequent first, none twice."""
+
+    shapes: tuple[tuple[Shape, int], ...]
+
+    @property
+    def weight(self) -> int:
+        """How many tasks these are."""
+        return sum(count for _, count in self.shapes)
+
+
+# What is expected before anything was seen: mostly whole devices, some halves and quarters, each
+# with as many cores as rented machines have of them. The placements of a cluster's first minutes
+# last; with no expectation at all they cost 0.15 per cent of its GPUs.
+_NEWCOMER: Final = (
+    *[Shape(8000, 1, WHOLE_GPU_MILLI)] * 5,
+    *[Shape(4000, 1, WHOLE_GPU_MILLI // 2)] * 2,
+    Shape(2000, 1, WHOLE_GPU_MILLI // 4),
+)
+
+
+class Seen:
+    """The last tasks with GPUs that a worker was asked about."""
+
+    def __init__(self) -> None:
+        self._last = deque(_NEWCOMER, REMEMBERED)
+
+    def see(self, needs: Requirements) -> None:
+        """What asks for no GPU is not remembered: any GPU is as useless to it."""
+        if needs.gpu_count:
+            self._last.append(Shape.of(needs))
+
+    @property
+    def mix(self) -> Mix:
+        return _counted(Counter(self._last))
+
+
+def merged(mixes: Iterable[Mix]) -> Mix:
+    """What several have seen; `EMPTY_MIX` where there are none."""
+    counts: Counter[Shape] = Counter()
+    for mix in mixes:
+        for shape, count in mix.shapes:
+            counts[shape] += count
+    return _counted(counts) if counts else EMPTY_MIX
+
+
+def pack_mix(mix: Mix) -> list[list[object]]:
+    """For CBOR. What a newcomer expects is not written out: everybody knows it."""
+    if mix == EMPTY_MIX:
+        return []
+    return [
+        [
+            count,
+            shape.cpu_milli,
+            shape.gpu_count,
+            shape.gpu_share_milli,
+            shape.gpu_memory_bytes,
+            shape.gpu_compute_capability,
+            list(shape.gpu_models),
+        ]
+        for shape, count in mix.shapes
+    ]
+
+
+def unpack_mix(value: object) -> Mix:
+    """One worker's. Raises InvalidInput, also for more tasks than a worker remembers: nobody's
+    word counts for more than another's."""
+    if not isinstance(value, list):
+        raise InvalidInput("mix", f"{shown(value)} is no list of shapes")
+    if not value:
+        return EMPTY_MIX
+    counts: Counter[Shape] = Counter()
+    for item in value[: REMEMBERED + 1]:
+        shape, count = _unpack(item)
+        check_amount("mix.count", count, 1, REMEMBERED)
+        counts[shape] += count
+    if counts.total() > REMEMBERED:
+        raise InvalidInput("mix", f"has more than {REMEMBERED} tasks; a worker remembers so many")
+    return _counted(counts)
+
+
+def _unpack(item: Any) -> tuple[Shape, int]:
+    match item:
+        case [int(count), cpu, gpus, share, memory, cc, [*models]]:
+            needs = Requirements(
+                cpu_milli=cpu,
+                gpu_count=gpus,
+                gpu_share_milli=share,
+                gpu_memory_bytes=memory,
+                gpu_compute_capability=cc,
+                gpu_models=tuple(models),
+            )
+            check_amount("gpu", needs.gpu_count, 1, needs.gpu_count)
+            return Shape.of(needs), count
+        case _:
+            raise InvalidInput("mix", f"{shown(item)} is no shape of seven fields")
+
+
+def _counted(counts: Counter[Shape]) -> Mix:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return Mix(tuple(ordered[:MAX_SHAPES]))
+
+
+EMPTY_MIX: Final = Seen().mix

@@ -1,0 +1,148 @@
+"""Reading a result that another machine pickled, without running what it says.
+
+A pickle is a program. What comes back from a worker is read with nothing but plain data
+allowed: numbers, text, bytes, lists, tuples, dicts, sets, dates, decimals, UUIDs, paths, and the
+exceptions of the language itself. A caller that trusts its workers with its own machine says so
+and gets whatever they pickled.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import pickle
+import re
+import uuid
+from fractions import Fraction
+from typing import Any, Final
+
+from formation_p2p.core.errors import RemoteError
+
+# Each builds a value from plain arguments and does nothing else.
+_PLAIN: Final = frozenset(
+    {
+        ("builtins", "bytearray"),
+        ("builtins", "complex"),
+        ("builtins", "frozenset"),
+        ("builtins", "range"),
+        ("builtins", "set"),
+        ("builtins", "slice"),
+        ("collections", "Counter"),
+        ("collections", "OrderedDict"),
+        ("collections", "deque"),
+        ("datetime", "date"),
+        ("datetime", "datetime"),
+        ("datetime", "time"),
+        ("datetime", "timedelta"),
+        ("datetime", "timezone"),
+        ("decimal", "Decimal"),
+        ("fractions", "Fraction"),
+        ("pathlib", "PosixPath"),
+        ("pathlib", "PurePosixPath"),
+        ("uuid", "UUID"),
+    }
+)
+
+
+# What pickles from protocol 4 on are made of (PEP 3154, PEP 574): opcodes of a fixed length, and
+# how long the length of the others is. Of older ones BINPUT alone: LONG_BINPUT and PUT name a place
+# in a table that is then made as long as they say, which with seven bytes takes 16 GiB.
+_FIXED: Final = re.compile(
+    rb"(?:[()N\x88\x89\]aetsu}\x85-\x87\x8f-\x94R\x81b01]|[\x80Khq].|M..|[Jj].{4}|[G\x95].{8})*+",
+    re.DOTALL,
+)
+_LENGTHS: Final = {
+    **dict.fromkeys((b"\x8c", b"C", b"\x8a"), 1),
+    **dict.fromkeys((b"X", b"B", b"\x8b"), 4),
+    **dict.fromkeys((b"\x8d", b"\x8e", b"\x96"), 8),
+}
+_STOP: Final = b"."
+
+# Of an argument of the above. Division and decimal digits take time by the square of it.
+MAX_INT_BITS: Final = 16_384
+
+
+class NotPlain(RemoteError):
+    """A result holds more than plain data, or is no pickle."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PLAIN:
+            found = super().find_class(module, name)
+            # A UUID is made without being called, which takes the class itself.
+            return found if found is uuid.UUID else _Frugal(found)
+        if module == "builtins":
+            found = getattr(builtins, name, None)
+            if isinstance(found, type) and issubclass(found, Exception):
+                return found
+        raise NotPlain(
+            f"a result holds a {module}.{name}, which is not plain data; return plain data, or "
+            "pass trust_results=True where the workers may run code on this machine"
+        )
+
+
+class _Frugal:
+    """Makes values no larger than what they are made of: forty bytes of a pickle can ask for
+    `bytearray(10**12)`, `set(range(10**12))` or `Fraction("1e999999999")`."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def __call__(self, *arguments: Any) -> Any:
+        for argument in arguments:
+            large = type(argument) is int and argument.bit_length() > MAX_INT_BITS
+            if large or type(argument) is range:
+                raise self._refusal
+        if self._kind is bytearray and any(type(each) is int for each in arguments):
+            raise self._refusal
+        if self._kind is Fraction and not all(map(_is_whole, arguments)):
+            raise self._refusal
+        return self._kind(*arguments)
+
+    @property
+    def _refusal(self) -> NotPlain:
+        return NotPlain(
+            f"a result holds a {self._kind.__name__} that would take far more memory or time "
+            "than it has bytes; return it as a text or as bytes"
+        )
+
+
+def _is_whole(argument: object) -> bool:
+    """A number, or the text that a fraction is pickled as: `-1/3`."""
+    return type(argument) is int or (
+        type(argument) is str and re.fullmatch("-?[0-9]+(/[0-9]+)?", argument) is not None
+    )
+
+
+def load_result(pickled: bytes, *, trust: bool) -> Any:
+    """The value that a worker pickled. Raises NotPlain.
+
+    With `trust` the worker may run any code here: unpickling is running.
+    """
+    try:
+        if trust:
+            return pickle.loads(pickled)
+        _check_opcodes(pickled)
+        return _PlainUnpickler(io.BytesIO(pickled)).load()
+    except NotPlain:
+        raise
+    except Exception as error:
+        # A pickle raises what it likes while it is read.
+        raise NotPlain(f"a result could not be read: {type(error).__name__}: {error}") from error
+
+
+def _check_opcodes(pickled: bytes) -> None:
+    at = 0
+    while True:
+        run = _FIXED.match(pickled, at)
+        assert run is not None, "it matches nothing, too"
+        at = run.end()
+        opcode = pickled[at : at + 1]
+        if opcode == _STOP:
+            return
+        if opcode not in _LENGTHS:
+            what = f"holds the opcode {opcode!r}" if opcode else "is cut short"
+            raise NotPlain(f"a result {what}; pickle it whole, with protocol 4 or 5")
+        after = at + 1 + _LENGTHS[opcode]
+        at = min(after + int.from_bytes(pickled[at + 1 : after], "little"), len(pickled))

@@ -1,0 +1,150 @@
+"""What a job is made of before it has an id: pieces of work, and what each of them needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.memory_estimate import Learnt, kind_of
+from formation_p2p.core.workload.task import MAX_TASKS, Task, task_id
+from formation_p2p.core.workload.work import Work
+
+_NO_WORK: Final = "is no work; write ProcessSpec((…)), or python_call(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """`after` are the places of the tasks that must succeed before. `needs` None are the job's;
+    `memory_given` is whether they say how much memory, and not only by default. `kind` is the name
+    under which that is learnt, where it is not what the work runs."""
+
+    work: Work
+    label: str = ""
+    after: tuple[int, ...] = ()
+    needs: Requirements | None = None
+    memory_given: bool = False
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.work, "driver") or not hasattr(self.work, "encode"):
+            raise InvalidInput("work", f"{shown(self.work)} {_NO_WORK}")
+        if not isinstance(self.needs, Requirements | None):
+            raise InvalidInput("needs", f"{shown(self.needs)} is no Requirements")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tasks of a job, as `Node.submit` takes them. Raises InvalidInput."""
+
+    tasks: tuple[PlannedTask, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.tasks)
+        if not 1 <= count <= MAX_TASKS:
+            raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {count}")
+        if not all(0 <= each < count for task in self.tasks for each in task.after):
+            raise InvalidInput("after", f"a place is not from 0 to {count - 1}")
+
+    def kinds(self, *, memory_given: bool) -> set[str]:
+        """Of the tasks whose memory nobody said. `memory_given` is whether the job's needs do."""
+        given = (memory_given if each.needs is None else each.memory_given for each in self.tasks)
+        kinds = {
+            kind_of(x.work, x.kind) for x, said in zip(self.tasks, given, strict=True) if not said
+        }
+        return kinds - {""}
+
+
+def plan_of(work: Plan | Work | Iterable[Work], labels: Sequence[str] = ()) -> Plan:
+    """`labels` name the first tasks. Raises InvalidInput."""
+    if isinstance(work, Plan):
+        return work
+    check_texts("labels", labels)
+    given: object = work
+    if isinstance(given, str):  # Python takes it for its characters
+        raise InvalidInput("work", f"{shown(given)} {_NO_WORK}")
+    pieces = list(work) if isinstance(work, Iterable) else [work]
+    named = itertools.chain(labels, itertools.repeat(""))
+    return Plan(tuple(map(PlannedTask, pieces, named)))
+
+
+def check_texts(field: str, given: object) -> None:
+    """Refuses all but a list of texts. One text is no list: Python takes it for its characters."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidInput(field, f"{shown(given)} is no list of texts; write ['…']")
+    for each in given:
+        if not isinstance(each, str):
+            raise InvalidInput(field, f"{shown(each)} is no text; write it as one")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTerms:
+    """What the tasks of a job have in common. `learnt` is by kind; None where nothing is to be
+    learnt either."""
+
+    needs: Requirements
+    memory_given: bool
+    attempts: int
+    timeout_s: float | None
+    learnt: Mapping[str, Learnt] | None = None
+
+
+def tasks_of(
+    plan: Plan, job_id: str, terms: TaskTerms
+) -> tuple[tuple[Task, ...], tuple[Learnt, ...]]:
+    """The tasks, and what was learnt that they use. Raises InvalidInput."""
+    ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
+    used: dict[str, Learnt] = {}
+    known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, str, int]] = {}
+    tasks: list[Task] = []
+    for place, each in enumerate(plan.tasks):
+        work = each.work
+        needs, given = terms.needs, terms.memory_given
+        if each.needs is not None:
+            needs, given = each.needs, each.memory_given
+        kind = "" if terms.learnt is None else kind_of(work, each.kind)
+        key = (needs, given, work.driver, kind)
+        if key not in known:
+            known[key] = _sized(_driven(needs, work), given, kind, terms.learnt or {}, used)
+        # Not only equal, but the same for all: a hundred thousand tasks may have them.
+        needs, kind, more_bytes = known[key]
+        tasks.append(
+            Task(
+                ids[place],
+                needs,
+                work.encode(),
+                each.label,
+                terms.timeout_s,
+                terms.attempts,
+                getattr(work, "shared", b""),
+                tuple(ids[before] for before in each.after),
+                kind,
+                more_bytes,
+            )
+        )
+    return tuple(tasks), tuple(used.values())
+
+
+def _sized(
+    needs: Requirements,
+    given: bool,
+    kind: str,
+    learnt: Mapping[str, Learnt],
+    used: dict[str, Learnt],
+) -> tuple[Requirements, str, int]:
+    size = None if given else learnt.get(kind)
+    if size is None:
+        return needs, kind, 0
+    used[kind] = size
+    return replace(needs, memory_bytes=size.memory_bytes), kind, size.more_bytes
+
+
+def _driven(needs: Requirements, work: Work) -> Requirements:
+    if needs.driver not in ("", work.driver):
+        problem = f"{needs.driver} does not run a {type(work).__name__}"
+        raise InvalidInput("driver", problem)
+    return replace(needs, driver=work.driver)

@@ -1,0 +1,245 @@
+"""What the `process` driver runs, and what it gives back: nouns and their CBOR.
+
+    ProcessSpec(
+        argv=("sort", "words.txt", "-o", "sorted.txt"),
+        files_in={"words.txt": b"b\\na\\n"},
+        files_out=("sorted.txt",),
+    ).encode()
+
+Files have names relative to the folder that the process starts in. Both nouns check themselves
+where they are made, be it by a caller or from a stranger's bytes, and raise InvalidInput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Final, Self
+
+import cbor2
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, check_size, decode_cbor
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+
+# execve(2): Linux refuses a single argument or variable of more (MAX_ARG_STRLEN).
+MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
+# Together execve(2) takes a quarter of the stack's limit, 2 MiB; hundreds of each are plenty.
+MAX_ARGUMENTS: Final = 1024
+MAX_VARIABLES: Final = 256
+# Each is one open, one write and one entry of the payload.
+MAX_FILES: Final = 256
+# Well inside what file systems take for one name (255) and a path (4096).
+MAX_NAME_BYTES: Final = 255
+# The end of what a process printed, kept with its result; the whole is streamed while it runs.
+MAX_TAIL_BYTES: Final = 64 * KIB
+
+_SPEC_FIELDS: Final = frozenset(
+    {"argv", "env", "stdin", "files_in", "files_out", "inputs", "outputs"}
+)
+_RESULT_FIELDS: Final = frozenset({"exit_code", "files", "stdout_tail", "stderr_tail", "outputs"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process: `argv[0]` is looked up in PATH; `env` is added to the driver's own minimum.
+
+    `stdin` of None is an empty input. `files_in` are there, executable, when it starts;
+    `files_out` must be there when it has ended with 0. `inputs` and `outputs` are likewise, but by
+    content, and so of any size: the worker fetches the former from whoever has them, may only
+    read and execute them, and keeps the latter for whoever fetches them.
+    """
+
+    driver: ClassVar[str] = "process"
+    shared: ClassVar[bytes] = b""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    files_in: Mapping[str, bytes] = field(default_factory=dict)
+    files_out: tuple[str, ...] = ()
+    inputs: Mapping[str, Blob] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_count("argv", self.argv, MAX_ARGUMENTS)
+        if not self.argv or self.argv[0] == "":
+            raise InvalidInput("argv", "names no program; give it as the first argument")
+        for argument in self.argv:
+            _check_text("argv", argument, MAX_ARGUMENT_BYTES)
+        _check_count("env", self.env, MAX_VARIABLES)
+        for name, value in self.env.items():
+            _check_text("env", name, MAX_NAME_BYTES)
+            if name == "" or "=" in name:
+                raise InvalidInput("env", f"{name!r} is no name; leave out the = and the empty")
+            _check_text("env", value, MAX_ARGUMENT_BYTES - len(name.encode()) - 1)
+        if self.stdin is not None:
+            _check_bytes("stdin", self.stdin)
+        _check_files("files_in", self.files_in)
+        _check_blobs("inputs", self.inputs)
+        _check_names("inputs", (*self.files_in, *self.inputs))
+        _check_count("files_out", self.files_out, MAX_FILES)
+        _check_count("outputs", self.outputs, MAX_FILES)
+        _check_names("files_out", self.files_out)
+        _check_names("outputs", (*self.files_out, *self.outputs))
+
+    def encode(self) -> bytes:
+        """The payload. Raises InvalidInput where it is more than one message carries."""
+        return check_size(
+            "payload",
+            cbor2.dumps(
+                {
+                    "argv": list(self.argv),
+                    "env": dict(self.env),
+                    "stdin": self.stdin,
+                    "files_in": dict(self.files_in),
+                    "files_out": list(self.files_out),
+                    "inputs": {name: blob.pack() for name, blob in self.inputs.items()},
+                    "outputs": list(self.outputs),
+                }
+            ),
+            MAX_PAYLOAD_BYTES,
+        )
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        fields = _map_of("payload", decode_cbor("payload", payload, MAX_PAYLOAD_BYTES))
+        _check_fields("payload", fields, _SPEC_FIELDS)
+        return cls(
+            argv=_tuple_of("argv", fields["argv"]),
+            env=_map_of("env", fields["env"]),
+            stdin=fields["stdin"],
+            files_in=_map_of("files_in", fields["files_in"]),
+            files_out=_tuple_of("files_out", fields["files_out"]),
+            inputs=_blobs_of("inputs", fields["inputs"]),
+            outputs=_tuple_of("outputs", fields["outputs"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessResult:
+    """How a process ended. `exit_code` is minus the signal's number where a signal ended it.
+    `outputs` are to be fetched from the worker, which keeps them for an hour at least."""
+
+    exit_code: int
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stdout_tail: bytes = b""
+    stderr_tail: bytes = b""
+    outputs: Mapping[str, Blob] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
+            raise InvalidInput("exit_code", "is no exit status from -64 to 255")
+        _check_files("files", self.files)
+        _check_blobs("outputs", self.outputs)
+        _check_names("outputs", self.outputs)
+        for name, tail in (("stdout_tail", self.stdout_tail), ("stderr_tail", self.stderr_tail)):
+            _check_bytes(name, tail)
+            if len(tail) > MAX_TAIL_BYTES:
+                raise InvalidInput(name, f"has {len(tail)} bytes, of at most {MAX_TAIL_BYTES}")
+
+    def encode(self) -> bytes:
+        """Raises InvalidInput where it is more than one message carries."""
+        return check_size(
+            "result",
+            cbor2.dumps(
+                {
+                    "exit_code": self.exit_code,
+                    "files": dict(self.files),
+                    "stdout_tail": self.stdout_tail,
+                    "stderr_tail": self.stderr_tail,
+                    "outputs": {name: blob.pack() for name, blob in self.outputs.items()},
+                }
+            ),
+            MAX_RESULT_BYTES,
+        )
+
+    @classmethod
+    def decode(cls, result: bytes) -> Self:
+        fields = _map_of("result", decode_cbor("result", result, MAX_RESULT_BYTES))
+        _check_fields("result", fields, _RESULT_FIELDS)
+        return cls(
+            exit_code=fields["exit_code"],
+            files=_map_of("files", fields["files"]),
+            stdout_tail=fields["stdout_tail"],
+            stderr_tail=fields["stderr_tail"],
+            outputs=_blobs_of("outputs", fields["outputs"]),
+        )
+
+
+def _map_of(name: str, value: object) -> dict[Any, Any]:
+    if type(value) is not dict:
+        raise InvalidInput(name, "is no map")
+    return value
+
+
+def _tuple_of(name: str, value: object) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise InvalidInput(name, "is no list")
+    return tuple(value)
+
+
+def _blobs_of(name: str, value: object) -> dict[Any, Blob]:
+    return {key: Blob.unpack(each) for key, each in _map_of(name, value).items()}
+
+
+def _check_fields(name: str, fields: dict[Any, Any], expected: frozenset[str]) -> None:
+    if fields.keys() != expected:
+        raise InvalidInput(name, f"must have exactly {', '.join(sorted(expected))}")
+
+
+def _check_count(name: str, items: tuple[str, ...] | Mapping[str, Any], most: int) -> None:
+    if len(items) > most:
+        raise InvalidInput(name, f"has {len(items)} entries, of at most {most}")
+
+
+def _check_text(name: str, value: object, max_bytes: int) -> None:
+    if type(value) is not str:
+        raise InvalidInput(name, f"holds a {type(value).__name__} where a text belongs")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(name, "holds what UTF-8 cannot encode") from None
+    if size > max_bytes:
+        raise InvalidInput(name, f"holds a text of {size} bytes, of at most {max_bytes}")
+    if "\0" in value:
+        raise InvalidInput(name, "holds a NUL, which no argument, variable or file name may")
+
+
+def _check_bytes(name: str, value: object) -> None:
+    if type(value) is not bytes:
+        raise InvalidInput(name, f"holds a {type(value).__name__} where bytes belong")
+
+
+def _check_files(name: str, files: Mapping[str, bytes]) -> None:
+    _check_count(name, files, MAX_FILES)
+    _check_names(name, files)
+    for content in files.values():
+        _check_bytes(name, content)
+
+
+def _check_blobs(name: str, blobs: Mapping[str, Blob]) -> None:
+    _check_count(name, blobs, MAX_FILES)
+    for blob in blobs.values():
+        if type(blob) is not Blob:
+            raise InvalidInput(name, f"holds a {type(blob).__name__} where a Blob belongs")
+
+
+def _check_names(name: str, files: Iterable[str]) -> None:
+    """Refuses names that lead out of the folder, and a name that is another's folder."""
+    names: set[str] = set()
+    folders: set[str] = set()
+    for file in files:
+        _check_text(name, file, MAX_NAME_BYTES)
+        # Not PurePosixPath: it would quietly mend `a//b` and `./a` into other names.
+        if any(part in ("", ".", "..") for part in file.split("/")):
+            raise InvalidInput(name, f"{file!r} is no plain relative name such as data/words.txt")
+        if file in names:
+            raise InvalidInput(name, f"{file!r} is there twice")
+        names.add(file)
+        folders.update(str(folder) for folder in PurePosixPath(file).parents)
+    if names & folders:
+        raise InvalidInput(name, f"{min(names & folders)!r} is both a file and a folder")

@@ -1,0 +1,371 @@
+"""Blobs between this node and others: what is here is served, what is not is fetched.
+
+    exchange = Exchange(store, stack, identity.peer_id, network)    # before the stack runs
+    await exchange.fetch(blob)                  # into the cache
+    await exchange.download(blob, path)         # into a file
+
+All methods are for the trio thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.core.data import fetch as fetching
+from formation_p2p.core.data.fetch import Fetch
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.data.messages import Have, Refused
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import (
+    LocalError,
+    NodeClosed,
+    ProtocolViolation,
+    RemoteError,
+    Unreachable,
+)
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.codec import Malformed
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Cid
+from formation_p2p.host.blobs.files import Part, part_beside
+from formation_p2p.host.blobs.store import BlobStore, Told
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.stack import Stack
+
+log = logging.getLogger(__name__)
+
+# At once; the others wait. Each has up to 16 chunks in memory.
+MAX_FETCHES: Final = 4
+# To dial a source, and to agree on the protocol.
+DIAL_S: Final = 20.0
+# To tell the sources that we have it all now; they need not know.
+GOODBYE_S: Final = 2.0
+# Blobs whose holders are remembered, the latest told of.
+MAX_HELD: Final = 1024
+# A result that its owner does not fetch is kept this long at least.
+KEEP_OUTPUTS_S: Final = 3600.0
+
+Progress = Callable[[int, int], None]
+
+_run_in_thread: Any = trio.to_thread.run_sync
+
+
+class Exchange:
+    """See the module."""
+
+    def __init__(self, store: BlobStore, stack: Stack, me: PeerId, network: Network) -> None:
+        self._store = store
+        self._stack = stack
+        self._me = me
+        self._grant = network.grant
+        self._membership = Membership(network.root_public_key)
+        self._holders: dict[Cid, deque[Contact]] = {}
+        self._places = trio.CapacityLimiter(MAX_FETCHES)
+        self._turns: dict[Cid, trio.Lock] = {}
+        self.server = DataServer(self._admit, store.content, self._who_has, self._has)
+        stack.serve(PROTOCOL, self.server.serve)
+
+    # -- serving -------------------------------------------------------------------------------
+
+    def _admit(self, peer: Contact, grant: bytes) -> str | None:
+        now = Moment(time.monotonic(), time.time())
+        denied = self._membership.belongs(grant, peer.peer_id, now)
+        return None if denied is None else str(denied)
+
+    def _who_has(self, cid: Cid) -> tuple[Contact, ...]:
+        return tuple(self._holders.get(cid, ()))
+
+    def _has(self, cid: Cid, peer: Contact) -> None:
+        # Where it is connected from counts for more than what it says.
+        known = self._stack.contact(peer)
+        contact = known if known.addresses else peer
+        if not contact.addresses:
+            return
+        holders = self._holders.pop(cid, deque(maxlen=MAX_SOURCES))
+        others = [each for each in holders if each.peer_id != contact.peer_id]
+        self._holders[cid] = deque([contact, *others], maxlen=MAX_SOURCES)
+        if len(self._holders) > MAX_HELD:
+            del self._holders[next(iter(self._holders))]
+
+    def watch(self, told: Told) -> None:
+        """Have it told, on this thread, what content is here: all of it soon, then what changes."""
+        token = trio.lowlevel.current_trio_token()
+
+        def hand_over(here: tuple[Cid, ...], gone: tuple[Cid, ...]) -> None:
+            with suppress(trio.RunFinishedError):  # nobody wants to know any more
+                token.run_sync_soon(told, here, gone)
+
+        self._store.watch(hand_over)
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self._me, self._stack.announced)
+
+    # -- fetching ------------------------------------------------------------------------------
+
+    async def fetch(self, blob: Blob, progress: Progress | None = None) -> None:
+        """Have a blob in the cache, which must be pinned. Raises LocalError, Unreachable."""
+        turn = self._turns.setdefault(blob.cid, trio.Lock())
+        try:
+            async with turn:
+                if not self._store.holds(blob.cid):
+                    await self._fetch(blob, self._store.part, progress)
+        finally:
+            if not turn.locked():
+                self._turns.pop(blob.cid, None)
+
+    async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
+        """Have a blob as the file at `path`, which is written over once all of it is there. What
+        came is kept beside it if the rest does not come. Raises LocalError, Unreachable."""
+        await self._fetch(blob, lambda manifest: part_beside(manifest, path), progress)
+
+    async def _fetch(
+        self, blob: Blob, part: Callable[[Manifest], Part], progress: Progress | None
+    ) -> None:
+        async with self._places:
+            with ExitStack() as opened:
+                run = _Run(self, blob, part, opened)
+                async with trio.open_nursery() as nursery:
+                    failure = await run.until_over(nursery, progress or (lambda done, size: None))
+                    nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+        """Put copies of blobs at these paths, fetching what is not here. Raises LocalError,
+        Unreachable."""
+        for path, blob in inputs:
+            with self._store.pinned(blob.cid):
+                await self.fetch(blob)
+                await _run_in_thread(self._store.copy, blob.cid, path)
+
+    async def keep(self, file: int, path: Path) -> Blob:
+        """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
+        blob: Blob = await _run_in_thread(self._store.adopt, file, path, KEEP_OUTPUTS_S)
+        return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A chunk that is to be stored. `stored` is told its index and whether it was right."""
+
+    index: int
+    chunk: memoryview
+    buffer: bytearray
+    stored: Callable[[int, bool], None]
+
+
+class _Run:
+    """One fetch under way: performs what the machine wants, and tells it what happened."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        blob: Blob,
+        part: Callable[[Manifest], Part],
+        opened: ExitStack,
+    ) -> None:
+        self._exchange = exchange
+        self._blob = blob
+        self._make_part = part
+        self._opened = opened
+        self._part: Part | None = None
+        self._machine = Fetch(blob, exchange._me, trio.current_time())
+        self._streams: dict[PeerId, DataStream] = {}
+        self._scopes: dict[PeerId, trio.CancelScope] = {}
+        self._over = trio.Event()
+        self._failure: Exception | None = None
+        self._buffers: list[bytearray] = []  # free ones
+        self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
+        self._arrival = trio.Event()
+        self._reading = 0
+        self._ended = trio.lowlevel.ParkingLot()
+
+    async def until_over(self, nursery: trio.Nursery, progress: Progress) -> Exception | None:
+        """Returns what to raise: from inside a nursery it would come out in a group."""
+        self._nursery = nursery
+        while not self._over.is_set():
+            self._feed(fetching.Tick())
+            progress(self._machine.done_bytes, self._blob.size_bytes)
+            with trio.move_on_after(fetching.TICK_S):
+                await self._over.wait()
+        if self._failure is not None:
+            return self._failure
+        assert self._part is not None
+        try:
+            await _run_in_thread(self._part.finish)
+        except OSError as error:
+            return _disk(error)
+        progress(self._blob.size_bytes, self._blob.size_bytes)
+        for scope in self._scopes.values():
+            scope.cancel()
+        while self._reading:
+            await self._ended.park()
+        have = Have(self._exchange.contact.addresses)
+        with trio.move_on_after(GOODBYE_S):
+            for stream in self._streams.values():
+                await stream.close(have)
+        self._streams.clear()
+        return None
+
+    def _feed(self, event: fetching.Event) -> None:
+        for effect in self._machine.handle(event, trio.current_time()):
+            match effect:
+                case fetching.OpenSource(source, manifest):
+                    scope = self._scopes[source.peer_id] = trio.CancelScope()
+                    self._nursery.start_soon(self._source, source, manifest, scope)
+                case fetching.WantChunk(peer, index):
+                    # One that was cancelled has no stream any more, and nobody is told of that.
+                    if (stream := self._streams.get(peer)) is not None:
+                        stream.want(index)
+                case fetching.CloseSource(peer):
+                    self._scopes[peer].cancel()
+                case fetching.Inspect(manifest):
+                    self._nursery.start_soon(self._inspect, manifest)
+                case fetching.Fetched():
+                    self._over.set()
+                case fetching.GaveUp(why):
+                    self._fail(Unreachable(f"{self._blob.cid} cannot be fetched: {why}"))
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._over.set()
+
+    async def _inspect(self, manifest: Manifest) -> None:
+        try:
+            self._part = await _run_in_thread(self._make_part, manifest)
+            self._opened.callback(self._part.close)
+            self._feed(fetching.Inspected(await _run_in_thread(self._part.inspect)))
+            await self._store_all(self._part)
+        except OSError as error:
+            self._fail(_disk(error))
+        except LocalError as error:
+            self._fail(error)
+
+    async def _store_all(self, part: Part) -> None:
+        """What came while the last of it was written goes to a thread together: on a busy machine
+        each way there and back costs as much as a chunk does. Raises OSError."""
+        while True:
+            await self._arrival.wait()
+            self._arrival = trio.Event()
+            batch = list(self._arrived)
+            self._arrived.clear()
+            right = await _run_in_thread(part.store, [(each.index, each.chunk) for each in batch])
+            for each in batch:
+                self._buffers.append(each.buffer)
+                each.stored(each.index, each.index in right)
+
+    # -- one source ------------------------------------------------------------------------------
+
+    async def _source(self, source: Contact, manifest: bool, scope: trio.CancelScope) -> None:
+        peer = source.peer_id
+        self._reading += 1
+        try:
+            with scope:
+                event = await self._read(source, manifest)
+            if not scope.cancelled_caught:
+                log.debug("%s as a source of %s: %s", peer, self._blob.cid, event.why)
+                self._feed(event)
+        finally:
+            self._reading -= 1
+            self._ended.unpark_all()
+
+    async def _read(self, source: Contact, manifest: bool) -> _End:
+        """Until it ends, and how. Cancel it to end it earlier."""
+        peer = source.peer_id
+        channel = None
+        ended = False
+        try:
+            channel = await self._exchange._stack.open(source, PROTOCOL, timeout_s=DIAL_S)
+            stream = DataStream(channel, self._blob)
+            opened = await stream.begin(self._exchange._grant, manifest=manifest)
+            if isinstance(opened, Refused):
+                return fetching.SourceRefused(peer, opened.why)
+            listed = Manifest.read(self._blob, opened.manifest) if manifest else None
+            self._streams[peer] = stream
+            self._feed(fetching.SourceOpened(peer, listed, opened.holders))
+            end = await self._take(peer, stream)
+            ended = True
+            return end
+        except (ProtocolViolation, Malformed) as error:
+            ended = True
+            return fetching.SourceRefused(peer, f"sent what is wrong: {error}")
+        except (RemoteError, NodeClosed, IOException) as error:
+            ended = True
+            return fetching.SourceLost(peer, str(error))
+        except trio.TooSlowError:
+            ended = True
+            return fetching.SourceLost(peer, "did not answer in time")
+        finally:
+            if ended or not self._over.is_set():
+                self._streams.pop(peer, None)
+                if channel is not None:
+                    channel.abort("no longer a source")
+
+    async def _take(self, peer: PeerId, stream: DataStream) -> _End:
+        ends: list[_End] = []
+        async with trio.open_nursery() as nursery:
+
+            async def take() -> None:
+                try:
+                    await self._take_chunks(peer, stream, nursery, ends.append)
+                except ProtocolViolation as error:
+                    ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))
+                except (RemoteError, IOException) as error:
+                    ends.append(fetching.SourceLost(peer, f"was cut: {error}"))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stream.write_all)
+            nursery.start_soon(take)
+        return ends[0]
+
+    async def _take_chunks(
+        self,
+        peer: PeerId,
+        stream: DataStream,
+        nursery: trio.Nursery,
+        end: Callable[[_End], None],
+    ) -> None:
+        """Until the source refuses more, or what it sent is wrong."""
+        places = trio.Semaphore(fetching.WINDOW_CHUNKS)
+        wrong = trio.Event()
+
+        def stored(index: int, right: bool) -> None:
+            places.release()
+            if right:
+                self._feed(fetching.ChunkStored(peer, index))
+            elif not wrong.is_set():
+                wrong.set()
+                log.warning("%s sent wrong bytes for %s", peer, self._blob.cid)
+                end(fetching.SourceRefused(peer, "sent wrong bytes"))
+                nursery.cancel_scope.cancel()
+
+        while True:
+            await places.acquire()
+            buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
+            reply = await stream.next(memoryview(buffer))
+            if isinstance(reply, Refused):
+                end(fetching.SourceRefused(peer, reply.why))
+                return
+            self._arrived.append(_Arrived(*reply, buffer, stored))
+            self._arrival.set()
+
+
+_End = fetching.SourceLost | fetching.SourceRefused
+
+
+def _disk(error: OSError) -> LocalError:
+    return LocalError(f"what was fetched cannot be kept: {error.strerror or error}")

@@ -1,0 +1,200 @@
+"""The file of one blob: read chunk by chunk, filled chunk by chunk, named by its content.
+
+All of it blocks on the disk, and may be called from any thread, by one at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, digest_of
+
+# Left free on the disk for everything else.
+SPARE_BYTES: Final = 64 * MIB
+
+
+class NoRoom(LocalError):
+    """It does not fit into the cache, or on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    path: str
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> Self:
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+class Content:
+    """An open blob, to be read chunk by chunk. A context manager."""
+
+    def __init__(self, manifest: Manifest, file: int, put: Put | None) -> None:
+        self.manifest = manifest
+        self.blob = manifest.blob
+        self._file = file
+        self._put = put
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def read(self, index: int, buffer: memoryview, *, wait: bool = True) -> memoryview | None:
+        """One chunk, in front of `buffer`; None where it would have to `wait` for the disk.
+
+        Raises LocalError where it cannot be read, or is what it was no longer.
+        """
+        chunk = buffer[: self.blob.chunk_bytes(index)]
+        try:
+            read = os.preadv(self._file, [chunk], index * CHUNK_BYTES, 0 if wait else os.RWF_NOWAIT)
+            if self._put is not None and Put.of(self._put.path, os.fstat(self._file)) != self._put:
+                raise LocalError(f"{self._put.path} was changed after it was put; put it again")
+        except OSError as error:
+            if not wait:
+                return None  # not in memory, or on a file system that cannot tell
+            raise LocalError(f"{self.blob.cid} cannot be read: {error.strerror}") from error
+        if read == len(chunk):
+            return chunk
+        if wait:
+            raise LocalError(f"{self.blob.cid} is cut short on the disk")
+        return None
+
+
+class Part:
+    """A file that is being fetched, at `path`; `finish` gives it its own name."""
+
+    def __init__(
+        self, manifest: Manifest, path: Path, finished: Callable[[], object], mode: int
+    ) -> None:
+        self.blob = manifest.blob
+        self._manifest = manifest
+        self._path = path
+        self._finished = finished
+        self._mode = mode
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def inspect(self) -> frozenset[int]:
+        """The chunks that an earlier fetch left here: each is verified again."""
+        os.ftruncate(self._file, self.blob.size_bytes)
+        kept: set[int] = set()
+        index = 0
+        while (index := self._next_written(index)) < self.blob.chunks:
+            chunk = os.pread(self._file, CHUNK_BYTES, index * CHUNK_BYTES)
+            if digest_of(chunk) == self._manifest.digest(index):
+                kept.add(index)
+            index += 1
+        return frozenset(kept)
+
+    def _next_written(self, index: int) -> int:
+        """The first chunk from here on of which something was written: the rest are holes."""
+        if self.blob.size_bytes == 0:
+            return index  # the one chunk of no bytes
+        try:
+            at = os.lseek(self._file, index * CHUNK_BYTES, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return self.blob.chunks
+        return at // CHUNK_BYTES
+
+    def store(self, chunks: Iterable[tuple[int, memoryview]]) -> frozenset[int]:
+        """Verify chunks, and write those that the manifest lists: which they are. OSError."""
+        right: set[int] = set()
+        for index, chunk in chunks:
+            if digest_of(chunk) != self._manifest.digest(index):
+                continue
+            at = index * CHUNK_BYTES
+            while chunk:
+                written = os.pwrite(self._file, chunk, at)
+                at, chunk = at + written, chunk[written:]
+            right.add(index)
+        return frozenset(right)
+
+    def finish(self) -> None:
+        """Every chunk is there. OSError."""
+        os.fchmod(self._file, self._mode)
+        self._finished()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def part_beside(manifest: Manifest, path: Path) -> Part:
+    """One that becomes the file at `path`, over what is there, once it is whole. OSError."""
+    blob = manifest.blob
+    part = path.with_name(f".{path.name[:128]}.{str(blob.cid)[-16:]}.part")
+    umask = os.umask(0)
+    os.umask(umask)
+    check_disk(path.parent, blob.size_bytes)
+    return Part(manifest, part, lambda: part.replace(path), 0o666 & ~umask)
+
+
+def read_through(file: int, path: Path) -> tuple[Manifest, os.stat_result]:
+    """The manifest of an open file. Raises OSError, and LocalError for what is no plain file, is
+    too large, or is written to meanwhile."""
+    before = os.fstat(file)
+    if not stat.S_ISREG(before.st_mode):
+        raise LocalError(f"{path} is no plain file; pack a folder first")
+    if before.st_size > MAX_BLOB_BYTES:
+        largest = format_bytes(MAX_BLOB_BYTES)
+        raise LocalError(f"{path} has {format_bytes(before.st_size)}, of at most {largest}")
+    digests = bytearray()
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    at = 0
+    while at < before.st_size or not digests:
+        size = min(CHUNK_BYTES, before.st_size - at)
+        read = os.preadv(file, [view[:size]], at)
+        if read < size:
+            raise LocalError(f"{path} is being written to; wait until it is whole")
+        digests += digest_of(view[:size])
+        at += size
+    after = os.fstat(file)
+    if Put.of("", after) != Put.of("", before):
+        raise LocalError(f"{path} is being written to; wait until it is whole")
+    return Manifest(before.st_size, bytes(digests)), after
+
+
+def copy_file(source: int, into: int, size: int) -> None:
+    done = 0
+    while done < size:
+        try:
+            copied = os.copy_file_range(source, into, size - done)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            copied = os.sendfile(into, source, done, size - done)
+        if copied == 0:
+            raise LocalError("a blob was cut short while it was copied")
+        done += copied
+
+
+def check_disk(folder: Path, size_bytes: int) -> None:
+    """Raises NoRoom."""
+    free = shutil.disk_usage(folder).free
+    if size_bytes + SPARE_BYTES > free:
+        raise NoRoom(
+            f"{format_bytes(size_bytes)} do not fit on the disk at {folder}, which has "
+            f"{format_bytes(free)} free"
+        )

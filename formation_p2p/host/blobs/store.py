@@ -1,0 +1,383 @@
+"""The blobs of this node, on disk: a cache with a bound, and files that were put by their path.
+
+| file               | what it holds |
+| ------------------ | ------------- |
+| `<cid>`            | content, whole: it was verified before it got this name |
+| `<cid>.part`       | content that is still being fetched; what there is of it is verified anew |
+| `<cid>.manifest`   | the manifest of either |
+| `<cid>.put`        | where a file lies that was put, and how it looked then |
+
+What was put stays where it is and counts for nothing; it is served while it looks as it did. The
+rest is bounded: for something new the least lately used goes. All methods block on the disk, and
+may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.data.manifest import MAX_MANIFEST_BYTES, Manifest
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.records.codec import Malformed
+from formation_p2p.core.units import GIB, format_bytes
+from formation_p2p.core.workload.blob import Blob, Cid
+from formation_p2p.host.blobs.files import (
+    Content,
+    NoRoom,
+    Part,
+    Put,
+    check_disk,
+    copy_file,
+    read_through,
+)
+
+log = logging.getLogger(__name__)
+
+# A machine that somebody lends has other uses for its disk.
+DEFAULT_LIMIT_BYTES: Final = 10 * GIB
+DEFAULT_SHARE: Final = 10  # or a tenth of what is free, where that is less
+# Files that were put; each is an entry of a few hundred bytes, and a file of as many.
+MAX_PUT: Final = 16_384
+# Blobs in the cache: each has two files in one folder.
+MAX_CACHED: Final = 16_384
+_MAX_PUT_FILE_BYTES: Final = 16 * 1024
+
+# What is here by now, and what is gone.
+Told = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Of the cache. `size_bytes` counts in full from the first chunk on."""
+
+    size_bytes: int
+    whole: bool
+    pins: int = 0
+    kept_until_s: float = 0.0
+
+
+class BlobStore:
+    """See the module. Call `load` first."""
+
+    def __init__(self, root: Path, limit_bytes: int | None = None) -> None:
+        self._root = root
+        self._limit_bytes = limit_bytes
+        self._lock = threading.RLock()
+        self._cached: dict[Cid, _Entry] = {}  # the latest used at the end
+        self._put: dict[Cid, Put] = {}  # likewise
+        self._told: Told = lambda here, gone: None
+        # Whole since an earlier life of this node, in which the machine may have lost power.
+        self._unverified: set[Cid] = set()
+
+    def load(self) -> None:
+        """Find what an earlier life left. Raises LocalError."""
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = [(path, path.stat()) for path in self._root.iterdir()]
+        except OSError as error:
+            raise _local(self._root, error) from error
+        for path, status in sorted(found, key=lambda each: each[1].st_mtime_ns):
+            name, _, kind = path.name.partition(".")
+            try:
+                self._load(Cid.parse(name), kind, path, status)
+            except (InvalidInput, ValueError, KeyError, TypeError, OSError) as error:
+                log.warning("%s is none of ours and is removed: %s", path, error)
+                path.unlink(missing_ok=True)
+        if self._limit_bytes is None:
+            room = shutil.disk_usage(self._root).free + self.used_bytes
+            self._limit_bytes = min(DEFAULT_LIMIT_BYTES, room // DEFAULT_SHARE)
+
+    def _load(self, cid: Cid, kind: str, path: Path, status: os.stat_result) -> None:
+        if kind == "":
+            self._cached[cid] = _Entry(status.st_size, whole=True)
+            self._unverified.add(cid)
+        elif kind == "part":
+            self._cached.setdefault(cid, _Entry(status.st_size, whole=False))
+        elif kind == "put":
+            if status.st_size > _MAX_PUT_FILE_BYTES:
+                raise ValueError("it is too long")
+            self._put[cid] = Put(**json.loads(path.read_text()))
+        elif kind != "manifest":
+            raise ValueError("it has no kind that is known")
+
+    def watch(self, told: Told) -> None:
+        """Have it told which blobs of the cache are whole: all of them now, and then what changes,
+        in order, on whichever thread changes it. Must return at once, and not raise."""
+        with self._lock:
+            self._told = told
+            told(tuple(cid for cid, entry in self._cached.items() if entry.whole), ())
+
+    @property
+    def limit_bytes(self) -> int:
+        assert self._limit_bytes is not None, "load the store first"
+        return self._limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        with self._lock:
+            return sum(entry.size_bytes for entry in self._cached.values())
+
+    # -- what goes in --------------------------------------------------------------------------
+
+    def put(self, path: Path) -> Blob:
+        """Offer a file to others from where it lies. Raises LocalError.
+
+        It must stay as it is until whoever wants it has it; the reference names no sources.
+        """
+        path = path.absolute()
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                manifest, status = read_through(file, path)
+            finally:
+                os.close(file)
+            put = Put.of(str(path), status)
+            blob = manifest.blob
+            with self._lock:
+                self._write(blob.cid, "manifest", manifest.encode())
+                self._write(blob.cid, "put", json.dumps(_fields(put)).encode())
+                self._put.pop(blob.cid, None)
+                self._put[blob.cid] = put
+                if len(self._put) > MAX_PUT:
+                    self._forget_put(next(iter(self._put)))
+        except OSError as error:
+            raise _local(path, error) from error
+        return blob
+
+    def adopt(self, file: int, path: Path, keep_s: float) -> Blob:
+        """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least.
+
+        `path` is where it lies, on the disk of the cache, written by nobody any more. Raises
+        LocalError, NoRoom.
+        """
+        try:
+            # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
+            self._check_fits(os.fstat(file).st_size)
+            manifest, status = read_through(file, path)
+            blob = manifest.blob
+            with self._lock:
+                entry = self._cached.get(blob.cid)
+                if entry is None or not entry.whole:
+                    if entry is None:
+                        self._make_room(blob.size_bytes, on_disk=True)
+                    self._write(blob.cid, "manifest", manifest.encode())
+                    os.fchmod(file, 0o400)
+                    self._take(path, status, blob.cid)
+                    self._path(blob.cid, "part").unlink(missing_ok=True)
+                    entry = _Entry(blob.size_bytes, whole=True)
+                self._cached[blob.cid] = entry
+                self._used(blob.cid)
+                entry.kept_until_s = max(entry.kept_until_s, time.monotonic() + keep_s)
+                self._told((blob.cid,), ())
+        except OSError as error:
+            raise _local(path, error) from error
+        return blob
+
+    def _take(self, path: Path, status: os.stat_result, cid: Cid) -> None:
+        """Give the file that was read its name, unless another is in its place by now: a link, to
+        a file of the node's own perhaps. Raises OSError, LocalError."""
+        new = self._path(cid, "new")
+        path.rename(new)
+        found = new.lstat()
+        if (found.st_dev, found.st_ino) != (status.st_dev, status.st_ino):
+            new.unlink()
+            raise LocalError(f"{path} was exchanged while it was read; leave outputs alone")
+        new.rename(self._path(cid))
+
+    def part(self, manifest: Manifest) -> Part:
+        """Make room for a blob, which must be pinned, and begin to fetch it, or go on. Raises
+        NoRoom, OSError."""
+        blob = manifest.blob
+        with self._lock:
+            entry = self._cached[blob.cid]
+            entry.size_bytes = 0
+            self._make_room(blob.size_bytes, on_disk=False)
+            entry.size_bytes = blob.size_bytes
+            self._write(blob.cid, "manifest", manifest.encode())
+            return Part(
+                manifest, self._path(blob.cid, "part"), lambda: self._finish(blob.cid), 0o400
+            )
+
+    def _finish(self, cid: Cid) -> None:
+        with self._lock:
+            self._path(cid, "part").rename(self._path(cid))
+            self._cached[cid].whole = True
+            self._told((cid,), ())
+
+    # -- what comes out ------------------------------------------------------------------------
+
+    def holds(self, cid: Cid) -> bool:
+        with self._lock:
+            entry = self._cached.get(cid)
+            return entry is not None and entry.whole
+
+    def content(self, cid: Cid) -> Content | None:
+        """To serve it; None where it is not here, or was changed since it was put."""
+        with self._lock:
+            put = None if self.holds(cid) else self._put.get(cid)
+            path = self._path(cid) if put is None else Path(put.path)
+            if put is None and not self.holds(cid):
+                return None
+            self._used(cid)
+            try:
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except FileNotFoundError as error:
+                log.warning("%s is gone: %s", path, error)
+                self._forget(cid)
+                return None
+            except OSError as error:
+                # For want of descriptors, say: it is there still, for whoever asks later.
+                log.warning("%s cannot be opened now: %s", path, error)
+                return None
+        try:
+            status = os.fstat(file)
+            if put is not None and Put.of(put.path, status) != put:
+                raise ValueError("it was changed after it was put")
+            block = self._read_manifest(cid)
+            blob = Blob(cid, status.st_size)
+            return Content(Manifest.read(blob, block), file, put)
+        except OSError as error:
+            os.close(file)
+            log.warning("%s cannot be served now: %s", path, error)
+            return None
+        except (Malformed, ValueError) as error:
+            os.close(file)
+            log.warning("%s is served no longer: %s", path, error)
+            self._forget(cid)
+            return None
+
+    def copy(self, cid: Cid, to: Path) -> None:
+        """Put a copy, which may be read and executed, at `to`. The blob must be whole, and
+        pinned. Raises LocalError.
+
+        A copy, for whoever owns a file may write to it, whatever its mode; where the file system
+        can, both share their blocks until then.
+        """
+        try:
+            with open(self._path(cid), "rb", buffering=0) as source:  # noqa: PTH123
+                if cid in self._unverified:
+                    if read_through(source.fileno(), to)[0].blob.cid != cid:
+                        self._forget(cid)
+                        raise LocalError(f"{cid} was damaged on the disk; it is fetched again")
+                    self._unverified.discard(cid)
+                into = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+                try:
+                    copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
+                finally:
+                    os.close(into)
+        except OSError as error:
+            raise _local(to, error) from error
+
+    @contextmanager
+    def pinned(self, cid: Cid) -> Iterator[None]:
+        """What is used, or fetched, is not evicted meanwhile."""
+        with self._lock:
+            if cid not in self._cached and len(self._cached) >= MAX_CACHED:
+                self._evict_one()
+            entry = self._cached.setdefault(cid, _Entry(0, whole=False))
+            entry.pins += 1
+            self._used(cid)
+        try:
+            yield
+        finally:
+            with self._lock:
+                entry.pins -= 1
+                if not entry.pins and not entry.size_bytes and not entry.whole:
+                    self._forget(cid)  # nothing came of it
+
+    # -- the insides ---------------------------------------------------------------------------
+
+    def _path(self, cid: Cid, kind: str = "") -> Path:
+        return self._root / (f"{cid}.{kind}" if kind else str(cid))
+
+    def _write(self, cid: Cid, kind: str, content: bytes) -> None:
+        if content:
+            new = self._path(cid, f"{kind}-new")
+            new.write_bytes(content)
+            new.rename(self._path(cid, kind))
+
+    def _read_manifest(self, cid: Cid) -> bytes:
+        try:
+            with self._path(cid, "manifest").open("rb") as file:
+                return file.read(MAX_MANIFEST_BYTES + 1)
+        except FileNotFoundError:
+            return b""
+
+    def _used(self, cid: Cid) -> None:
+        if (entry := self._cached.pop(cid, None)) is not None:
+            self._cached[cid] = entry
+        if (put := self._put.pop(cid, None)) is not None:
+            self._put[cid] = put
+        if self.holds(cid):
+            with suppress(OSError):  # in what order they go is no reason to fail
+                os.utime(self._path(cid))
+
+    def _make_room(self, size_bytes: int, *, on_disk: bool) -> None:
+        """Evict until so many bytes more fit. Raises NoRoom."""
+        self._check_fits(size_bytes)
+        while self.used_bytes + size_bytes > self.limit_bytes or len(self._cached) > MAX_CACHED:
+            self._evict_one()
+        while not on_disk:
+            try:
+                check_disk(self._root, size_bytes)
+                break
+            except NoRoom:
+                self._evict_one()
+
+    def _check_fits(self, size_bytes: int) -> None:
+        """Raises NoRoom for what never will."""
+        if size_bytes > self.limit_bytes:
+            raise NoRoom(
+                f"{format_bytes(size_bytes)} do not fit into this machine's cache of "
+                f"{format_bytes(self.limit_bytes)}; split the data, or choose another machine"
+            )
+
+    def _evict_one(self) -> None:
+        now_s = time.monotonic()
+        for cid, entry in self._cached.items():
+            if not entry.pins and entry.kept_until_s <= now_s:
+                self._forget(cid)
+                return
+        raise NoRoom("everything in this machine's cache is in use; try again later")
+
+    def _forget(self, cid: Cid) -> None:
+        with self._lock:
+            self._forget_put(cid)
+            entry = self._cached.get(cid)
+            if entry is not None and entry.pins:
+                entry.whole, entry.size_bytes = False, 0
+            else:
+                self._cached.pop(cid, None)
+            self._unverified.discard(cid)
+            self._told((), (cid,))
+            for kind in ("", "part", "manifest"):
+                self._path(cid, kind).unlink(missing_ok=True)
+
+    def _forget_put(self, cid: Cid) -> None:
+        if self._put.pop(cid, None) is not None:
+            self._path(cid, "put").unlink(missing_ok=True)
+            if cid not in self._cached:
+                self._path(cid, "manifest").unlink(missing_ok=True)
+
+
+def _fields(put: Put) -> dict[str, str | int]:
+    return {
+        "path": put.path,
+        "size_bytes": put.size_bytes,
+        "modified_ns": put.modified_ns,
+        "inode": put.inode,
+    }
+
+
+def _local(path: Path, error: OSError) -> LocalError:
+    return LocalError(f"{error.filename or path}: {error.strerror or error}")

@@ -1,0 +1,73 @@
+"""One running node's claim on a home: an identity that no other process uses at the same time.
+
+Two nodes with one identity would be one peer in two places, and the network could reach
+neither. So the first process to start takes the home's own identity, and others that start
+while it runs take a further one each, with a grant bound to that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.network import Network
+from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds,
+    `status` a socket for whoever looks on and `trust` a file of what was learnt of others; they may
+    not exist yet. Release when done."""
+
+    identity: Identity
+    network: Network
+    scratch: Path
+    blobs: Path
+    status: Path
+    trust: Path
+    _lock: int
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+
+def claim(home: Home, network: Network | None = None) -> Claim:
+    """Take the first identity of the home that is free; put the home into `network` first.
+
+    Raises LocalError where the home is in no network, or too many nodes run from it.
+    """
+    if network is not None:
+        home.join(network)
+    for index in range(MAX_IDENTITIES):
+        identity = home.identity(index)
+        lock = os.open(home.path / f"identity-{index}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        try:
+            known = home.network(index)
+            if known is None:
+                raise LocalError(
+                    "this machine is in no network; run `formation network create`, or join one "
+                    "with a join string that `formation network invite` printed"
+                )
+            return Claim(
+                identity,
+                known,
+                home.path / f"scratch-{index}",
+                home.path / f"blobs-{index}",
+                home.path / f"status-{index}.sock",
+                home.path / f"trust-{index}.db",
+                lock,
+            )
+        except BaseException:
+            os.close(lock)
+            raise
+    raise LocalError(f"{MAX_IDENTITIES} nodes run from {home.path}; end one, or use another --home")

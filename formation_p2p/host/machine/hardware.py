@@ -1,0 +1,150 @@
+"""What this machine is and what of it is free, as far as this process may use it.
+
+What is kept for the rest of the machine where a person sets nothing: a tenth of the memory,
+between 256 MiB and 4 GiB, for the system and the node itself; 1 GiB of storage, so that a task
+that fills its disk does not take the node's own state with it; no core, since the scheduler of
+the operating system shares those fairly.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pynvml
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import MAX_NETWORK_MBPS
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.resources.limits import Limits, limited
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
+from formation_p2p.host.machine.nvml import GpuReading, read_gpus
+
+LEAST_MEMORY_KEPT_BYTES: Final = 256 * MIB
+MOST_MEMORY_KEPT_BYTES: Final = 4 * GIB
+STORAGE_KEPT_BYTES: Final = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """`capability` is what tasks may use; `capacity` what of that nobody uses at the moment.
+
+    `capacity` counts all programs of the machine, this node's tasks among them. Storage is what
+    is free now in both. `gpu_utilisation` has device ids and percent, for display. `notes` tell,
+    in words, what could not be read.
+    """
+
+    capability: Capability
+    capacity: Capacity
+    gpu_utilisation: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def probe(
+    scratch: Path,
+    limits: Limits | None = None,
+    *,
+    nvml: Any = pynvml,
+    proc: Path = Path("/proc/self"),
+    root: Path = Path("/"),
+) -> Hardware:
+    """Measures the machine; `scratch` is the folder that tasks will write to.
+
+    Blocks (see `read_gpus`). Raises InvalidInput for a limit that the hardware does not have,
+    and for a scratch folder that is not there.
+    """
+    cgroup = read_cgroup(proc, root)
+    # A person who offers no GPU also has a way past a driver that hangs.
+    no_gpus = limits is not None and limits.gpu_count == 0
+    gpus, gpu_notes = ((), ()) if no_gpus else read_gpus(nvml)
+    hardware = Capability(
+        cpu_milli=_cpu_milli(cgroup),
+        memory_bytes=_least(psutil.virtual_memory().total, cgroup.memory_bytes),
+        storage_bytes=_storage_free(scratch),
+        network_mbps=network_mbps(root / "sys/class/net"),
+        gpus=tuple(each.gpu for each in gpus),
+        arch=_name(platform.machine()),
+        os=_name(platform.system()),
+    )
+    offered = replace(
+        hardware,
+        memory_bytes=max(0, hardware.memory_bytes - _memory_kept(hardware.memory_bytes)),
+        storage_bytes=max(0, hardware.storage_bytes - STORAGE_KEPT_BYTES),
+    )
+    capability = limited(limits or Limits(), offered, hardware)
+    used = gpus[: len(capability.gpus)]
+    return Hardware(
+        capability,
+        _free(capability, cgroup, used),
+        tuple(
+            (each.gpu.device_id, each.utilisation_percent)
+            for each in used
+            if each.utilisation_percent is not None
+        ),
+        (*cgroup.notes, *gpu_notes),
+    )
+
+
+def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
+    """The speed of the fastest physical interface that is up, in megabits a second.
+
+    1 where nobody knows more than that there is a network: wireless interfaces and those of
+    virtual machines report nothing, and the 10 Gbit/s of bridges and container links (they have
+    no `device`) are made up. 0 for a machine that has none.
+    """
+    speeds = [0]
+    for name, stats in psutil.net_if_stats().items():
+        if stats.isup and name != "lo":
+            physical = (interfaces / name / "device").exists()
+            known = physical and 0 < stats.speed <= MAX_NETWORK_MBPS
+            speeds.append(stats.speed if known else 1)
+    return max(speeds)
+
+
+def _cpu_milli(cgroup: CgroupLimits) -> int:
+    """The cores this process may be scheduled on (cpusets included), or its quota if less."""
+    return _least(len(os.sched_getaffinity(0)) * 1000, cgroup.cpu_milli)
+
+
+def _memory_kept(total_bytes: int) -> int:
+    return max(LEAST_MEMORY_KEPT_BYTES, min(total_bytes // 10, MOST_MEMORY_KEPT_BYTES))
+
+
+def _storage_free(scratch: Path) -> int:
+    try:
+        return shutil.disk_usage(scratch).free
+    except OSError as problem:
+        raise InvalidInput("scratch", f"{problem}; name a folder that is there") from None
+
+
+def _free(capability: Capability, cgroup: CgroupLimits, gpus: tuple[GpuReading, ...]) -> Capacity:
+    """What is idle on the machine, at most what tasks may use of it."""
+    idle_milli = (os.cpu_count() or 1) * 1000 - round(os.getloadavg()[0] * 1000)
+    available = _least(psutil.virtual_memory().available, cgroup.memory_free_bytes)
+    return Capacity(
+        max(0, min(capability.cpu_milli, idle_milli)),
+        min(capability.memory_bytes, available),
+        capability.storage_bytes,
+        capability.network_mbps,
+        tuple(
+            GpuFree(each.gpu.device_id, WHOLE_GPU_MILLI, each.memory_free_bytes) for each in gpus
+        ),
+    )
+
+
+def _least(has: int, limit: int | None) -> int:
+    return has if limit is None else min(has, limit)
+
+
+def _name(text: str) -> str:
+    """`Linux` as `linux`; `unknown` for what no profile could carry."""
+    lower = text.lower()
+    return lower if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,31}", lower) else "unknown"

@@ -1,0 +1,276 @@
+"""The node's folder: its identity, its network, and for a network's creator the root key.
+
+| file           | what it holds |
+| -------------- | ------------- |
+| `identity.key` | the node's private key and its peer id, in one line of text |
+| `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
+| `trust-0.db`…  | what each of them has learnt of others (trust_file.py) |
+| `network`      | the join string of the network; each node binds its grant to itself |
+| `root.key`     | the network's root key, like `identity.key`; only where it was created |
+
+The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
+refused, with the command that mends it. A file is written whole or not at all. Keys are never
+written over. Processes that come at once take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shlex
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue, rights_of
+from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.core.workload.scope import NOWHERE, Place
+
+_log = logging.getLogger(__name__)
+
+# The lock is held for as long as it takes to write two small files.
+LOCK_TIMEOUT_S: Final = 10.0
+_LOCK_RETRY_S: Final = 0.02
+# A join string with all the gates that it may have takes 6 KiB.
+_MAX_FILE_BYTES: Final = 16 * 1024
+_SEED_BYTES: Final = 32
+
+_IDENTITY: Final = "identity.key"
+_NETWORK: Final = "network"
+_ROOT: Final = "root.key"
+
+# Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
+MAX_IDENTITIES: Final = 16
+
+_MEND: Final = {
+    _IDENTITY: "move it away for a new identity, which will need a new grant",
+    _NETWORK: "move it away and join again",
+    _ROOT: "there is no other way to invite anyone to the network",
+}
+
+
+def default_path() -> Path:
+    """`$FORMATION_HOME`, or else `formation` among the user's data (XDG base directories)."""
+    if chosen := os.environ.get("FORMATION_HOME"):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "formation"
+
+
+class Home:
+    """Every method raises LocalError for a folder or file that is damaged, out of reach, or open
+    to others; the message says what to do."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = (path or default_path()).expanduser().absolute()
+
+    def __repr__(self) -> str:
+        return f"Home({self.path})"
+
+    def identity(self, index: int = 0) -> Identity:
+        """The node's identity, or that of a further node; a new one the first time."""
+        with self._locked():
+            return self._load_or_make(_identity_file(index))
+
+    def network(self, index: int = 0) -> Network | None:
+        """The network that the node is in, with a grant that serves this node only.
+
+        Raises InvalidInput where the grant is another node's, as one invited by its peer id has
+        for all nodes of this home but the first.
+        """
+        with self._locked():
+            network = self._network()
+            if network is None:
+                return None
+            return network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
+
+    def create_network(self, place: Place = NOWHERE) -> Network:
+        """Make a network and put this node in it, at a place, with every right and no end. A root
+        key that is here already is used again.
+
+        Raises InvalidInput where the node is in one.
+        """
+        with self._locked():
+            if self._network() is not None:
+                raise InvalidInput("network", f"this node is in one; {self._how_to_leave()}")
+            root = self._load_or_make(_ROOT)
+            grant = issue(root, Rights(MAX_EXPIRY_UNIX_S, place=place))
+            return self._enter(Network(root.public_key, (), grant))
+
+    def join(self, network: Network) -> Network:
+        """Put this node in a network; again, for a newer grant. The file keeps the grant as it
+        came, so that further nodes of this home can bind it too.
+
+        Raises InvalidInput where the node is in another one, or created this one, or the grant
+        has expired or is another node's.
+        """
+        if rights_of(network.grant, network.root_public_key).expires_unix_s <= time.time():
+            raise InvalidInput("grant", "it has expired; ask for a new join string")
+        with self._locked():
+            known = self._network()
+            if known is not None and known.root_public_key != network.root_public_key:
+                raise InvalidInput("network", f"this node is in another; {self._how_to_leave()}")
+            root = self._load_key(_ROOT)
+            if known is not None and root is not None and root.public_key == known.root_public_key:
+                problem = "this node created it and has every right in it already"
+                raise InvalidInput("network", f"{problem}; join from another machine, or --home")
+            return self._enter(network)
+
+    def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
+        """A join string for whoever gets it, or for one peer. It is a secret: see `Network`.
+
+        Raises InvalidInput unless the network that the node is in was created in this home.
+        """
+        with self._locked():
+            network = self._known_network()
+            root = self._load_key(_ROOT)
+        if root is None or root.public_key != network.root_public_key:
+            problem = f"{self.path / _ROOT} is not that of this network"
+            raise InvalidInput("root key", f"{problem}; invite from where it was created")
+        grant = issue(root, rights, peer_id)
+        return Network(network.root_public_key, network.gates, grant).join_string()
+
+    def add_gate(self, gate: str) -> Network:
+        """Put a gate first in the network's list, here and in the join strings made here.
+
+        Raises InvalidInput for what is no gate, or where the node is in no network.
+        """
+        with self._locked():
+            return self._enter(self._known_network().with_gate(gate))
+
+    def has_root_key(self) -> bool:
+        """Whether this home may invite: its network was created here."""
+        with self._locked():
+            network, root = self._network(), self._load_key(_ROOT)
+        if network is None or root is None:
+            return False
+        return root.public_key == network.root_public_key
+
+    # -- all below hold the lock ------------------------------------------------------------
+
+    def _network(self) -> Network | None:
+        text = self._read(_NETWORK)
+        if text is None:
+            return None
+        try:
+            network = parse_join_string(text)
+        except InvalidInput:
+            raise self._damaged(_NETWORK) from None
+        return network
+
+    def _known_network(self) -> Network:
+        network = self._network()
+        if network is None:
+            raise InvalidInput("network", "this node is in none; create one or join one first")
+        return network
+
+    def _enter(self, network: Network) -> Network:
+        bound = network.bound_to(self._load_or_make(_IDENTITY).peer_id)
+        self._write(_NETWORK, network.join_string())
+        return bound
+
+    def _how_to_leave(self) -> str:
+        return f"to leave it, run: rm {shlex.quote(str(self.path / _NETWORK))}"
+
+    def _load_or_make(self, name: str) -> Identity:
+        known = self._load_key(name)
+        if known is not None:
+            return known
+        made = Identity.from_seed(os.urandom(_SEED_BYTES))
+        self._write(name, f"{made.seed.hex()} {made.peer_id}")
+        _log.info("made %s: %s", self.path / name, made.peer_id)
+        return made
+
+    def _load_key(self, name: str) -> Identity | None:
+        text = self._read(name)
+        if text is None:
+            return None
+        try:
+            seed, peer_id = text.split()
+            key = Identity.from_seed(bytes.fromhex(seed))
+        except ValueError:
+            raise self._damaged(name) from None
+        if key.peer_id != peer_id:
+            raise self._damaged(name)
+        return key
+
+    def _damaged(self, name: str) -> LocalError:
+        mend = _MEND.get(name, _MEND[_IDENTITY])
+        return LocalError(f"{self.path / name} is damaged: put a copy back, or {mend}")
+
+    def _read(self, name: str) -> str | None:
+        """The text of a file, None where there is none."""
+        path = self.path / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise LocalError(f"{path} is no file; move it away")
+        _refuse_open_to_others(path, status.st_mode, "600")
+        if status.st_size > _MAX_FILE_BYTES:
+            raise self._damaged(name)
+        return path.read_bytes().decode("ascii", errors="replace")
+
+    def _write(self, name: str, text: str) -> None:
+        """Put a file in place whole, and on the disk, before this returns."""
+        path, unfinished = self.path / name, self.path / f"{name}.unfinished"
+        unfinished.unlink(missing_ok=True)  # of a process that was killed here
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The folder, for this process alone. What the system refuses becomes a LocalError."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _refuse_open_to_others(self.path, self.path.stat().st_mode, "700")
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._wait_for(lock)
+                yield
+            finally:
+                os.close(lock)  # and with it the lock
+        except OSError as error:
+            problem = f"{error.filename or self.path}: {error.strerror}"
+            raise LocalError(f"{problem}; see that this user may read and write there") from error
+
+    def _wait_for(self, lock: int) -> None:
+        until = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    problem = f"another process has held {self.path} for {LOCK_TIMEOUT_S:.0f} s"
+                    raise LocalError(
+                        f"{problem}; see what `fuser {self.path}/.lock` names"
+                    ) from None
+                time.sleep(_LOCK_RETRY_S)
+            else:
+                return
+
+
+def _identity_file(index: int) -> str:
+    return _IDENTITY if index == 0 else f"identity-{index}.key"
+
+
+def _refuse_open_to_others(path: Path, mode: int, wanted: str) -> None:
+    if mode & 0o077:
+        command = f"chmod {wanted} {shlex.quote(str(path))}"
+        raise LocalError(f"{path} is open to other users of this machine; run: {command}")

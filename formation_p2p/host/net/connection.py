@@ -1,0 +1,206 @@
+"""One connection to one peer: its streams, and what identify says of who is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+from libp2p.abc import INetConn
+from libp2p.io.exceptions import IOException
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError, Unreachable
+from formation_p2p.core.identity import peer_id_from_bytes
+from formation_p2p.host.net import identify as net_identify
+from formation_p2p.host.net.addresses import told_by
+from formation_p2p.host.net.limits import STREAMS_PER_S, Pace
+from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.yamux import Muxer
+
+if TYPE_CHECKING:
+    from libp2p.abc import INetStream
+    from libp2p.connection_types import ConnectionType
+    from multiaddr import Multiaddr
+
+log = logging.getLogger(__name__)
+
+# To agree on a protocol for a stream: a round trip, and a busy peer.
+NEGOTIATION_S: Final = 5.0
+# To learn a peer's addresses, and how long its first requests wait for that.
+IDENTIFY_S: Final = 10.0
+IDENTIFY_WAIT_S: Final = 2.0
+
+StreamHandler = Callable[[Channel], Awaitable[None]]
+
+
+class Connection(INetConn):
+    """In place of `libp2p/network/connection/swarm_connection.py`, whose :92 logs through the
+    root logger (which configures logging for the whole program), whose :218 sleeps 0.1 s at
+    each end of a connection, and in which an error of one stream's handler (:309) ends them all.
+    """
+
+    def __init__(self, muxer: Muxer, *, inbound: bool, dialled: str | None = None) -> None:
+        self.muxed_conn = muxer
+        self.event_started = muxer.event_started
+        self.inbound = inbound
+        self.fleeting = False
+        """Opened to see whether it can be, and closed at once: no place for streams of ours."""
+        self.protocols: frozenset[str] = frozenset()
+        self.claimed: tuple[str, ...] = ()
+        """Where the peer says that it listens, believed or not."""
+        self.peer = peer_id_from_bytes(muxer.peer_id.to_bytes())
+        self.contact = Contact(self.peer, (dialled,) if dialled is not None else ())
+        remote = muxer.get_remote_address()
+        self.remote_host = remote[0] if remote is not None else None
+        self._muxer = muxer
+        self._stream_pace = Pace(STREAMS_PER_S)
+        self._identified = trio.Event()
+        # One that dials tells of itself at once; whatever it pushes later has changed.
+        self._introduced = not inbound
+        self._opened_at = trio.current_time()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        return self._muxer.is_closed
+
+    async def new_stream(self) -> INetStream:
+        await trio.lowlevel.checkpoint()
+        return self._muxer.open()
+
+    def get_streams(self) -> tuple[INetStream, ...]:
+        return self._muxer.channels
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return self._muxer.get_transport_addresses()
+
+    def get_connection_type(self) -> ConnectionType:
+        return self._muxer.get_connection_type()
+
+    async def close(self) -> None:
+        """Say goodbye and end; bounded by the muxer's FLUSH_S."""
+        await self._muxer.close()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    async def run(self, handler: StreamHandler) -> None:
+        """Until the connection ends. Each stream that the peer opens goes to `handler`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._muxer.start)
+            nursery.start_soon(self._identify)
+            try:
+                while True:
+                    channel = await self._muxer.accept()
+                    await self._stream_pace.wait()
+                    nursery.start_soon(self._serve, channel, handler)
+            except MuxedConnUnavailable as end:
+                log.debug("connection to %s is over: %s", self.peer, end)
+            with trio.CancelScope(shield=True):
+                await self._muxer.close()
+            nursery.cancel_scope.cancel()
+
+    async def open(self, protocol: str) -> Channel:
+        """A stream that speaks `protocol`. Raises Unreachable, ProtocolViolation, NotSpoken."""
+        channel = await self.offer(protocol)
+        await self.confirm(channel, protocol)
+        return channel
+
+    async def offer(self, protocol: str) -> Channel:
+        """A stream that shall speak `protocol`: what is written next goes out with the proposal.
+        Then `confirm`, before anything is read. Raises Unreachable.
+        """
+        try:
+            channel = self._muxer.open()
+        except MuxedConnUnavailable as error:
+            raise Unreachable(f"{self.peer}: {error}") from error
+        await self._negotiate(channel, net_negotiation.offer(channel, protocol))
+        return channel
+
+    async def confirm(self, channel: Channel, protocol: str) -> None:
+        """Read the answer to `offer`. Raises Unreachable, ProtocolViolation, NotSpoken: then
+        nothing that was written on `channel` has arrived, and it is reset.
+        """
+        await self._negotiate(channel, net_negotiation.confirm(channel, protocol))
+
+    async def _negotiate(self, channel: Channel, step: Awaitable[None]) -> None:
+        try:
+            with trio.fail_after(NEGOTIATION_S):
+                await step
+        except trio.TooSlowError as error:
+            channel.abort("no protocol agreed in time")
+            raise Unreachable(f"{self.peer} does not answer on a new stream") from error
+        except BaseException:
+            channel.abort("no protocol agreed")
+            raise
+
+    def tell_measured(self, tell: Callable[[int], None]) -> None:
+        """Have each round trip that is measured told, in microseconds. `tell` must not raise."""
+        self._muxer.measured = tell
+
+    def abort(self, reason: str) -> None:
+        """Close at once, for a peer that misbehaves or is gone."""
+        self._muxer.abort(reason)
+
+    @property
+    def idle_s(self) -> float:
+        """How long ago a stream last carried data."""
+        return trio.current_time() - self._muxer.active_at
+
+    async def wait_identified(self) -> None:
+        """Until identify told the peer's addresses, or it had IDENTIFY_WAIT_S to do so."""
+        with trio.move_on_at(self._opened_at + IDENTIFY_WAIT_S):
+            await self._identified.wait()
+
+    def pushed(self, said: net_identify.Identified) -> bool:
+        """As `told`, unasked. Returns whether that may be a change, and is no introduction."""
+        known = (self.contact, self.protocols) if self._identified.is_set() else None
+        introduced, self._introduced = self._introduced, True
+        self.told(said)
+        return introduced or known not in (None, (self.contact, self.protocols))
+
+    def told(self, said: net_identify.Identified) -> None:
+        """The peer told where it listens and what it speaks; what may be believed is kept."""
+        self.claimed = said.addresses
+        believed = told_by(self.peer, said.addresses, self.remote_host)
+        if believed:
+            self.contact = Contact(self.peer, believed)
+        if said.protocols:
+            self.protocols = said.protocols
+        self._identified.set()
+
+    def as_server(self, protocol: str) -> Contact:
+        """The peer, with addresses if others may be sent to it for this protocol: if we have
+        dialled it there, or it says that it serves it."""
+        served = not self.inbound or protocol in self.protocols
+        return self.contact if served else Contact(self.peer)
+
+    # -- tasks ----------------------------------------------------------------------------
+
+    async def _identify(self) -> None:
+        try:
+            with trio.fail_after(IDENTIFY_S):
+                channel = await self.open(net_identify.PROTOCOL)
+                self.told(await net_identify.read_message(channel))
+                await channel.close()
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("%s does not identify itself: %r", self.peer, error)
+        finally:
+            self._identified.set()
+
+    async def _serve(self, channel: Channel, handler: StreamHandler) -> None:
+        try:
+            await handler(channel)
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("a stream of %s ends: %r", self.peer, error)
+            channel.abort(f"ended here: {error}")
+        except Exception:
+            # `libp2p/host/basic_host.py:1554`: there, what a handler raises ends the host.
+            log.exception("a handler failed on a stream of %s; the stream is reset", self.peer)
+            channel.abort("failed here")
+        else:
+            await channel.close()

@@ -1,0 +1,87 @@
+"""identify: what a peer says of itself, above all where it can be dialled.
+
+py-libp2p 0.8.1's own client (`libp2p/host/basic_host.py:1210`) runs as a trio system task,
+where an error ends the whole thread, and parses up to 1,000 addresses of a message of 1 MiB;
+its server (`libp2p/identity/identify/identify.py:220`) makes whoever asks a node
+that does not listen wait for half a second.
+
+Source: libp2p identify specification 1.0.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.io.exceptions import IOException
+from multiaddr import Multiaddr
+
+from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.records.addresses import read_addresses
+from formation_p2p.core.units import KIB
+from formation_p2p.host.net.protocols.frames import Deframer
+from formation_p2p.host.net.transport.stream import Channel
+
+PROTOCOL: Final = "/ipfs/id/1.0.0"
+PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
+PROTOCOL_VERSION: Final = "ipfs/0.1.0"
+AGENT: Final = "formation_p2p"
+
+# go-libp2p's bound is 8 KiB.
+MAX_MESSAGE_BYTES: Final = 16 * KIB
+# Of those at most eight are kept (MAX_ADDRESSES); the rest are transports that we lack.
+MAX_PARSED_ADDRESSES: Final = 32
+
+
+class Identified(NamedTuple):
+    """What a peer told of itself, and nobody has checked. A push may leave either out."""
+
+    addresses: tuple[str, ...]
+    protocols: frozenset[str]
+
+
+async def read_message(channel: Channel) -> Identified:
+    """The one message on `channel`. The caller bounds the time.
+
+    Raises ProtocolViolation, Unreachable.
+    """
+    deframer = Deframer(MAX_MESSAGE_BYTES)
+    try:
+        while not (frames := deframer.feed(await channel.read(MAX_MESSAGE_BYTES))):
+            pass
+    except IOException as error:
+        raise Unreachable(f"identify: {error}") from error
+    return _parse(frames[0])
+
+
+def _parse(message: bytes) -> Identified:
+    identify = Identify()
+    try:
+        identify.ParseFromString(message)
+    except DecodeError as error:
+        raise ProtocolViolation("an identify message that does not parse") from error
+    addresses = read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
+    return Identified(addresses, frozenset(identify.protocols))
+
+
+def message(
+    public_key: bytes,
+    addresses: tuple[str, ...],
+    protocols: tuple[str, ...],
+    seen: tuple[str, int] | None,
+) -> bytes:
+    """What we say of ourselves. `public_key` is libp2p's protobuf; `seen` whence the asker came."""
+    observed = b""
+    if seen is not None:
+        host, port = seen
+        observed = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}").to_bytes()
+    return Identify(
+        protocol_version=PROTOCOL_VERSION,
+        agent_version=AGENT,
+        public_key=public_key,
+        listen_addrs=[Multiaddr(address).to_bytes() for address in addresses],
+        protocols=protocols,
+        observed_addr=observed,
+    ).SerializeToString()

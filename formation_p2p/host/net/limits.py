@@ -1,0 +1,147 @@
+"""What one peer may have of us at a time, over all its connections and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import MIB
+from formation_p2p.host.net.protocols.frames import (
+    MAX_KAD_FRAME_BYTES,
+    MAX_KAD_REQUEST_BYTES,
+    MAX_WORK_FRAME_BYTES,
+)
+
+# A foreign implementation has one stream for each request and asks ten peers at once.
+MAX_KAD_STREAMS: Final = 32
+# One that each side opened, one for what is urgent, and those that take over from dead ones.
+MAX_WORK_STREAMS: Final = 5
+# One for each blob that a peer fetches from us at a time.
+MAX_DATA_STREAMS: Final = 8
+# Unfinished frames of a peer: all its kad streams full, and two large work frames.
+MAX_FRAME_BYTES: Final = (
+    MAX_KAD_STREAMS * MAX_KAD_REQUEST_BYTES + MAX_KAD_FRAME_BYTES + 2 * MAX_WORK_FRAME_BYTES
+)
+# Of all peers. Small frames are left out of it, so that large ones cannot crowd them out.
+MAX_LARGE_FRAME_BYTES: Final = 512 * MIB
+SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
+# Peers that may send large ones: as many as a worker has leases.
+MAX_TRUSTED: Final = 1024
+# Requests of a peer that are being answered at once; the others wait in their streams.
+MAX_ANSWERING: Final = 4
+# A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
+# asks each peer once or twice.
+KAD_FRAMES_PER_S: Final = 256
+FRAME_CPU_S: Final = 0.001
+# The events of a few hundred short tasks a second, from a peer that a lease is shared with.
+WORK_FRAMES_PER_S: Final = 1024
+# From anybody else: it negotiates, or wants to keep a core busy. A quarter of one, as for kad.
+STRANGERS_FRAMES_PER_S: Final = 256
+# Chunks asked for. One of 1 MiB costs about 1 ms; small ones cost a fraction.
+DATA_FRAMES_PER_S: Final = 2048
+# Peers remembered: some times as many as may be connected.
+MAX_SHARES: Final = 1024
+# A negotiation costs 1 ms as well. A foreign implementation opens a stream for each request.
+STREAMS_PER_S: Final = 128
+# What may come at once after a pause, in seconds of the rate.
+BURST_S: Final = 4
+
+
+class Pace:
+    """A token bucket. Whoever is ahead of the rate waits, so that frames stay with the peer."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._tokens = float(per_s * BURST_S)
+        self._filled_at = trio.current_time()
+
+    async def wait(self) -> None:
+        now = trio.current_time()
+        self._tokens += (now - self._filled_at) * self._per_s
+        self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
+        self._filled_at = now
+        if self._tokens < 0:
+            # The streams of a peer share the debt, and each waits for its own place.
+            await trio.sleep(-self._tokens / self._per_s)
+
+    def charge(self, cpu_s: float) -> None:
+        """What came took so long to deal with: beyond the millisecond that each has, it counts
+        as so many more."""
+        self._tokens -= max(cpu_s - FRAME_CPU_S, 0.0) / FRAME_CPU_S
+
+
+class Share:
+    """One peer's part."""
+
+    def __init__(self, peer: PeerId, all_peers: Shares) -> None:
+        self._peer = peer
+        self._all = all_peers
+        self._frame_bytes = 0
+        self._streams = {"kad": 0, "work": 0, "data": 0}
+        self.kad_pace = Pace(KAD_FRAMES_PER_S)
+        self._work_pace = Pace(WORK_FRAMES_PER_S)
+        self._strangers_pace = Pace(STRANGERS_FRAMES_PER_S)
+        self.data_pace = Pace(DATA_FRAMES_PER_S)
+        self.answering = trio.CapacityLimiter(MAX_ANSWERING)
+
+    @property
+    def work_pace(self) -> Pace:
+        return self._work_pace if self._all.trusts(self._peer) else self._strangers_pace
+
+    @contextmanager
+    def stream(self, kind: str, limit: int) -> Iterator[None]:
+        """Raises ProtocolViolation where the peer has `limit` streams of this kind already."""
+        if self._streams[kind] >= limit:
+            raise ProtocolViolation(f"more than {limit} {kind} streams at once")
+        self._streams[kind] += 1
+        try:
+            yield
+        finally:
+            self._streams[kind] -= 1
+
+    def reserve(self, size: int) -> None:
+        """Raises ProtocolViolation where the frames under way would be too much."""
+        large = size if size > SMALL_FRAME_BYTES else 0
+        if large and not self._all.trusts(self._peer):
+            # Its announcement alone holds room, of which there is not enough for everybody.
+            raise ProtocolViolation(f"a frame of {size} bytes from a peer that shares no lease")
+        if self._frame_bytes + size > MAX_FRAME_BYTES:
+            raise ProtocolViolation(f"more than {MAX_FRAME_BYTES} bytes of unfinished frames")
+        if self._all.large_frame_bytes + large > MAX_LARGE_FRAME_BYTES:
+            raise ProtocolViolation("too many large frames of all peers at once; try again later")
+        self._frame_bytes += size
+        self._all.large_frame_bytes += large
+
+    def release(self, size: int) -> None:
+        self._frame_bytes -= size
+        self._all.large_frame_bytes -= size if size > SMALL_FRAME_BYTES else 0
+
+
+class Shares:
+    """Of the peers that were there lately: one that comes back has no new share by that."""
+
+    def __init__(self) -> None:
+        self.large_frame_bytes = 0
+        self._shares: dict[PeerId, Share] = {}  # the latest at the end
+        self._trusted: dict[PeerId, None] = {}  # likewise
+
+    def of(self, peer: PeerId) -> Share:
+        share = self._shares.pop(peer, None) or Share(peer, self)
+        self._shares[peer] = share
+        if len(self._shares) > MAX_SHARES:
+            del self._shares[next(iter(self._shares))]
+        return share
+
+    def trust(self, peer: PeerId) -> None:
+        self._trusted.pop(peer, None)
+        self._trusted[peer] = None
+        if len(self._trusted) > MAX_TRUSTED:
+            del self._trusted[next(iter(self._trusted))]
+
+    def trusts(self, peer: PeerId) -> bool:
+        return peer in self._trusted

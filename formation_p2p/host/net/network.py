@@ -1,0 +1,195 @@
+"""The parts of a running stack, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.io.exceptions import IOException
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from multiaddr import Multiaddr
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
+from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
+from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.libp2p_host import GuardedHost
+from formation_p2p.host.net.limits import Shares
+from formation_p2p.host.net.protocols.kad import KadCaller, serve_kad
+from formation_p2p.host.net.protocols.work import WorkSessions
+from formation_p2p.host.net.swarm import GuardedSwarm
+from formation_p2p.host.net.transport.stream import Channel
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.stack import Handlers, Serve
+
+log = logging.getLogger(__name__)
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+class Network:
+    """What exists while a stack runs. `nursery` is the one that it runs in."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        handlers: Handlers,
+        nursery: trio.Nursery,
+        kad_protocol: str,
+        work_protocol: str,
+    ) -> None:
+        if "LIBP2P_DEBUG" not in os.environ:
+            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
+            # what strangers cause. What of that matters is logged here.
+            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+        key_pair = create_new_key_pair(identity.seed)
+        peer_id = ID(peer_id_to_bytes(identity.peer_id))
+        peerstore = PeerStore()
+        peerstore.add_key_pair(peer_id, key_pair)
+        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
+        self._handlers = handlers
+        self._kad_protocol = kad_protocol
+        self._nursery = nursery
+        self._shares = Shares()
+        self.swarm = GuardedSwarm(
+            peer_id,
+            peerstore,
+            noise,
+            on_dialling=self._dialling,
+            on_dialled=self._dialled,
+            on_disconnected=self._disconnected,
+        )
+        self.host = GuardedHost(self.swarm, self._told)
+        self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
+        self.work = WorkSessions(
+            work_protocol,
+            self.swarm.dial,
+            self._shares,
+            self._spawn,
+            handlers.received,
+            self._undelivered,
+        )
+        self.host.set_stream_handler(TProtocol(kad_protocol), self._serve_kad)
+        self.host.set_stream_handler(TProtocol(work_protocol), self._serve_work)
+
+    async def start(
+        self, listen: Sequence[TcpAddress], announce: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Listen. Returns the addresses listened on; raises LocalError."""
+        await self._nursery.start(self.swarm.run)
+        await self.swarm.listen(*(Multiaddr(str(address)) for address in listen))
+        bound = self.host.get_transport_addrs()
+        addresses = expand([TcpAddress.parse(str(address)) for address in bound])
+        self.host.addresses = announce or addresses
+        return addresses
+
+    def serve(self, protocol: str, serve: Serve) -> None:
+        """Before `start`: speak one protocol more."""
+
+        async def serve_stream(stream: INetStream) -> None:
+            assert isinstance(stream, Channel)
+            connection = self.swarm.connection_of(stream)
+            await serve(stream, connection.contact, self._shares.of(connection.peer))
+
+        self.host.set_stream_handler(TProtocol(protocol), serve_stream)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is being closed, or broke: whatever fails now fails for that reason."""
+        return self._nursery.cancel_scope.cancel_called or self.swarm.stopping
+
+    def trust(self, peer: PeerId) -> None:
+        self._shares.trust(peer)
+
+    async def _serve_kad(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        connection = self.swarm.connection_of(stream)
+        share = self._shares.of(connection.peer)
+        await serve_kad(stream, connection, share, self._handlers.asked, self._kad_protocol)
+
+    async def _serve_work(self, stream: INetStream) -> None:
+        assert isinstance(stream, Channel)
+        await self.work.serve(stream, self.swarm.connection_of(stream))
+
+    def advertise(self, serving: bool) -> None:
+        """Tell of the DHT's protocol in identify, or not, and push that to all who are there."""
+        unlisted = frozenset() if serving else frozenset({self._kad_protocol})
+        if unlisted != self.host.unlisted:
+            self.host.unlisted = unlisted
+            for connection in self.swarm.all():
+                self._introduce(connection)
+
+    def _introduce(self, connection: Connection) -> None:
+        """Tell a peer who we are. A request that is sent to it now arrives together with that, so
+        that it need not ask us, and wait, before it answers."""
+        self._spawn(partial(self._push, connection))
+
+    async def _push(self, connection: Connection) -> None:
+        try:
+            await self.host.push(connection)
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("%s is not told what we are: %r", connection.peer, error)
+
+    def server(self, connection: Connection) -> Contact:
+        """Who is there, with addresses if others may be sent to it in the DHT."""
+        return connection.as_server(self._kad_protocol)
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(_logged, task)
+
+    def _undelivered(self, to: PeerId, reason: str) -> None:
+        with _guarded("undelivered frames"):
+            self._handlers.undelivered(to, reason)
+
+    def _told(self, connection: Connection) -> None:
+        self._handlers.told(connection.as_server(self._kad_protocol))
+
+    def _dialling(self, connection: Connection) -> None:
+        connection.tell_measured(partial(self._measured, connection.peer))
+        self._introduce(connection)
+
+    def _measured(self, peer: PeerId, rtt_us: int) -> None:
+        with _guarded("measured round trips"):
+            self._handlers.measured(peer, rtt_us)
+
+    def _dialled(self, connection: Connection) -> None:
+        connection.tell_measured(partial(self._measured, connection.peer))
+        host = connection.remote_host
+        if host is None:
+            return  # gone already
+        with _guarded("new connections"):
+            self._handlers.dialled_by(connection.peer, LOOPBACK if is_this_machine(host) else host)
+
+    def _disconnected(self, peer: PeerId) -> None:
+        with _guarded("closed connections"):
+            self._handlers.disconnected(peer)
+
+
+@contextmanager
+def _guarded(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        # The shell's fault, and nobody above us to tell: the network goes on.
+        log.exception("the handler of %s failed", what)
+
+
+async def _logged(task: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await task()
+    except Exception:
+        # One peer's stream must not end the network, whatever goes wrong with it.
+        log.exception("a task of the network failed")

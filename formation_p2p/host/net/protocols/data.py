@@ -1,0 +1,256 @@
+"""The data protocol on its streams: one side serves chunks, the other asks for them.
+
+What a stranger costs before it has shown a grant is one small frame: no disk is read for it. What
+a member costs is bounded by the chunks that are in memory for it, and by the time that it may
+take to read one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.core.data import messages
+from formation_p2p.core.data.messages import Chunk, Have, Open, Opened, Refused, Want
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError, ProtocolViolation
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
+from formation_p2p.host.net.limits import MAX_DATA_STREAMS
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.protocols.framing import FrameReader
+
+if TYPE_CHECKING:
+    from formation_p2p.core.workload.blob import Blob
+    from formation_p2p.host.blobs.files import Content
+    from formation_p2p.host.net.limits import Share
+    from formation_p2p.host.net.transport.stream import Channel
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = "/formation/data/1.0.0"
+# To say what is wanted, once a stream is open; and to answer that, with a manifest of 2 MiB.
+OPEN_S: Final = 20.0
+# Between two wants: a fetch that waits for its disk may pause.
+IDLE_S: Final = 120.0
+# A stream may outlive the grant that opened it by so much.
+ADMIT_EVERY_S: Final = 60.0
+# To take one chunk: whoever reads less than 9 KiB/s keeps others from being served.
+CHUNK_S: Final = 120.0
+# Chunks in memory for all who fetch from us. More would not make the link faster.
+MAX_SERVING: Final = 16
+
+# Blobs open at once, for all of them: each is a file descriptor, of which a process has 1024 as a
+# rule, and one grant may stand behind any number of peers.
+MAX_OPEN: Final = 256
+
+# In trio-typing's stubs, which come with py-libp2p, it still has its old name.
+_run_in_thread: Any = trio.to_thread.run_sync
+
+
+class DataServer:
+    """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` are those
+    that have a blob, as far as is known; `has` is told of one more."""
+
+    def __init__(
+        self,
+        admit: Callable[[Contact, bytes], str | None],
+        content: Callable[[Cid], Content | None],
+        holders: Callable[[Cid], tuple[Contact, ...]],
+        has: Callable[[Cid, Contact], None],
+    ) -> None:
+        self._admit = admit
+        self._content = content
+        self._holders = holders
+        self._has = has
+        self._in_memory = trio.CapacityLimiter(MAX_SERVING)
+        self._places = trio.CapacityLimiter(MAX_OPEN)
+        self._buffers: list[bytearray] = []  # free ones, which have had their pages
+        self.sent_bytes = 0
+
+    async def serve(self, channel: Channel, peer: Contact, share: Share) -> None:
+        """One stream, until the peer finishes. Raises RemoteError, IOException, TooSlowError."""
+        with (
+            share.stream("data", MAX_DATA_STREAMS),
+            FrameReader(channel, share, messages.MAX_REQUEST_BYTES) as frames,
+        ):
+            with trio.fail_after(OPEN_S):
+                opening = _parsed(await frames.next())
+                if not isinstance(opening, Open):
+                    raise ProtocolViolation("a data stream that does not begin with Open")
+                why = self._admit(peer, opening.grant)
+                if why is not None:
+                    await channel.write(_framed(Refused(why)))
+                    return
+                await self._places.acquire()
+            try:
+                await self._serve_one(channel, peer, share, frames, opening)
+            finally:
+                self._places.release()
+
+    async def _serve_one(
+        self, channel: Channel, peer: Contact, share: Share, frames: FrameReader, opening: Open
+    ) -> None:
+        with trio.fail_after(OPEN_S):
+            content = await _run_in_thread(self._content, opening.cid)
+            if content is None:
+                await channel.write(_framed(Refused("does not have it")))
+                return
+        with content:
+            channel.send_much()
+            await self._serve(channel, peer, share, frames, content, opening)
+
+    async def _serve(
+        self,
+        channel: Channel,
+        peer: Contact,
+        share: Share,
+        frames: FrameReader,
+        content: Content,
+        opening: Open,
+    ) -> None:
+        holders = tuple(c for c in self._holders(opening.cid) if c.peer_id != peer.peer_id)
+        block = content.manifest.encode() if opening.manifest else b""
+        with trio.fail_after(OPEN_S):
+            await channel.write(_framed(Opened(block, holders)))
+        admitted_s = trio.current_time()
+        while True:
+            with trio.fail_after(IDLE_S):
+                request = _parsed(await frames.next())
+            if trio.current_time() >= admitted_s + ADMIT_EVERY_S:
+                admitted_s = trio.current_time()
+                if (why := self._admit(peer, opening.grant)) is not None:
+                    await channel.write(_framed(Refused(why)))
+                    return
+            match request:
+                case None:
+                    return
+                case Want(index) if index < content.blob.chunks:
+                    await share.data_pace.wait()
+                    async with self._in_memory:
+                        buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
+                        try:
+                            with trio.fail_after(CHUNK_S):
+                                await self._send(channel, content, index, memoryview(buffer))
+                        except LocalError as error:
+                            log.warning("a chunk is not served: %s", error)
+                            await channel.write(_framed(Refused("cannot read it any more")))
+                            return
+                        finally:
+                            self._buffers.append(buffer)
+                case Have():
+                    self._has(opening.cid, Contact(peer.peer_id, request.addresses))
+                case _:
+                    raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
+
+    async def _send(
+        self, channel: Channel, content: Content, index: int, buffer: memoryview
+    ) -> None:
+        chunk = content.read(index, buffer, wait=False)
+        if chunk is None:
+            chunk = await _run_in_thread(content.read, index, buffer)
+        await channel.write(_framed(Chunk(index, len(chunk))))
+        await channel.write(chunk)
+        self.sent_bytes += len(chunk)
+
+
+class DataStream:
+    """Our side of a stream to somebody who may have a blob. `begin` first; then `want` chunks,
+    and take them with `next` in the order asked for. `close` or `abort` at the end."""
+
+    def __init__(self, channel: Channel, blob: Blob) -> None:
+        self._channel = channel
+        self._blob = blob
+        self._asked: deque[int] = deque()
+        self._unsaid: deque[bytes] = deque()
+        self._more = trio.Event()
+
+    async def begin(self, grant: bytes, *, manifest: bool) -> Opened | Refused:
+        """Raises RemoteError, IOException, TooSlowError."""
+        with trio.fail_after(OPEN_S):
+            self._channel.take_much()
+            await self._channel.write(_framed(Open(grant, self._blob.cid, manifest)))
+            reply = await self._reply()
+        if isinstance(reply, Chunk):
+            raise ProtocolViolation("a chunk that nobody asked for")
+        return reply
+
+    def want(self, index: int) -> None:
+        self._asked.append(index)
+        self._say(Want(index))
+
+    def _say(self, message: messages.Request) -> None:
+        self._unsaid.append(_framed(message))
+        self._more.set()
+
+    async def write_all(self) -> None:
+        """Write what is wanted, until cancelled. An end of the stream is for `next` to tell."""
+        while True:
+            while self._unsaid:
+                try:
+                    await self._channel.write(self._unsaid.popleft())
+                except IOException as error:
+                    log.debug("nothing more can be wanted: %s", error)
+                    return
+            self._more = trio.Event()
+            await self._more.wait()
+
+    async def next(self, buffer: memoryview) -> tuple[int, memoryview] | Refused:
+        """The next chunk, in front of `buffer`. Waits for as long as it takes: the caller has a
+        deadline for each source. Raises RemoteError, IOException."""
+        reply = await self._reply()
+        match reply:
+            case Refused():
+                return reply
+            case Chunk(index, size) if self._asked and self._asked[0] == index:
+                if size != self._blob.chunk_bytes(index):
+                    raise ProtocolViolation(f"chunk {index} has {size} bytes")
+                self._asked.popleft()
+                await self._channel.read_into(buffer[:size])
+                return index, buffer[:size]
+            case _:
+                raise ProtocolViolation("something that was not asked for")
+
+    async def close(self, have: Have) -> None:
+        """Say that we have it all now, and finish. Nothing else may be writing any more."""
+        try:
+            await self._channel.write(_framed(have))
+            await self._channel.close()
+        except IOException as error:
+            log.debug("a data stream ended first: %s", error)
+        if self._asked:  # of others as well: it is still on its way
+            self._channel.abort("nothing more is wanted")
+
+    def abort(self, why: str) -> None:
+        self._channel.abort(why)
+
+    async def _reply(self) -> messages.Reply:
+        # By hand: a frame reader would read on into the chunk that follows.
+        length, shift = 0, 0
+        while True:
+            (byte,) = await self._channel.read(1)
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+            if shift > 28:
+                raise ProtocolViolation("a frame's length has too many bytes")
+        if length > messages.MAX_REPLY_BYTES:
+            raise ProtocolViolation(f"a frame of {length} bytes")
+        frame = bytearray()
+        while len(frame) < length:
+            frame += await self._channel.read(min(length - len(frame), 64 * KIB))
+        return messages.parse_reply(bytes(frame))
+
+
+def _parsed(frame: bytes | None) -> messages.Request | None:
+    return None if frame is None else messages.parse_request(frame)
+
+
+def _framed(message: messages.Request | messages.Reply) -> bytes:
+    return encode_frame(messages.pack(message))

@@ -1,0 +1,275 @@
+"""The work protocol: one long-lived stream with each peer, frames both ways.
+
+Either side opens it. If both do at once both streams are read, and each side sends on its own.
+A second one is opened for what is urgent, when that would wait behind large frames.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.limits import MAX_WORK_STREAMS, Shares
+from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
+from formation_p2p.host.net.protocols.framing import FrameReader
+from formation_p2p.host.net.transport.stream import Channel, StreamStalled
+
+log = logging.getLogger(__name__)
+
+# Four of the largest frames, or the events of some hundred tasks a second for the time that a
+# peer may stall.
+MAX_QUEUED_BYTES: Final = 64 * MIB
+MAX_QUEUED_FRAMES: Final = 4096
+# What is urgent does not wait behind more than this: on a stream of its own it is there at once,
+# where a slow uplink takes longer for it than a lease lasts.
+BACKLOG_BYTES: Final = 256 * KIB
+# Small frames are written together.
+JOINED_BYTES: Final = 64 * KIB
+# To reach a peer and agree on the protocol, before what is queued for it is given up.
+OPEN_S: Final = 20.0
+# Nobody acknowledges frames here: those written so shortly before a stream broke may be lost. That
+# is longer than it takes to find that a peer has fallen silent (UNACKNOWLEDGED_MS of transport/tcp.py).
+UNSURE_S: Final = 45.0
+
+Received = Callable[[Contact, bytes], None]
+Undelivered = Callable[[PeerId, str], None]
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class WorkSessions:
+    """The sessions with all peers."""
+
+    def __init__(
+        self,
+        protocol: str,
+        dial: Callable[[Contact], Awaitable[Connection]],
+        shares: Shares,
+        spawn: Spawn,
+        received: Received,
+        undelivered: Undelivered,
+    ) -> None:
+        self.protocol = protocol
+        self.dial = dial
+        self.shares = shares
+        self.spawn = spawn
+        self.received = received
+        self.undelivered = undelivered
+        self.sessions: dict[PeerId, _Session] = {}
+
+    def send(self, to: Contact, frame: bytes, *, urgent: bool = False) -> None:
+        """Queue one frame. If it is lost, `undelivered` is called later, never from in here.
+
+        An urgent one overtakes others where they would keep it waiting.
+        """
+        self._session(to.peer_id).send(to, frame, urgent=urgent)
+
+    async def serve(self, channel: Channel, connection: Connection) -> None:
+        """Read a stream that the peer opened, until it ends."""
+        with self.shares.of(connection.peer).stream("work", MAX_WORK_STREAMS):
+            session = self._session(connection.peer)
+            session.channels.append(channel)
+            await session.read(channel, connection)
+
+    def _session(self, peer: PeerId) -> _Session:
+        session = self.sessions.get(peer)
+        if session is None:
+            session = self.sessions[peer] = _Session(self, peer)
+        return session
+
+
+class _Session:
+    """All work streams with one peer. There while a stream is open or a frame is queued."""
+
+    def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
+        self._all = sessions
+        self._peer = peer
+        self.channels: list[Channel] = []
+        self._common = _Lane(self, sessions, peer)
+        self._urgent = _Lane(self, sessions, peer)
+
+    def send(self, to: Contact, frame: bytes, *, urgent: bool) -> None:
+        overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
+        (self._urgent if overtakes else self._common).send(to, frame)
+
+    def free_channel(self) -> Channel | None:
+        """An open stream that nothing is sent on."""
+        taken = {self._common.sending, self._urgent.sending}
+        return next((c for c in self.channels if c.broken is None and c not in taken), None)
+
+    def tidy(self) -> None:
+        if not (self.channels or self._common.is_busy or self._urgent.is_busy):
+            self._all.sessions.pop(self._peer, None)
+
+    # -- reading --------------------------------------------------------------------------
+
+    async def read(self, channel: Channel, connection: Connection) -> None:
+        """A stream that is among `channels`. Raises RemoteError, and what `received` raises."""
+        try:
+            await connection.wait_identified()
+            share = self._all.shares.of(self._peer)
+            with FrameReader(channel, share, MAX_WORK_FRAME_BYTES) as frames:
+                while (frame := await frames.next()) is not None:
+                    pace = share.work_pace
+                    await pace.wait()
+                    began_s = time.perf_counter()
+                    self._all.received(connection.contact, frame)
+                    pace.charge(time.perf_counter() - began_s)  # a thousand entries take 5 ms
+            channel.abort("the peer finished the session")
+        finally:
+            self._ended(channel)
+
+    async def read_own(self, channel: Channel, connection: Connection) -> None:
+        try:
+            await self.read(channel, connection)
+        except RemoteError as error:
+            log.debug("the work stream with %s ends: %s", self._peer, error)
+            channel.abort(str(error))
+
+    def _ended(self, channel: Channel) -> None:
+        self.channels.remove(channel)
+        self._common.ended(channel)
+        self._urgent.ended(channel)
+        self.tidy()
+
+
+class _Lane:
+    """What waits to be written to a peer, in order, and the stream it is written to.
+
+    A task writes while there is something to write; what ends it early is told once, for all
+    that was queued.
+    """
+
+    def __init__(self, session: _Session, sessions: WorkSessions, peer: PeerId) -> None:
+        self._session = session
+        self._all = sessions
+        self._peer = peer
+        self.sending: Channel | None = None
+        self.queued_bytes = 0
+        self._sent_at = -math.inf
+        self._queue: deque[bytes] = deque()
+        self._writer: trio.CancelScope | None = None
+        self._overflow: str | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._writer is not None
+
+    def send(self, to: Contact, frame: bytes) -> None:
+        if self._overflow is not None:
+            return  # lost with the others, which is about to be told
+        if self._sent_at_once(frame):
+            return
+        self._queue.append(frame)
+        self.queued_bytes += len(frame)
+        if len(self._queue) > MAX_QUEUED_FRAMES or self.queued_bytes > MAX_QUEUED_BYTES:
+            self._overflow = f"{len(self._queue)} frames, {self.queued_bytes} bytes are queued"
+        if self._writer is None:
+            self._writer = trio.CancelScope()
+            self._all.spawn(lambda: self._write(to))
+        if self._overflow is not None:
+            self._writer.cancel()
+
+    def _sent_at_once(self, frame: bytes) -> bool:
+        """A small one, on a stream that waits for nothing: no task is needed for that."""
+        if self._writer is not None or self.sending is None or len(frame) > JOINED_BYTES:
+            return False
+        try:
+            written = self.sending.write_now(encode_frame(frame))
+        except IOException:
+            return False  # it has just broken, which is about to be told of all that was sent
+        if written:
+            self._sent_at = trio.current_time()
+        return written
+
+    def ended(self, channel: Channel) -> None:
+        """A stream with the peer is over."""
+        if channel is self.sending and self._writer is None:
+            self.sending = None
+            if trio.current_time() - self._sent_at < UNSURE_S:
+                self._lost(channel.broken or "the peer finished the session")
+
+    async def _write(self, to: Contact) -> None:
+        lost: str | None = None
+        assert self._writer is not None
+        with self._writer:
+            try:
+                channel = self._choose() or await self._open(to)
+                while self._queue:
+                    count, data = self._next()
+                    await channel.write(data)
+                    self._wrote(count)
+            except trio.TooSlowError:
+                lost = f"no session within {OPEN_S:.0f} s"
+            except (RemoteError, IOException) as error:
+                lost = str(error)
+                if isinstance(error, StreamStalled):
+                    channel.carrier.abort(lost)  # it would stall whatever is sent next as well
+            except Exception as error:
+                # Whatever it is, the frames are lost and someone must be told.
+                log.exception("writing to %s failed", self._peer)
+                lost = repr(error)
+        self._writer = None
+        lost = self._overflow or lost
+        if lost is None and self.sending is not None:
+            lost = self.sending.broken  # it broke under the last frame
+        if lost is not None:
+            self._lost(lost)
+        self._session.tidy()
+
+    def _next(self) -> tuple[int, bytes]:
+        """The first frame, with those after it that are small too."""
+        frames: list[bytes] = []
+        size = 0
+        for frame in self._queue:
+            size += len(frame)
+            if frames and size > JOINED_BYTES:
+                break
+            frames.append(encode_frame(frame))
+        return len(frames), frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _wrote(self, count: int) -> None:
+        """The first frames of the queue."""
+        self._sent_at = trio.current_time()
+        for _ in range(count):
+            self.queued_bytes -= len(self._queue.popleft())
+
+    def _choose(self) -> Channel | None:
+        """The stream sent on before, for as long as it is open, so that frames stay in order."""
+        if self.sending is None:
+            self.sending = self._session.free_channel()
+        return self.sending
+
+    async def _open(self, to: Contact) -> Channel:
+        with trio.fail_after(OPEN_S):
+            connection = await self._all.dial(to)
+            channel = await connection.offer(self._all.protocol)
+            # A small frame goes out with the proposal, and stays queued until the peer has agreed.
+            written = channel.write_now(encode_frame(self._queue[0]))
+            await connection.confirm(channel, self._all.protocol)
+        if written:
+            self._wrote(1)
+        self.sending = channel
+        self._session.channels.append(channel)
+        self._all.spawn(lambda: self._session.read_own(channel, connection))
+        return channel
+
+    def _lost(self, reason: str) -> None:
+        self._overflow = None
+        self._queue.clear()
+        self.queued_bytes = 0
+        if self.sending is not None:
+            self.sending.abort(reason)
+            self.sending = None
+        self._all.undelivered(self._peer, reason)

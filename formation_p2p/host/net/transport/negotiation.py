@@ -1,0 +1,132 @@
+"""multistream-select: which protocol a connection or stream speaks.
+
+py-libp2p 0.8.1's own (`libp2p/protocol_muxer/multiselect_communicator.py:58`) decodes what it
+reads without a guard, so that a byte that is no UTF-8 leaves the negotiation as an exception
+nobody catches and ends the host; it reads a message of any announced length
+(`libp2p/utils/varint.py:155`), and it answers proposals without end. It also takes two round
+trips where none is needed: who proposes has one protocol to choose from, so what is to be said in
+it may follow `offer` at once. Only what is read must wait for `confirm`, and so must whoever
+takes anything that was said for heard.
+
+Source: multistream-select 1.0 specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any, Final
+
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.units import KIB
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.stream import Channel
+
+HEADER: Final = "/multistream/1.0.0"
+NOT_SPOKEN: Final = "na"
+# go-libp2p's bound is 64 KiB, for `ls`; names of protocols have less than a hundred characters.
+MAX_MESSAGE_BYTES: Final = KIB
+# Implementations propose a handful of versions of one protocol.
+MAX_PROPOSALS: Final = 16
+
+
+class NotSpoken(Unreachable):
+    """The peer is there, and does not speak the protocol proposed."""
+
+
+async def propose(stream: ReadWriteCloser, protocol: str) -> None:
+    """Agree on `protocol`, as the one who opened: `offer`, then `confirm`."""
+    await offer(stream, protocol)
+    await confirm(stream, protocol)
+
+
+async def offer(stream: ReadWriteCloser, protocol: str) -> None:
+    """Propose `protocol`. What is written next is in it. Raises Unreachable."""
+    try:
+        await stream.write(proposal(protocol))
+    except IOException as error:
+        raise Unreachable(f"proposing a protocol: {error}") from error
+
+
+def proposal(protocol: str) -> bytes:
+    """What `offer` writes."""
+    return _encode(HEADER, protocol)
+
+
+async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
+    """Read the answer to the proposal, and no byte more. The caller bounds the time.
+
+    Raises NotSpoken, ProtocolViolation, Unreachable: then nothing that was written is taken.
+    """
+    header = await _read(stream)
+    if header != HEADER:
+        raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
+    answer = await _read(stream)
+    if answer == NOT_SPOKEN:
+        raise NotSpoken(f"the peer does not speak {protocol}")
+    if answer != protocol:
+        raise ProtocolViolation(f"proposed {protocol}, answered {answer[:40]!r}")
+
+
+async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
+    """The first protocol proposed that is `spoken`, as the one who was called.
+
+    Raises ProtocolViolation (also when nothing fits in a few proposals), Unreachable.
+    """
+    header = await _read(stream)
+    if header != HEADER:
+        raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
+    await _write(stream, HEADER)
+    for _ in range(MAX_PROPOSALS):
+        proposed = await _read(stream)
+        if proposed in spoken:
+            await _write(stream, proposed)
+            return proposed
+        await _write(stream, NOT_SPOKEN)
+    raise ProtocolViolation(f"none of {MAX_PROPOSALS} protocols proposed is spoken here")
+
+
+def _encode(*messages: str) -> bytes:
+    return b"".join(encode_frame(message.encode() + b"\n") for message in messages)
+
+
+async def _write(stream: ReadWriteCloser, message: str) -> None:
+    try:
+        await stream.write(_encode(message))
+    except IOException as error:
+        raise Unreachable(f"negotiating a protocol: {error}") from error
+
+
+async def _read(stream: ReadWriteCloser) -> str:
+    """One message, byte for byte up to its end: what follows belongs to someone else."""
+    try:
+        length = 0
+        for shift in (0, 7):
+            (byte,) = await _read_exactly(stream, 1)
+            length |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                break
+        else:
+            length = MAX_MESSAGE_BYTES + 1
+        if not 0 < length <= MAX_MESSAGE_BYTES:
+            raise ProtocolViolation(f"a negotiation message of {length} bytes")
+        message = await _read_exactly(stream, length)
+    except IOException as error:
+        raise Unreachable(f"negotiating a protocol: {error}") from error
+    try:
+        text = message.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolViolation("a negotiation message that is no UTF-8") from error
+    if not text.endswith("\n"):
+        raise ProtocolViolation("a negotiation message without its line feed")
+    return text[:-1]
+
+
+async def _read_exactly(stream: ReadWriteCloser, n: int) -> bytes:
+    # A message comes byte by byte: what is there already is taken without a wait.
+    data = stream.read_now(n) if isinstance(stream, Channel) else b""
+    while len(data) < n:
+        data += await stream.read(n - len(data))
+    return data

@@ -1,0 +1,292 @@
+"""One stream of a muxed connection, with the windows of both its directions kept.
+
+Source: hashicorp/yamux specification, "Flow control".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
+
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from libp2p.abc import IMuxedConn
+    from libp2p.custom_types import TProtocol
+
+# The specification's initial window, and here the only one: what may be under way on a stream.
+WINDOW_BYTES: Final = 256 * KIB
+# Of a stream that carries much: a round trip of 30 ms at 1 Gbit/s. It may all lie unread.
+BULK_WINDOW_BYTES: Final = 4 * MIB
+# Data of one frame. Small, so that a small frame waits for little of a large one.
+DATA_BYTES: Final = 16 * KIB
+# Of a stream that carries much: with its header, one Noise message. These wait for others.
+BULK_DATA_BYTES: Final = 65_519 - 12
+# The peer gives no window for so long: nobody reads there.
+WRITE_STALL_S: Final = 20.0
+# A stream closed by us and not by the peer is forgotten after so many ticks of the muxer.
+LINGER_TICKS: Final = 4
+
+
+class StreamStalled(StreamReset):
+    """The peer did not read for WRITE_STALL_S."""
+
+
+class Carrier(Protocol):
+    """What a stream needs of its connection. Only `room` waits."""
+
+    async def room(self, *, bulk: bool) -> None:
+        """Until there is room for another frame, or the connection is over."""
+
+    def has_room(self, *, bulk: bool) -> bool: ...
+
+    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None: ...
+    def send_credit(self, stream_id: int, size: int) -> None: ...
+    def send_finish(self, stream_id: int, *, bulk: bool) -> None: ...
+    def send_reset(self, stream_id: int, *, bulk: bool) -> None: ...
+
+    def was_read(self, size: int) -> None:
+        """So many bytes that had arrived are held no longer."""
+
+    def widened(self, size: int) -> None:
+        """So many bytes more may lie unread; of fewer than none, less."""
+
+    def forget(self, channel: Channel) -> None:
+        """The stream is over in both directions."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection."""
+
+    def get_remote_address(self) -> tuple[str, int] | None: ...
+
+
+class Channel(INetStream):
+    """One stream. One task may read and one may write at a time.
+
+    A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe
+    amid a frame of what is spoken on it: then `abort`.
+    """
+
+    def __init__(
+        self, carrier: Carrier, connection: IMuxedConn, stream_id: int, *, inbound: bool
+    ) -> None:
+        """`connection` is the carrier as libp2p knows it."""
+        self.carrier = carrier
+        self.muxed_conn = connection
+        self.metric_send_channel = None
+        self.stream_id = stream_id
+        self.inbound = inbound
+        self.broken: str | None = None
+        self._protocol: TProtocol | None = None
+        self._unread = bytearray()
+        self._into: memoryview | None = None  # where what arrives goes first
+        self._bulk = False
+        self._window_bytes = WINDOW_BYTES
+        self._allowed = WINDOW_BYTES  # what the peer may still send
+        self._ungranted = 0  # read here and not yet told to the peer
+        self._window = WINDOW_BYTES  # what we may still send
+        self._finished_here = False
+        self._finished_there = False
+        self._ticks_closed = 0
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._credits = trio.lowlevel.ParkingLot()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
+        if self._unread:
+            await trio.lowlevel.checkpoint()
+        while not self._unread:
+            if self.broken is not None:
+                raise StreamReset(self.broken)
+            if self._finished_there:
+                raise StreamEOF("the peer has finished")
+            await self._arrivals.park()
+        return self.read_now(len(self._unread) if n is None or n < 0 else n)
+
+    def read_now(self, n: int) -> bytes:
+        """As `read`, of what is there; nothing where it would wait."""
+        taken = bytes(self._unread[:n])
+        del self._unread[: len(taken)]
+        self.carrier.was_read(len(taken))
+        self._grant(len(taken))
+        return taken
+
+    async def read_into(self, into: memoryview) -> None:
+        """Fill all of `into`, without a copy in between. Raises StreamEOF, StreamReset."""
+        size = min(len(self._unread), len(into))
+        with memoryview(self._unread) as unread:
+            into[:size] = unread[:size]
+        del self._unread[:size]
+        self.carrier.was_read(size)
+        self._grant(size)
+        self._into = into[size:]
+        try:
+            while self._into:
+                if self.broken is not None:
+                    raise StreamReset(self.broken)
+                if self._finished_there:
+                    raise StreamEOF("the peer has finished")
+                await self._arrivals.park()
+        finally:
+            self._into = None
+
+    def _grant(self, size: int) -> None:
+        self._ungranted += size
+        # At half a window: fewer updates than reads, and the peer never runs dry.
+        if self._ungranted >= self._window_bytes // 2 and not self._finished_there:
+            self._allowed += self._ungranted
+            self.carrier.send_credit(self.stream_id, self._ungranted)
+            self._ungranted = 0
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
+        view = memoryview(data)
+        while view:
+            if self._window == 0:
+                await self._wait_for_window()
+            await self.carrier.room(bulk=self._bulk)
+            self._check_writable()
+            size = min(len(view), self._window, BULK_DATA_BYTES if self._bulk else DATA_BYTES)
+            if size == 0:
+                continue  # the window went while there was no room
+            self._window -= size
+            self.carrier.send_data(self.stream_id, view[:size], bulk=self._bulk)
+            view = view[size:]
+
+    def write_now(self, data: bytes) -> bool:
+        """Write all of a short message, or nothing of it: False where `write` would have to wait.
+
+        Raises StreamReset, StreamClosed.
+        """
+        self._check_writable()
+        if len(data) > min(self._window, DATA_BYTES) or not self.carrier.has_room(bulk=self._bulk):
+            return False
+        self._window -= len(data)
+        self.carrier.send_data(self.stream_id, memoryview(data), bulk=self._bulk)
+        return True
+
+    async def close(self) -> None:
+        """Finish writing. The peer may still write; a while later the stream is reset."""
+        await trio.lowlevel.checkpoint()
+        if self.broken is None and not self._finished_here:
+            self._finished_here = True
+            self.carrier.send_finish(self.stream_id, bulk=self._bulk)
+            self._forget_if_done()
+
+    async def reset(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.abort("reset here")
+
+    def get_protocol(self) -> TProtocol | None:
+        return self._protocol
+
+    def set_protocol(self, protocol_id: TProtocol) -> None:
+        self._protocol = protocol_id
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.carrier.get_remote_address()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    def send_much(self) -> None:
+        """Large data will be written: it waits for all that other streams have to say."""
+        self._bulk = True
+
+    def take_much(self) -> None:
+        """Large data was asked for: more of it may be under way. Call it once."""
+        more = BULK_WINDOW_BYTES - WINDOW_BYTES
+        self._window_bytes += more
+        self._allowed += more
+        self.carrier.widened(more)
+        self.carrier.send_credit(self.stream_id, more)
+
+    def abort(self, reason: str) -> None:
+        """Reset: both directions end at once, and the peer is told."""
+        if self.broken is None:
+            if not (self._finished_here and self._finished_there):
+                self.carrier.send_reset(self.stream_id, bulk=self._bulk)
+            self.end(reason)
+
+    def _forget_if_done(self) -> None:
+        if self.broken is not None or (self._finished_here and self._finished_there):
+            self.carrier.widened(WINDOW_BYTES - self._window_bytes)
+            self._window_bytes = WINDOW_BYTES
+            self.carrier.forget(self)
+
+    def _check_writable(self) -> None:
+        if self.broken is not None:
+            raise StreamReset(self.broken)
+        if self._finished_here:
+            raise StreamClosed("closed here for writing")
+
+    async def _wait_for_window(self) -> None:
+        self._check_writable()
+        with trio.move_on_after(WRITE_STALL_S) as deadline:
+            await self._credits.park()
+        if deadline.cancelled_caught:
+            self.abort("the peer does not read")
+            raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
+
+    # -- the muxer's side -----------------------------------------------------------------
+
+    @property
+    def allowed_bytes(self) -> int:
+        """What the peer may still send."""
+        return 0 if self._finished_there else self._allowed
+
+    def announced(self, size: int) -> None:
+        """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
+        if size > self._allowed:
+            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
+        if size and self._finished_there:
+            raise ProtocolViolation("data on a stream that its sender had finished")
+        self._allowed -= size
+
+    def arrived(self, data: memoryview) -> int:
+        """Keep what came. Returns how much was kept."""
+        if self.broken is not None:
+            return 0
+        if self._into:
+            size = min(len(data), len(self._into))
+            self._into[:size] = data[:size]
+            self._into = self._into[size:]
+            data = data[size:]
+            self._grant(size)
+            if self._into:
+                return 0
+        self._unread += data
+        self._arrivals.unpark_all()
+        return len(data)
+
+    def credited(self, size: int) -> None:
+        self._window += size
+        self._credits.unpark_all()
+
+    def finished_there(self) -> None:
+        self._finished_there = True
+        self._arrivals.unpark_all()
+        self._forget_if_done()
+
+    def end(self, reason: str, *, drop: bool = True) -> None:
+        """Everyone who waits on this stream is told. What was unread is dropped, unless the peer
+        ended in good order: then what it sent before it said goodbye can still be read.
+        """
+        self.broken = reason
+        if drop:
+            self.carrier.was_read(len(self._unread))
+            self._unread.clear()
+        self._arrivals.unpark_all()
+        self._credits.unpark_all()
+        self._forget_if_done()
+
+    def tick(self) -> None:
+        """Called every TICK_S: a peer that never finishes must not keep the stream for ever."""
+        self._ticks_closed += self._finished_here
+        if self._ticks_closed > LINGER_TICKS:
+            self.abort("the peer did not close it")

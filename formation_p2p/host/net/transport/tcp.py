@@ -1,0 +1,314 @@
+"""TCP as libp2p's transport, with what py-libp2p 0.8.1's own lacks.
+
+It reads exactly what is asked for, from a buffer; it never writes after a write that was torn;
+it binds a port alone and says so when it cannot; and the kernel gives up on a dead peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from libp2p.abc import IListener, IRawConnection
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.transport.exceptions import OpenConnectionError
+from libp2p.transport.tcp.tcp import TCP
+from multiaddr import Multiaddr
+
+from formation_p2p.core.units import KIB
+from formation_p2p.host.net.addresses import TcpAddress
+from formation_p2p.host.net.transport.accepting import FULL, FULL_PAUSE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from libp2p.custom_types import THandler
+
+log = logging.getLogger(__name__)
+
+# One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
+MAX_READ_BYTES: Final = 64 * KIB + 1
+# Taken at a time of one who sends faster than that is read: it saves a turn of the loop for each
+# message, and takes 0.2 ms to deal with.
+READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
+# Names looked up at once. Addresses with one are few; most are numbers.
+MAX_RESOLVING: Final = 16
+# How much may lie in the kernel unsent: more would hold a small frame back behind a large one.
+UNSENT_BYTES: Final = 128 * KIB
+# Sent and not acknowledged for so long: the peer's machine is gone.
+UNACKNOWLEDGED_MS: Final = 30_000
+# Silence before the kernel probes, between probes, and how many go unanswered: 10 + 4 x 5 s.
+KEEPALIVE_IDLE_S: Final = 10
+KEEPALIVE_INTERVAL_S: Final = 5
+KEEPALIVE_PROBES: Final = 4
+# Connections that the kernel holds for us to accept.
+BACKLOG: Final = 128
+
+
+class TcpStream(ReadWriteCloser):
+    """One connected socket. One task may read and one may write at a time.
+
+    `libp2p/io/trio.py:34`: a cancelled write there leaves half a message on the wire and the
+    next one is taken for its rest. Here a torn write is the last one.
+    `libp2p/io/utils.py:49`: `read_exactly` gives up after 100 reads, so that a Noise message
+    that arrives in small segments breaks the connection. Here `read(n)` waits for all `n`.
+    `libp2p/io/trio.py:104`: the address of an IPv6 peer is a tuple of four and is dropped there.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = memoryview(b"")  # arrived, and not taken yet
+        self._more = False  # whether the last read left something in the kernel
+        self._unsent = memoryview(b"")
+        self._torn = False
+        self._remote: tuple[str, int] | None = None
+        try:
+            host, port = stream.socket.getpeername()[:2]
+            self._remote = (host, port)
+            for level, option, value in (
+                (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+                (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS),
+                (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
+            ):
+                stream.socket.setsockopt(level, option, value)
+        except OSError as error:
+            # Already gone: the first read says so too, to someone who can act on it.
+            log.debug("a new connection's socket is closed: %s", error)
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
+
+        Raises ConnectionClosedError where the stream ends before.
+        """
+        wanted = 1 if n is None else min(n, MAX_READ_BYTES)
+        while len(self._buffer) < wanted:
+            await self.fill()
+        if n is None:
+            wanted = len(self._buffer)
+        taken = bytes(self._buffer[:wanted])
+        self._buffer = self._buffer[wanted:]
+        return taken
+
+    async def fill(self) -> None:
+        """Wait for more bytes, and keep them to be taken. Raises ConnectionClosedError.
+
+        trio's own `receive_some` and `send_all` take 30 us more each, for every small message.
+        """
+        size = MAX_READ_BYTES
+        try:
+            if self._more:
+                await trio.lowlevel.checkpoint()
+                # So that it ends where a message of the largest size does.
+                size = READ_AHEAD_BYTES - len(self._buffer)
+            else:
+                await trio.lowlevel.wait_readable(self._stream.socket.fileno())
+            data = os.read(self._stream.socket.fileno(), size)
+        except BlockingIOError:
+            self._more = False
+            return  # the kernel thought better of it
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        if not data:
+            raise ConnectionClosedError("connection closed by the peer")
+        self._more = len(data) == size
+        self._buffer = memoryview(bytes(self._buffer) + data if self._buffer else data)
+
+    def take_prefixed(self, size: int) -> memoryview | None:
+        """The next message that has its length before it, in `size` bytes; None while it is not
+        whole."""
+        end = size + int.from_bytes(self._buffer[:size], "big")
+        if len(self._buffer) < max(size, end):
+            return None
+        message = self._buffer[size:end]
+        self._buffer = self._buffer[end:]
+        return message
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionClosedError; also for every write after one that was cancelled."""
+        if not self.write_now(data):
+            await self.flush()
+
+    def write_now(self, *parts: bytes) -> bool:
+        """Whether the kernel took all of it. If not, `flush` before the next write.
+
+        Raises ConnectionClosedError.
+        """
+        if self._torn or self._unsent:
+            raise ConnectionClosedError("an earlier write was cut short")
+        try:
+            sent = os.writev(self._stream.socket.fileno(), parts)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._torn = True
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        if sent == sum(map(len, parts)):
+            return True
+        self._unsent = memoryview(b"".join(parts))[sent:]
+        return False
+
+    async def flush(self) -> None:
+        """Write what `write_now` left over. Raises ConnectionClosedError."""
+        self._torn = True
+        while self._unsent:
+            try:
+                await trio.lowlevel.wait_writable(self._stream.socket.fileno())
+            except (OSError, ValueError, trio.ClosedResourceError) as error:
+                raise ConnectionClosedError(f"connection lost: {error}") from error
+            self._send()
+        self._torn = False
+
+    def _send(self) -> None:
+        try:
+            sent = os.write(self._stream.socket.fileno(), self._unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._torn = True
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        self._unsent = self._unsent[sent:]
+
+    async def close(self) -> None:
+        """At once, even when cancelled."""
+        await trio.aclose_forcefully(self._stream)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._remote
+
+
+class TcpListener(IListener):
+    """One bound address.
+
+    `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
+    and each gets half of the connections. Here the second one fails.
+    `libp2p/transport/tcp/tcp.py:303` accepts in a trio system task, where an error ends the
+    whole thread; here the caller's nursery does.
+    """
+
+    def __init__(self, handler: THandler) -> None:
+        self._handler = handler
+        self._sockets: Sequence[trio.SocketListener] = ()
+        self._scope = trio.CancelScope()
+        self._bound: tuple[Multiaddr, ...] = ()
+
+    async def listen(self, maddr: Multiaddr) -> None:
+        """Bind. Raises OpenConnectionError, saying why. Then `serve`."""
+        address = TcpAddress.parse(str(maddr))
+        try:
+            self._sockets = await trio.open_tcp_listeners(
+                address.port, host=address.host, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise OpenConnectionError(f"{maddr}: {error}") from error
+        ports = [s.socket.getsockname()[1] for s in self._sockets]
+        self._bound = tuple(Multiaddr(str(address.with_port(port))) for port in ports)
+
+    async def serve(self) -> None:
+        """Accept until closed. Raises OSError where a socket breaks."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for listener in self._sockets:
+                        nursery.start_soon(self._accept_all, listener, nursery)
+        finally:
+            # However it ends, the port is free afterwards.
+            for listener in self._sockets:
+                listener.socket.close()
+
+    async def _accept_all(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                log.warning("cannot accept a connection: %s", error)
+                await trio.sleep(FULL_PAUSE_S)
+            else:
+                nursery.start_soon(self._accepted, TcpStream(stream))
+
+    async def _accepted(self, stream: TcpStream) -> None:
+        try:
+            await self._handler(stream)
+        except Exception:
+            # A stranger's connection must not end the listener, whatever is wrong with it.
+            log.exception("a new connection failed")
+            await stream.close()
+
+    def get_addrs(self) -> tuple[Multiaddr, ...]:
+        return self._bound
+
+    async def close(self) -> None:
+        """`serve` ends, and closes the sockets."""
+        self._scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+
+# In trio-typing's stubs, which come with py-libp2p, it still has its old name.
+_run_in_thread: Any = trio.to_thread.run_sync
+
+
+class _Resolver(trio.abc.HostnameResolver):
+    """Looks names up in threads of its own, a few at once.
+
+    A lookup cannot be cut short, and strangers name the hosts: those of one that answers never
+    would take all of trio's own threads, which the drivers need to begin and end a task.
+    """
+
+    def __init__(self) -> None:
+        self._threads = trio.CapacityLimiter(MAX_RESOLVING)
+
+    async def getaddrinfo(self, *arguments: Any) -> Any:
+        return await _run_in_thread(
+            socket.getaddrinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
+        )
+
+    async def getnameinfo(self, *arguments: Any) -> Any:
+        return await _run_in_thread(
+            socket.getnameinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
+        )
+
+
+async def _connect(address: TcpAddress) -> trio.SocketStream:
+    """To a number, without the looking up and racing that names need. Raises OSError."""
+    family = socket.AF_INET6 if address.family == "ip6" else socket.AF_INET
+    connecting = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        await connecting.connect((address.host, address.port))
+        return trio.SocketStream(connecting)
+    except BaseException:
+        connecting.close()
+        raise
+
+
+class TcpTransport(TCP):
+    """Dials and listens with the two classes above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        trio.socket.set_custom_hostname_resolver(_Resolver())
+
+    async def dial(self, maddr: Multiaddr) -> IRawConnection:
+        """Raises OpenConnectionError. The caller bounds the time."""
+        address = TcpAddress.parse(str(maddr))
+        try:
+            if address.ip is None:
+                stream = await trio.open_tcp_stream(address.host, address.port)
+            else:
+                stream = await _connect(address)
+        except OSError as error:
+            # trio's own says that all attempts failed; how is in the group that is its cause.
+            attempts = getattr(error.__cause__, "exceptions", (error,))
+            raise OpenConnectionError("; ".join(map(str, attempts))) from error
+        return RawConnection(TcpStream(stream), True)
+
+    def create_listener(self, handler_function: THandler) -> TcpListener:  # type: ignore[override]
+        return TcpListener(handler_function)

@@ -1,0 +1,541 @@
+"""yamux: many streams on one connection, each with a window that is kept.
+
+py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
+subclassed, since what is wrong lies in its three loops:
+
+- :1315, :1433, :1546 log that a peer overruns its window, and keep the bytes all the same;
+- :288 a writer gives up after five seconds of a full window, and polls every 10 ms until then;
+- :703 sends pings and never acts on one that stays unanswered;
+- :1377, :1487 the reader waits for the write lock to acknowledge and to pong, so that two peers
+  that write much at once wait for each other;
+- :1293 any number of streams may be opened to us.
+
+Source: hashicorp/yamux specification; libp2p yamux specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+from cryptography.exceptions import InvalidTag
+from libp2p.abc import IMuxedConn
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
+from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
+
+from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.noise import NoiseStream
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES, Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from libp2p.abc import IMuxedStream, ISecureConn
+    from libp2p.connection_types import ConnectionType
+    from libp2p.peer.id import ID
+    from multiaddr import Multiaddr
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = "/yamux/1.0.0"
+
+_HEADER: Final = struct.Struct("!BBHII")  # version, type, flags, stream id, length
+_DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
+_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
+_NORMAL, _PROTOCOL_ERROR = 0, 1
+
+# Unread over all streams of a connection, besides what those that carry much may have; past it
+# nothing more is read from the peer.
+MAX_UNREAD_BYTES: Final = 4 * MIB
+# Streams that a peer may have open to us on one connection. A foreign implementation opens one
+# for each request and asks ten peers at once; hundreds is a flood.
+MAX_INBOUND_STREAMS: Final = 64
+# What may wait for the socket before writers wait too: a few Noise messages.
+OUTBOX_BYTES: Final = 128 * KIB
+# The same of streams that carry much, which nothing else waits for. Each time that it is filled
+# costs two turns of the loop.
+BULK_OUTBOX_BYTES: Final = 512 * KIB
+# Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
+WRITTEN_MESSAGES: Final = 2
+# Past it the peer makes us answer (pings, resets) and does not read the answers.
+MAX_OUTBOX_BYTES: Final = 512 * KIB
+# One Noise message holds 65,519 bytes.
+BATCH_BYTES: Final = 65_519
+# A frame up to here goes out at once where nothing waits before it: a request must not wait for
+# a task to be scheduled. Larger ones are worth to be put together.
+NOW_BYTES: Final = 4 * KIB
+
+# The peer takes nothing for so long: it is stuck. A Noise message in that time is 26 kbit/s.
+WRITE_STALL_S: Final = 20.0
+# Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
+TICK_S: Final = 8.0
+SILENT_TICKS: Final = 3
+# How far the peer is gets measured by those pings, and on a connection that is never silent by one
+# every 64 s: routes change, and 12 bytes tell.
+MEASURE_TICKS: Final = 8
+# To confirm that it is yamux that is spoken: a round trip, and a busy peer.
+CONFIRM_S: Final = 8.0
+# To say goodbye when closing.
+FLUSH_S: Final = 1.0
+
+
+class Muxer(IMuxedConn):
+    """All streams of one connection. `start` runs it until it ends and raises nothing.
+
+    One task reads, one writes, one watches for silence. Only the writer touches the socket and
+    nobody cancels it but the end of the connection, so nothing is ever written by halves.
+    """
+
+    def __init__(
+        self, secured_conn: ISecureConn, peer_id: ID, *, unconfirmed: bool = False
+    ) -> None:
+        """`unconfirmed`: yamux is proposed, and the answer still to be read."""
+        self.secured_conn = secured_conn
+        self.peer_id = peer_id
+        self.event_started = trio.Event()
+        self.broken: str | None = None
+        self.active_at = trio.current_time()  # when a stream last carried data
+        self.measured: Callable[[int], None] = lambda rtt_us: None
+        """Is told of each round trip that was measured, in microseconds. Must not raise."""
+        self._initiator = secured_conn.is_initiator
+        self._next_id = 1 if self._initiator else 2
+        self._last_remote_id = 0
+        self._channels: dict[int, Channel] = {}
+        self._inbound = 0
+        self._accepted: deque[Channel] = deque()
+        self._acceptable = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        # reading
+        self._unconfirmed = unconfirmed
+        self._header = bytearray()
+        self._body_of: Channel | None = None
+        self._body_left = 0
+        self._body_flags = 0
+        self._unread = 0
+        self._max_unread = MAX_UNREAD_BYTES
+        self._drained = trio.lowlevel.ParkingLot()
+        self._silent_ticks = 0
+        # The latest ping: its number, which nobody can answer before it is asked, and when.
+        self._pinged: tuple[int, float] | None = None
+        # What may still come on streams that are gone: their peers may not know it yet.
+        self._stray_bytes = 0
+        # writing
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._bulk: deque[bytes] = deque()  # of streams that carry much
+        self._bulk_bytes = 0
+        self._writing = False
+        self._straight = secured_conn if isinstance(secured_conn, NoiseStream) else None
+        self._owes_rest = False  # of a frame that was written at once, and not taken whole
+        self._filled = trio.lowlevel.ParkingLot()
+        self._emptied = trio.lowlevel.ParkingLot()
+        self._bulk_emptied = trio.lowlevel.ParkingLot()
+        self._flushed = trio.lowlevel.ParkingLot()
+
+    # -- libp2p's interface ---------------------------------------------------------------
+
+    @property
+    def is_initiator(self) -> bool:
+        return self._initiator
+
+    @property
+    def is_established(self) -> bool:
+        return self.event_started.is_set() and self.broken is None
+
+    @property
+    def is_closed(self) -> bool:
+        return self.broken is not None
+
+    async def start(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._until_broken, self._read_all)
+                    nursery.start_soon(self._until_broken, self._write_all)
+                    nursery.start_soon(self._until_broken, self._watch)
+                    self.event_started.set()
+        finally:
+            self.abort("the network is closing")
+            with trio.CancelScope(shield=True):
+                await self.secured_conn.close()
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Say goodbye, write out what waits (for FLUSH_S at most), and end."""
+        if self.event_started.is_set():
+            await self._farewell(_NORMAL)
+        self.abort("closed here")
+        if self.event_started.is_set():
+            await self._ended.wait()
+        else:
+            await self.secured_conn.close()
+
+    async def open_stream(self) -> IMuxedStream:
+        await trio.lowlevel.checkpoint()
+        return self.open()  # type: ignore[return-value]  # as SwarmConn, a stream for both
+
+    def open(self) -> Channel:
+        """A new stream to the peer. Raises MuxedConnUnavailable."""
+        if self.broken is not None:
+            raise MuxedConnUnavailable(self.broken)
+        channel = Channel(self, self, self._next_id, inbound=False)
+        self._channels[self._next_id] = channel
+        self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
+        self._next_id += 2
+        return channel
+
+    async def accept_stream(self) -> IMuxedStream:
+        return await self.accept()  # type: ignore[return-value]  # as above
+
+    async def accept(self) -> Channel:
+        """The next stream that the peer opened. Raises MuxedConnUnavailable at the end."""
+        await trio.lowlevel.checkpoint()
+        while not self._accepted:
+            if self.broken is not None:
+                raise MuxedConnUnavailable(self.broken)
+            await self._acceptable.park()
+        return self._accepted.popleft()
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return self.secured_conn.get_transport_addresses()
+
+    def get_connection_type(self) -> ConnectionType:
+        return self.secured_conn.get_connection_type()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.secured_conn.get_remote_address()
+
+    # -- ours -----------------------------------------------------------------------------
+
+    def abort(self, reason: str, *, drop: bool = True) -> None:
+        """End at once. The first reason stays."""
+        if self.broken is not None:
+            return
+        self.broken = reason
+        for channel in list(self._channels.values()):
+            channel.end(reason, drop=drop)
+        self._outbox.clear()
+        self._bulk.clear()
+        lots = (self._acceptable, self._emptied, self._bulk_emptied, self._flushed, self._drained)
+        for lot in lots:
+            lot.unpark_all()
+        self._scope.cancel()
+
+    async def confirm(self) -> None:
+        """Read the answer to the proposal of yamux. `start` does it first of all; this is for who
+        wants to know it and nothing more. Raises Unreachable, ProtocolViolation.
+        """
+        if not self._unconfirmed:
+            return
+        self._unconfirmed = False
+        try:
+            with trio.fail_after(CONFIRM_S):
+                await net_negotiation.confirm(self.secured_conn, PROTOCOL)
+        except trio.TooSlowError as error:
+            raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        return tuple(self._channels.values())
+
+    # -- the streams' side ----------------------------------------------------------------
+
+    async def room(self, *, bulk: bool) -> None:
+        """Wait until the outbox takes another frame. The writer's deadline bounds the wait."""
+        while not self.has_room(bulk=bulk):
+            await (self._bulk_emptied if bulk else self._emptied).park()
+
+    def has_room(self, *, bulk: bool) -> bool:
+        """Whether `room` would return at once."""
+        if bulk:
+            return self._bulk_bytes < BULK_OUTBOX_BYTES or self.broken is not None
+        return self._outbox_bytes < OUTBOX_BYTES or self.broken is not None
+
+    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
+        if self.broken is None:
+            self.active_at = trio.current_time()
+            frame = _HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data
+            if bulk:
+                self._put_bulk(frame)
+            elif self._is_busy or len(frame) > NOW_BYTES or self._straight is None:
+                self._put(frame)
+            else:
+                self._write_now(self._straight, frame)
+
+    def send_credit(self, stream_id: int, size: int) -> None:
+        self._control(_WINDOW_UPDATE, 0, stream_id, size)
+
+    def send_finish(self, stream_id: int, *, bulk: bool) -> None:
+        self._control(_WINDOW_UPDATE, _FIN, stream_id, 0, bulk=bulk)
+
+    def send_reset(self, stream_id: int, *, bulk: bool) -> None:
+        self._control(_WINDOW_UPDATE, _RST, stream_id, 0, bulk=bulk)
+
+    def _control(
+        self, kind: int, flags: int, stream_id: int, value: int, *, bulk: bool = False
+    ) -> None:
+        """A frame without data: never waits, so that the reader never does. `bulk` for one that
+        comes after the data of a stream that carries much."""
+        if self.broken is not None:
+            return
+        if self._outbox_bytes > MAX_OUTBOX_BYTES:
+            self.abort("the peer does not read the answers that it asks for")
+            return
+        frame = _HEADER.pack(0, kind, flags, stream_id, value)
+        if bulk:
+            self._put_bulk(frame)
+        else:
+            self._put(frame)
+
+    def _put(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._outbox_bytes += len(frame)
+        self._filled.unpark()
+
+    def _put_bulk(self, frame: bytes) -> None:
+        self._bulk.append(frame)
+        self._bulk_bytes += len(frame)
+        self._filled.unpark()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether something has to be written before anything else is."""
+        return self._writing or self._owes_rest or bool(self._outbox)
+
+    def _write_now(self, straight: NoiseStream, frame: bytes) -> None:
+        try:
+            self._owes_rest = not straight.write_now(frame)
+        except ConnectionClosedError as error:
+            # For the writer to find: whoever sends does not expect the connection to end here.
+            log.debug("connection to %s: %r", self.peer_id, error)
+            self._put(frame)
+            return
+        if self._owes_rest:
+            self._filled.unpark()
+
+    def was_read(self, size: int) -> None:
+        self._unread -= size
+        if self._unread <= self._max_unread:
+            self._drained.unpark_all()
+
+    def widened(self, size: int) -> None:
+        self._max_unread += size
+
+    def forget(self, channel: Channel) -> None:
+        if self._channels.pop(channel.stream_id, None) is not None:
+            self._inbound -= channel.inbound
+            self._stray_bytes += channel.allowed_bytes
+
+    # -- the three tasks ------------------------------------------------------------------
+
+    async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except ProtocolViolation as violation:
+            log.debug("%s breaks yamux: %s", self.peer_id, violation)
+            await self._farewell(_PROTOCOL_ERROR)
+            self.abort(f"protocol violation: {violation}")
+        except (BaseLibp2pError, InvalidTag, NoiseInvalidMessage, Unreachable) as error:
+            log.debug("connection to %s: %r", self.peer_id, error)
+            self.abort(f"connection lost: {error}")
+        except Exception as error:
+            # One peer's connection must not end the others', whatever a library raises.
+            log.warning("connection to %s ends unexpectedly", self.peer_id, exc_info=True)
+            self.abort(f"connection lost: {error!r}")
+
+    async def _farewell(self, code: int) -> None:
+        self._control(_GO_AWAY, 0, 0, code)
+        with trio.move_on_after(FLUSH_S):
+            while self._is_busy and self.broken is None:
+                await self._flushed.park()
+
+    async def _read_all(self) -> None:
+        await self.confirm()
+        self._ping()
+        while self.broken is None:
+            data = await self.secured_conn.read(None)
+            self._silent_ticks = 0
+            self._parse(memoryview(data))
+            if self._unread > self._max_unread:
+                await self._pause()
+            if self._outbox_bytes > OUTBOX_BYTES:
+                await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
+
+    async def _pause(self) -> None:
+        with trio.move_on_after(WRITE_STALL_S) as deadline:
+            while self._unread > self._max_unread and self.broken is None:
+                await self._drained.park()
+                self._silent_ticks = 0
+        if deadline.cancelled_caught:
+            raise ProtocolViolation(f"more than {self._max_unread} bytes that nobody waits for")
+
+    async def _write_all(self) -> None:
+        while self.broken is None:
+            if not (self._owes_rest or self._outbox or self._bulk):
+                await self._filled.park()
+                continue
+            self._writing = True
+            with trio.move_on_after(WRITE_STALL_S) as deadline:
+                if self._owes_rest:
+                    assert self._straight is not None
+                    await self._straight.flush()
+                    self._owes_rest = False
+                else:
+                    await self._write(self._next_messages())
+            if deadline.cancelled_caught:
+                self.abort(f"the peer took nothing for {WRITE_STALL_S:.0f} s")
+                return
+            self._writing = False
+            if not self._outbox:
+                self._flushed.unpark_all()
+            if self._outbox_bytes < OUTBOX_BYTES:
+                self._emptied.unpark_all()
+            if self._bulk_bytes < BULK_OUTBOX_BYTES // 4:
+                self._bulk_emptied.unpark_all()
+
+    def _next_messages(self) -> list[bytes]:
+        """What is written next, in pieces that each fit into one Noise message."""
+        messages: list[bytes] = []
+        for queue in (self._outbox, self._bulk):
+            while queue and len(messages) < WRITTEN_MESSAGES:
+                batch = [queue.popleft()]
+                size = len(batch[0])
+                while queue and size + len(queue[0]) <= BATCH_BYTES:
+                    size += len(queue[0])
+                    batch.append(queue.popleft())
+                messages.append(b"".join(batch))
+                if queue is self._outbox:
+                    self._outbox_bytes -= size
+                else:
+                    self._bulk_bytes -= size
+        return messages
+
+    async def _write(self, messages: list[bytes]) -> None:
+        if self._straight is None:
+            await self.secured_conn.write(b"".join(messages))
+        elif not self._straight.write_now(*messages):
+            await self._straight.flush()
+
+    async def _watch(self) -> None:
+        for tick in itertools.count(1):
+            await trio.sleep(TICK_S)
+            if self._silent_ticks >= SILENT_TICKS:
+                self.abort(f"nothing heard for {SILENT_TICKS * TICK_S:.0f} s")
+                return
+            if self._silent_ticks or tick % MEASURE_TICKS == 0:
+                self._ping()
+            self._silent_ticks += 1
+            for channel in self.channels:
+                channel.tick()
+
+    def _ping(self) -> None:
+        number = secrets.randbits(32)
+        self._pinged = (number, trio.current_time())
+        self._control(_PING, _SYN, 0, number)
+
+    def _ponged(self, number: int) -> None:
+        if self._pinged is not None and self._pinged[0] == number:
+            took_s = trio.current_time() - self._pinged[1]
+            self._pinged = None
+            self.measured(max(round(took_s * 1_000_000), 1))
+
+    # -- what comes in --------------------------------------------------------------------
+
+    def _parse(self, view: memoryview) -> None:
+        while view and self.broken is None:
+            if self._body_left:
+                piece = view[: self._body_left]
+                view = view[len(piece) :]
+                self._body_left -= len(piece)
+                if self._body_of is not None:
+                    self._unread += self._body_of.arrived(piece)
+                    if not self._body_left:
+                        self._flags(self._body_of, self._body_flags)
+                continue
+            if not self._header and len(view) >= _HEADER.size:
+                self._frame(*_HEADER.unpack_from(view))
+                view = view[_HEADER.size :]
+                continue
+            missing = _HEADER.size - len(self._header)
+            self._header += view[:missing]
+            view = view[missing:]
+            if len(self._header) == _HEADER.size:
+                fields = _HEADER.unpack(self._header)
+                self._header.clear()
+                self._frame(*fields)
+
+    def _frame(self, version: int, kind: int, flags: int, stream_id: int, value: int) -> None:
+        if version != 0:
+            raise ProtocolViolation(f"yamux version {version}")
+        if kind == _PING:
+            if flags & _SYN:
+                self._control(_PING, _ACK, 0, value)
+            else:
+                self._ponged(value)
+        elif kind == _GO_AWAY:
+            self.abort(f"closed by the peer (code {value})", drop=False)
+        elif kind in (_DATA, _WINDOW_UPDATE):
+            channel = self._channel(stream_id, flags)
+            if kind == _WINDOW_UPDATE:
+                if channel is not None:
+                    channel.credited(value)
+                    self._flags(channel, flags)
+                return
+            self.active_at = trio.current_time()
+            if channel is not None:
+                channel.announced(value)
+            elif value > self._stray_bytes:
+                raise ProtocolViolation(f"{value} bytes more on streams that are gone")
+            else:
+                self._stray_bytes -= value
+            self._body_of, self._body_left, self._body_flags = channel, value, flags
+            if channel is not None and value == 0:
+                self._flags(channel, flags)
+        else:
+            raise ProtocolViolation(f"yamux frame of type {kind}")
+
+    def _channel(self, stream_id: int, flags: int) -> Channel | None:
+        """The stream a frame is for; None for one that was refused or is gone."""
+        theirs = stream_id % 2 != self._next_id % 2
+        if flags & _SYN:
+            if not theirs or stream_id <= self._last_remote_id:
+                raise ProtocolViolation(f"opens a stream with the id {stream_id}")
+            self._last_remote_id = stream_id
+            return self._opened(stream_id)
+        channel = self._channels.get(stream_id)
+        if channel is None and (
+            stream_id == 0 or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
+        ):
+            raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
+        return channel
+
+    def _opened(self, stream_id: int) -> Channel | None:
+        if self._inbound >= MAX_INBOUND_STREAMS:
+            self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
+            self._stray_bytes += WINDOW_BYTES
+            return None
+        channel = Channel(self, self, stream_id, inbound=True)
+        self._channels[stream_id] = channel
+        self._inbound += 1
+        self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)
+        self._accepted.append(channel)
+        self._acceptable.unpark()
+        return channel
+
+    def _flags(self, channel: Channel, flags: int) -> None:
+        if channel.broken is not None:
+            return
+        if flags & _RST:
+            channel.end("reset by the peer")
+        elif flags & _FIN:
+            channel.finished_there()

@@ -1,0 +1,234 @@
+"""What a node counts, for Prometheus. docs/metrics.md says what each means.
+
+Everything is read off the events that the peer is handed and the effects that it decides, in the
+batches in which they come: a thousand small tasks cost a few dozen additions. Whatever can be read
+off the peer itself is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from formation_p2p.core.dispatch.job_events import (
+    TaskCancelled,
+    TaskGaveUp,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    Tell,
+)
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.execution.effects import ExecutionsEnded
+from formation_p2p.core.negotiation.messages import (
+    CommitRefused,
+    Dispatch,
+    Leased,
+    Offer,
+    PlacementRequest,
+    Refused,
+    TasksEnded,
+)
+from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.peer.events import Event, Submit
+from formation_p2p.core.peer.status import Status
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
+
+# Latencies whose end has not been seen yet. Whoever never answers leaves one behind: the oldest
+# make room. One scheduler has some thousand leases and one measured attempt on each.
+MAX_OPEN: Final = 4096
+
+_OUTCOMES: Final = {
+    TaskSucceeded: "succeeded",
+    TaskGaveUp: "failed",
+    TaskUnplaceable: "unplaceable",
+    TaskCancelled: "cancelled",
+}
+# From the round trip on loopback to what a person would not wait for.
+_LATENCY_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is there at the moment of a scrape; the bytes are since the stack started."""
+
+    status: Status
+    peers: int
+    received_bytes: int
+    sent_bytes: int
+
+
+class Metrics(Collector):
+    """One node's, in a registry of its own. On the node's thread, all of it.
+
+    `observe` is told of every event and what came of it; `look`, which each new shell sets, is
+    asked for what is there.
+    """
+
+    def __init__(self, peer_id: str) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.look: Callable[[], Look] | None = None
+        self._peer_id = peer_id
+        self._tasks: Counter[str] = Counter(dict.fromkeys(_OUTCOMES.values(), 0))
+        self._submitted = 0
+        self._dispatched = 0
+        self._attempts: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, lost=0)
+        self._executions: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0)
+        self._refusals: Counter[tuple[str, str]] = Counter()
+        self._asked: dict[tuple[str, int | str], float] = {}
+        self._sent: dict[str, float] = {}
+        self._negotiation = self._histogram(
+            "formation_negotiation_seconds", "From asking a worker for an offer to its lease."
+        )
+        self._dispatch = self._histogram(
+            "formation_dispatch_seconds",
+            "From sending an attempt to its result, less the time that it ran; of the first "
+            "attempt of each message.",
+        )
+        self._lag = self._histogram(
+            "formation_event_loop_lag_seconds",
+            "How much later than asked for the node's loop woke up, twice a second.",
+        )
+        self.registry.register(self)
+
+    def exposition(self) -> bytes:
+        """As text, in the format that every Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def lagged(self, lag_s: float) -> None:
+        self._lag.observe(lag_s)
+
+    # -- counting ---------------------------------------------------------------------------------
+
+    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+        if type(event) is Received:
+            self._received(event, now)
+        elif type(event) is ExecutionsEnded:
+            for ended in event.ended:
+                self._executions[_how(ended)] += 1
+        elif type(event) is Submit:
+            self._submitted += len(event.job.tasks)
+        for effect in effects:
+            if type(effect) is Tell:
+                outcome = _OUTCOMES.get(type(effect.event))
+                if outcome is not None:
+                    self._tasks[outcome] += 1
+                elif type(effect.event) is TaskRetried and effect.event.attempt.lost:
+                    self._attempts["lost"] += 1
+            elif type(effect) is Send:
+                self._send(effect, now)
+
+    def _received(self, event: Received, now: Moment) -> None:
+        message, peer_id = event.message, event.sender.peer_id
+        if type(message) is TasksEnded:
+            for ended in message.ended:
+                self._attempts[_how(ended)] += 1
+                sent_s = self._sent.pop(ended.attempt_id, None)
+                if sent_s is not None:
+                    self._dispatch.observe(max(now.mono_s - sent_s - ended.ran_us / 1e6, 0.0))
+        elif type(message) is Offer:
+            asked_s = self._asked.pop((peer_id, message.request_id), None)
+            if asked_s is not None:
+                self._open(self._asked, (peer_id, message.lease_id), asked_s)
+        elif type(message) is Leased:
+            asked_s = self._asked.pop((peer_id, message.lease_id), None)
+            if asked_s is not None:
+                self._negotiation.observe(now.mono_s - asked_s)
+        elif type(message) is Refused or type(message) is CommitRefused:
+            self._refusals["them", type(message.refusal).__name__.lower()] += 1
+
+    def _send(self, effect: Send, now: Moment) -> None:
+        message = effect.message
+        if type(message) is Dispatch:
+            self._dispatched += len(message.assignments)
+            if message.assignments:
+                self._open(self._sent, message.assignments[0].attempt_id, now.mono_s)
+        elif type(message) is PlacementRequest:
+            self._open(self._asked, (effect.to.peer_id, message.request_id), now.mono_s)
+        elif type(message) is Refused or type(message) is CommitRefused:
+            self._refusals["us", type(message.refusal).__name__.lower()] += 1
+
+    # -- what is asked for ------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        version = importlib.metadata.version("formation_p2p")
+        info = GaugeMetricFamily("formation_info", "Always 1.", labels=("peer_id", "version"))
+        info.add_metric((self._peer_id, version), 1)
+        yield info
+        yield _counter("tasks_submitted", "Tasks submitted on this node.", self._submitted)
+        yield _counters("tasks", "Tasks submitted here that ended, by how.", self._tasks)
+        yield _counter("attempts_dispatched", "Attempts sent to workers.", self._dispatched)
+        yield _counters("attempts", "Attempts that ended on workers, by how.", self._attempts)
+        yield _counters("executions", "Attempts that this worker ran, by how.", self._executions)
+        refusals = CounterMetricFamily(
+            "formation_refusals", "Refusals, by whom and why.", labels=("by", "reason")
+        )
+        for labels, number in self._refusals.items():
+            refusals.add_metric(labels, number)
+        yield refusals
+        if self.look is not None:
+            yield from _seen(self.look())
+
+    def _histogram(self, name: str, help_text: str) -> Histogram:
+        return Histogram(name, help_text, registry=self.registry, buckets=_LATENCY_S)
+
+    @staticmethod
+    def _open(table: dict[_K, float], key: _K, since_s: float) -> None:
+        if len(table) >= MAX_OPEN:
+            del table[next(iter(table))]
+        table[key] = since_s
+
+
+def _how(ended: Ended) -> str:
+    if type(ended.outcome) is not Failed:
+        return "succeeded"
+    return "cancelled" if ended.outcome.kind is FailureKind.CANCELLED else "failed"
+
+
+def _seen(look: Look) -> Iterator[Metric]:
+    status = look.status
+    waiting = sum(job.waiting for job in status.jobs)
+    yield _gauge("jobs", "Jobs under way.", len(status.jobs))
+    yield _gauge("queue_length", "Tasks that wait for a worker.", waiting)
+    yield _gauge(
+        "attempts_under_way",
+        "Attempts on workers, on their way there or back.",
+        sum(lease.under_way for lease in status.held),
+    )
+    yield _gauge("leases_held", "Leases that this node has of workers.", len(status.held))
+    yield _gauge("leases_granted", "Leases that this worker has given.", len(status.granted))
+    if status.free is not None:
+        yield _gauge("free_cpu_cores", "Cores left to lease.", status.free.cpu_milli / 1000)
+        yield _gauge("free_memory_bytes", "Memory left to lease.", status.free.memory_bytes)
+    yield _gauge("peers", "Peers known to be there.", look.peers)
+    family = CounterMetricFamily(
+        "formation_bytes", "Bytes of frames of work and of the DHT.", labels=("direction",)
+    )
+    family.add_metric(("received",), look.received_bytes)
+    family.add_metric(("sent",), look.sent_bytes)
+    yield family
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"formation_{name}", help_text, value=value)
+
+
+def _counter(name: str, help_text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"formation_{name}", help_text, value=value)
+
+
+def _counters(name: str, help_text: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"formation_{name}", help_text, labels=("outcome",))
+    for outcome, value in values.items():
+        family.add_metric((outcome,), value)
+    return family

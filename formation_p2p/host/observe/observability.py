@@ -1,0 +1,80 @@
+"""What runs beside the peer and looks on: the status door, metrics, traces. None of it can stop the
+node, and the node waits for none of it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from formation_p2p.core.errors import LocalError
+from formation_p2p.host.machine.claim import Claim
+from formation_p2p.host.observe.metrics import Look, Metrics
+from formation_p2p.host.observe.metrics_http import listen_for_metrics, measure_lag, serve_metrics
+from formation_p2p.host.observe.status import Events, StatusDoor
+from formation_p2p.host.shell import Observe, Shell
+
+log = logging.getLogger(__name__)
+
+
+class Beside:
+    """`open` before the runtime, `begin` with each new shell, `close` at the end.
+
+    `metrics_at` is where metrics are served; None for nowhere. `more` are further observers.
+    """
+
+    def __init__(self, metrics_at: str | None, more: tuple[Observe, ...] = ()) -> None:
+        self._metrics_at = metrics_at
+        self._more = more
+        self._events = Events()
+        self._door: StatusDoor | None = None
+        self._metrics: Metrics | None = None
+        self._listener: socket.socket | None = None
+
+    def open(self, claim: Claim) -> None:
+        """Raises InvalidInput, LocalError where metrics cannot be served there."""
+        if self._metrics_at is not None:
+            self._listener = listen_for_metrics(self._metrics_at)
+            self._metrics = Metrics(claim.identity.peer_id)
+        self._door = StatusDoor(claim.status, claim.identity.peer_id, self._events)
+        self._door.open()
+
+    @property
+    def observers(self) -> tuple[Observe, ...]:
+        counted = () if self._metrics is None else (self._metrics.observe,)
+        return (self._events.observe, *counted, *self._more)
+
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """Where metrics are served: the port, too, where any was asked for. Raises LocalError."""
+        if self._listener is None:
+            raise LocalError("this node serves no metrics; join with metrics='127.0.0.1:9464'")
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def begin(self, shell: Shell) -> None:
+        """On the node's thread."""
+        if self._door is not None:
+            shell.do(partial(_guarded, partial(self._door.serve, shell)))
+        if self._metrics is not None and self._listener is not None:
+            metrics, listener = self._metrics, self._listener
+            metrics.look = lambda: Look(
+                shell.status(), shell.neighbours, shell.received_bytes, shell.sent_bytes
+            )
+            shell.do(partial(_guarded, partial(serve_metrics, listener, metrics.exposition)))
+            shell.do(partial(_guarded, partial(measure_lag, metrics.lagged)))
+
+    def close(self) -> None:
+        if self._door is not None:
+            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
+
+
+async def _guarded(task: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await task()
+    except Exception:
+        # A fault of what only looks on must not end the node.
+        log.exception("%s ended; the node goes on without", task)

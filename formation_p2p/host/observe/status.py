@@ -1,0 +1,333 @@
+"""A running node's door for other programs of the same user: `formation top`, `formation logs`.
+
+A unix socket in the node's home, open to its owner alone. It takes one line of JSON and answers in
+lines of JSON, and changes nothing:
+
+    {"ask": "status"}                        one line: what the node is doing
+    {"ask": "workers"}                       one line: the workers that the network knows of
+    {"ask": "events", "follow": true}        a line for each event of its jobs, the last first
+
+Everything is bounded: clients, their requests, what is kept for one that reads slowly. The node
+never waits for any of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+
+from formation_p2p.core.dispatch.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskPrinted,
+    TaskSucceeded,
+    Tell,
+    WorkerLost,
+)
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.peer.events import Event, Explain, Explained, Resume, Submit
+from formation_p2p.core.peer.status import Status
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.task import Job
+from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.observe.status_json import event_in_json, status_in_json, worker_in_json
+
+log = logging.getLogger(__name__)
+
+# A person has a terminal or two open on each.
+MAX_CLIENTS: Final = 8
+MAX_REQUEST_BYTES: Final = 1024
+# For a request to arrive, and for each line of the answer to be taken.
+EXCHANGE_S: Final = 10.0
+# Events kept for whoever asks later, and what they may hold of output. Of a storm of small tasks
+# it is the last second; of a job of programs, what one screen shows and much more.
+MAX_EVENTS: Final = 4096
+MAX_OUTPUT_BYTES: Final = MIB
+# Of a result so large only that there was one is kept: nobody sees it here.
+SMALL_RESULT_BYTES: Final = 256
+# Events told in one breath. Ten microseconds each: a storm takes a twentieth of the node's time.
+AT_ONCE: Final = 256
+BREATH_S: Final = 0.05
+# Labels kept of the last jobs, so that their tasks have names after they have ended; those of one
+# job of the largest kind.
+MAX_LABELS: Final = 100_000
+# Leases and jobs in one answer: what a screen could ever show.
+MAX_ROWS: Final = 256
+# The workers are looked up at most this often: it takes the network a lookup or two.
+WORKERS_EVERY_S: Final = 5.0
+WORKERS_WITHIN_S: Final = 15.0
+
+
+class Seen(Protocol):
+    """What can be asked of a shell."""
+
+    @property
+    def neighbours(self) -> int: ...
+
+    def status(self) -> Status: ...
+
+    def feed(self, event: Event) -> None: ...
+
+
+class Events:
+    """The last events of a node's jobs, numbered from its start. `observe` is told of everything,
+    on the node's thread, where one may cost a third of a microsecond."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[float, str, JobEvent]] = deque()
+        self._dropped = 0
+        self._output_bytes = 0
+        self._labels: dict[str, tuple[str, ...]] = {}
+        self._label_count = 0
+        self._readers = trio.lowlevel.ParkingLot()
+        self.explained: dict[int, Explained | None] = {}
+
+    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+        if type(event) is Submit:
+            self._know(event.job)
+        elif type(event) is Resume:
+            for saved in event.jobs:
+                self._know(saved.job)
+        for effect in effects:
+            if type(effect) is Tell:
+                self._note(now.unix_s, effect.job_id, effect.event)
+            elif type(effect) is Explained and effect.query in self.explained:
+                self.explained[effect.query] = effect
+        if self._readers:
+            self._readers.unpark_all()
+
+    def since(self, number: int) -> tuple[int, list[tuple[float, str, JobEvent]]]:
+        """The first `AT_ONCE` from this number on that are still there, and the first's number."""
+        first = max(number, self._dropped)
+        start = first - self._dropped
+        return first, list(itertools.islice(self._last, start, start + AT_ONCE))
+
+    async def more(self) -> None:
+        await self._readers.park()
+
+    def in_json(self, unix_s: float, job_id: str, event: JobEvent) -> dict[str, Any]:
+        task = "" if isinstance(event, JobEnded | WorkerLost) else event.task_id
+        number = task.rpartition("/")[2]
+        labels = self._labels.get(job_id, ())
+        label = labels[int(number)] if number.isdecimal() and int(number) < len(labels) else number
+        told = {"unix_s": round(unix_s, 3), "job": job_id, "task": label}
+        return {**told, **event_in_json(event)}
+
+    def _note(self, unix_s: float, job_id: str, event: JobEvent) -> None:
+        if type(event) is TaskSucceeded:
+            if len(event.result) > SMALL_RESULT_BYTES:
+                event = replace(event, result=b"")
+        elif type(event) is TaskPrinted:
+            self._output_bytes += len(event.data)
+            while self._last and self._output_bytes > MAX_OUTPUT_BYTES:
+                self._forget()
+        if len(self._last) == MAX_EVENTS:
+            self._forget()
+        self._last.append((unix_s, job_id, event))
+
+    def _forget(self) -> None:
+        event = self._last.popleft()[2]
+        self._dropped += 1
+        if type(event) is TaskPrinted:
+            self._output_bytes -= len(event.data)
+
+    def _know(self, job: Job) -> None:
+        """How its tasks are called; those without a label go by their number."""
+        if not job.tasks[0].label:
+            return
+        self._label_count -= len(self._labels.pop(job.job_id, ()))
+        labels = self._labels[job.job_id] = tuple(task.label for task in job.tasks)
+        self._label_count += len(labels)
+        while self._label_count > MAX_LABELS and len(self._labels) > 1:
+            self._label_count -= len(self._labels.pop(next(iter(self._labels))))
+
+
+class StatusDoor:
+    """The socket, from the node's start to its end; `serve` with each new shell."""
+
+    def __init__(self, path: Path, peer_id: PeerId, events: Events) -> None:
+        self._path = path
+        self._peer_id = peer_id
+        self._events = events
+        self._since_unix_s = time.time()
+        self._listener: socket.socket | None = None
+        self._queries = itertools.count(-1, -1)  # the person's own count upwards
+        self._workers: list[dict[str, Any]] = []
+        self._workers_s = float("-inf")
+
+    def open(self) -> None:
+        """A node runs just as well without: where there can be no socket, that is logged."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Whoever was here before is gone: the caller has the lock on this identity.
+            self._path.unlink(missing_ok=True)
+            with reachable(self._path) as name:
+                listener.bind(name)
+            self._path.chmod(0o600)
+            listener.listen(MAX_CLIENTS)
+        except OSError as error:
+            listener.close()
+            log.warning("formation top cannot see this node: %s: %s", self._path, error)
+        else:
+            self._listener = listener
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            self._path.unlink(missing_ok=True)
+
+    async def serve(self, shell: Seen) -> None:
+        """Until cancelled."""
+        if self._listener is None:
+            return
+        accepting = trio.socket.fromfd(self._listener.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+        with accepting:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    client = await next_client(accepting)
+                    if len(nursery.child_tasks) >= MAX_CLIENTS or not _is_ours(client):
+                        client.close()
+                        continue
+                    nursery.start_soon(self._answer, trio.SocketStream(client), shell)
+
+    async def _answer(self, client: trio.SocketStream, shell: Seen) -> None:
+        async with client:
+            try:
+                with trio.fail_after(EXCHANGE_S):
+                    request = await _request(client)
+                match request:
+                    case {"ask": "status"}:
+                        await _put(client, self._status(shell))
+                    case {"ask": "workers"}:
+                        await _put(client, {"workers": await self._known_workers(shell)})
+                    case {"ask": "events", **rest}:
+                        job = rest.get("job")
+                        prefix = job if isinstance(job, str) else ""
+                        await self._tell(client, prefix, rest.get("follow") is True)
+                    case _:
+                        await _put(client, {"error": "ask for status, workers or events"})
+            except* (trio.BrokenResourceError, trio.TooSlowError):
+                # A star: whoever follows events is served by two tasks, whose end is a group.
+                log.debug("whoever looked on has gone, or reads too slowly")
+
+    def _status(self, shell: Seen) -> dict[str, Any]:
+        seen = shell.status()
+        shown = replace(
+            seen,
+            jobs=seen.jobs[:MAX_ROWS],
+            held=seen.held[:MAX_ROWS],
+            granted=seen.granted[:MAX_ROWS],
+        )
+        return {
+            "peer_id": self._peer_id,
+            "pid": os.getpid(),
+            "since_unix_s": round(self._since_unix_s, 3),
+            "peers": shell.neighbours,
+            "totals": {
+                "jobs": len(seen.jobs),
+                "held": len(seen.held),
+                "granted": len(seen.granted),
+            },
+            **status_in_json(shown),
+        }
+
+    async def _known_workers(self, shell: Seen) -> list[dict[str, Any]]:
+        if trio.current_time() - self._workers_s < WORKERS_EVERY_S:
+            return self._workers
+        self._workers_s = trio.current_time()
+        query = next(self._queries)
+        explained = self._events.explained
+        explained[query] = None
+        try:
+            shell.feed(Explain(query, None, "any worker"))
+            with trio.move_on_after(WORKERS_WITHIN_S):
+                while explained[query] is None:
+                    await self._events.more()
+            found = explained[query]
+        finally:
+            del explained[query]
+        if found is not None:
+            self._workers = [worker_in_json(each.profile) for each in found.decision.ranked]
+        return self._workers
+
+    async def _tell(self, client: trio.SocketStream, prefix: str, follow: bool) -> None:
+        """The events of the jobs whose id begins so. Of what comes faster than it is read, the
+        client is told how much it missed."""
+        due = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_left, client, nursery.cancel_scope)
+            while True:
+                first, events = self._events.since(due)
+                if due and first > due:
+                    await _put(client, {"event": "missed", "events": first - due})
+                wanted = [
+                    self._events.in_json(*each) for each in events if each[1].startswith(prefix)
+                ]
+                if wanted:
+                    await _put(client, *wanted)
+                due = first + len(events)
+                if events:
+                    await trio.sleep(BREATH_S if follow else 0)
+                elif follow:
+                    await self._events.more()
+                else:
+                    nursery.cancel_scope.cancel()
+                    return
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """A name for a socket's path that is short enough: 107 bytes are all that one may have."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+async def _request(client: trio.SocketStream) -> Any:
+    """One line of JSON; None for anything else."""
+    line = b""
+    while b"\n" not in line:
+        received = await client.receive_some(MAX_REQUEST_BYTES)
+        line += received
+        if not received or len(line) > MAX_REQUEST_BYTES:
+            return None
+    try:
+        return json.loads(line.split(b"\n", 1)[0])
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _put(client: trio.SocketStream, *lines: dict[str, Any]) -> None:
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    with trio.fail_after(EXCHANGE_S):
+        await client.send_all(text.encode())
+
+
+async def _until_left(client: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """A client that follows says nothing more: what it sends, or its end, ends it."""
+    await client.receive_some(1)
+    scope.cancel()
+
+
+def _is_ours(client: trio.socket.SocketType) -> bool:
+    """Whether the program at the other end is this user's; the folder's mode says so already."""
+    packed = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", packed)
+    return bool(uid == os.getuid())

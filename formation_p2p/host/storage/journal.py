@@ -1,0 +1,240 @@
+"""Between the peer and the disk: what a scheduler tells is stored first and done afterwards.
+
+The shell passes here, in order, what is told of jobs, what is to be noted of leases, and every
+acknowledgement of results. One thread stores all that has gathered in one transaction, and then
+the shell performs it, in that order. So a worker forgets a result, and a person hears of one,
+only when it is on the disk; and a slow disk makes batches larger, not tasks slower.
+
+Where the disk fails, nothing is performed and the write is tried again. Acknowledgements are held
+back with the rest, workers keep their results and begin nothing more, and the flow stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from formation_p2p.core.dispatch.job_events import (
+    Hold,
+    JobEnded,
+    LetGo,
+    TaskBegan,
+    TaskPrinted,
+    Tell,
+    WorkerLost,
+)
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import StateError
+from formation_p2p.host.storage.state import State
+
+if TYPE_CHECKING:
+    from trio.lowlevel import TrioToken
+
+log = logging.getLogger(__name__)
+
+# In one transaction. It takes some 30 ms, for which whoever submits a job waits.
+MAX_BATCH: Final = 4096
+# A full disk is tried again this often: somebody is making room.
+RETRY_S: Final = 1.0
+# Pieces of output that wait behind what is being stored, of at most 64 KiB each. Further ones
+# are dropped, as they are for a reader who lags behind (api/job.py).
+MAX_OUTPUT: Final = 1024
+# Everything else that waits. Workers stop by themselves long before: each lease has at most 4096
+# attempts with unacknowledged results (core/negotiation/messages.py), with three events each.
+MAX_WAITING: Final = 1_000_000
+# Where jobs end all the time, whether there are too many by now is looked up this often.
+PRUNE_EVERY_S: Final = 10.0
+# Leaving waits this long for what was told before to be stored.
+CLOSE_S: Final = 5.0
+
+Perform = Callable[[Effect], None]
+
+_NOT_STORED: Final = (TaskBegan, TaskPrinted, WorkerLost)
+
+
+class _Entry(NamedTuple):
+    number: int
+    effect: Effect
+    perform: Perform
+    performed: Callable[[], None]
+    loop: TrioToken
+
+
+class Journal:
+    """`failed` is called, on the journal's thread, when the state cannot be written any more;
+    once, until it could be written again in between."""
+
+    def __init__(self, state: State, failed: Callable[[StateError], None]) -> None:
+        self._state = state
+        self._failed = failed
+        self._news = threading.Condition()
+        self._life = threading.Lock()  # for as long as something is stored for one
+        self._waiting: deque[_Entry] = deque()
+        self._output = 0  # of those that wait
+        self._closed = False
+        self._lives = 0  # of shells: what an earlier one left waiting is dropped
+        self._last_put = 0  # the numbers of entries
+        self._last_performed = 0
+        self._failing = False
+        self._may_prune = True
+        self._pruned_s = float("-inf")
+        self._thread = threading.Thread(target=self._main, name="formation-journal", daemon=True)
+        self._thread.start()
+
+    # -- on the node's thread ---------------------------------------------------------------------
+
+    def put(self, effect: Effect, perform: Perform, performed: Callable[[], None]) -> None:
+        """Have `perform(effect)` called on this thread once the effect, where it is one that a
+        state keeps, and all before it are on the disk: at once, where nothing is to be stored.
+        What is not performed at once is performed with others, and then `performed` called."""
+        if self._closed:
+            # The next life begins with what is stored. So nothing more is acknowledged.
+            if isinstance(effect, Tell):
+                perform(effect)
+            return
+        if self._last_put == self._last_performed and not self._is_stored(effect):
+            perform(effect)
+            return
+        is_output = isinstance(effect, Tell) and isinstance(effect.event, TaskPrinted)
+        loop = trio.lowlevel.current_trio_token()
+        with self._news:
+            if is_output and self._output >= MAX_OUTPUT:
+                return
+            if len(self._waiting) >= MAX_WAITING:
+                self._overflow()
+                return
+            self._last_put += 1
+            self._output += is_output
+            self._waiting.append(_Entry(self._last_put, effect, perform, performed, loop))
+            if len(self._waiting) == 1:
+                self._news.notify_all()
+
+    def begin_life(self) -> None:
+        """Of a new shell: what the last one left here is dropped, since it has been neither
+        stored nor acknowledged. `State.load` from now on reads what the new one begins with. Waits
+        while something is being stored."""
+        with self._life, self._news:
+            self._lives += 1
+            self._waiting.clear()
+            self._output = 0
+            self._last_performed = self._last_put
+            self._news.notify_all()
+
+    def _is_stored(self, effect: Effect) -> bool:
+        match effect:
+            case Tell(job_id, event):
+                return not isinstance(event, _NOT_STORED) and self._state.is_under_way(job_id)
+            case Hold() | LetGo():
+                return True
+            case _:
+                return False
+
+    # -- from any thread --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Store what waits, if that can be done within CLOSE_S, and nothing more. What is told
+        from here on is performed, but acknowledges nothing."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.error(
+                "%s could not be written; what was not stored is done again", self._state.path
+            )
+
+    # -- on the journal's thread ------------------------------------------------------------------
+
+    def _main(self) -> None:
+        while True:
+            with self._news:
+                while not self._waiting:
+                    if self._closed:
+                        return
+                    left_s = self._pruned_s + PRUNE_EVERY_S - time.monotonic()
+                    if self._may_prune and left_s <= 0:
+                        break
+                    self._news.wait(left_s if self._may_prune else None)
+                count = min(len(self._waiting), MAX_BATCH)
+                batch = [self._waiting.popleft() for _ in range(count)]
+                self._output -= sum(_is_output(entry.effect) for entry in batch)
+                life = self._lives
+            if not batch:
+                self._prune()
+            elif self._stored([entry.effect for entry in batch], life):
+                self._hand_back(batch)
+
+    def _stored(self, effects: list[Effect], life: int) -> bool:
+        """Whether they are, in the end."""
+        while True:
+            try:
+                with self._life:
+                    if life != self._lives:
+                        return False
+                    self._state.write(effects)
+            except StateError as error:
+                if not self._failing:
+                    self._failing = True
+                    log.error("%s; it is tried again until it can be written", error)
+                    self._failed(error)
+            else:
+                if self._failing:
+                    self._failing = False
+                    log.warning("%s can be written again", self._state.path)
+                self._may_prune |= any(
+                    isinstance(x, Tell) and isinstance(x.event, JobEnded) for x in effects
+                )
+                return True
+            with self._news:
+                if not self._closed:
+                    self._news.wait(RETRY_S)
+                if self._closed or life != self._lives:
+                    return False
+
+    def _hand_back(self, batch: list[_Entry]) -> None:
+        def perform() -> None:
+            for entry in batch:
+                try:
+                    entry.perform(entry.effect)
+                except Exception:
+                    # A fault of ours with one effect must not keep the others from being
+                    # performed, nor take the node down.
+                    log.exception("%s failed; please report this", type(entry.effect).__name__)
+            batch[-1].performed()
+            self._last_performed = max(self._last_performed, batch[-1].number)
+
+        try:
+            batch[0].loop.run_sync_soon(perform)
+        except trio.RunFinishedError:
+            log.debug("the network stack crashed; its next life reads what was stored")
+
+    def _prune(self) -> None:
+        try:
+            done = self._state.prune(lambda: not (self._waiting or self._closed))
+            if done:
+                self._may_prune = False
+                self._pruned_s = time.monotonic()
+        except StateError as error:
+            self._may_prune = False
+            log.warning("what is old in it could not be deleted: %s", error)
+
+    def _overflow(self) -> None:
+        """Go on with this life no more. Nothing that was not stored has been acknowledged."""
+        self._closed = True
+        self._waiting.clear()
+        error = StateError(
+            f"{self._state.path}: {MAX_WAITING} events wait to be stored; see to the disk, and "
+            "go on with `formation resume`"
+        )
+        log.error("%s", error)
+        self._failed(error)
+
+
+def _is_output(effect: Effect) -> bool:
+    return isinstance(effect, Tell) and isinstance(effect.event, TaskPrinted)

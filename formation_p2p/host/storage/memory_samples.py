@@ -1,0 +1,200 @@
+"""What tasks have used in earlier runs, by their kind: SQLite, in the home of whoever submits them.
+
+All nodes of the home share it. It is advice: where it cannot be read or written, that is logged,
+and sizes are the default ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import StateError
+from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES, Learnt, learn
+from formation_p2p.host.storage.sqlite import (
+    Migration,
+    check_mode,
+    connect,
+    migrate,
+    reading,
+    state_errors,
+    transaction,
+    version_of,
+)
+
+log = logging.getLogger(__name__)
+
+# "fors"
+APPLICATION_ID: Final = 0x666F7273
+_NAME: Final = "sizes.db"
+
+_FORGET_OLD: Final = (
+    "DELETE FROM samples WHERE kind = ?1 AND number <="
+    " (SELECT number FROM samples WHERE kind = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)"
+)
+# Those of which nothing has run for longest.
+_FORGET_KINDS: Final = (
+    "DELETE FROM samples WHERE kind IN"
+    " (SELECT kind FROM samples GROUP BY kind ORDER BY max(number) DESC LIMIT -1 OFFSET ?)"
+)
+
+
+def _first(db: sqlite3.Connection) -> None:
+    db.execute(
+        """CREATE TABLE samples (
+            number INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            unix_s REAL NOT NULL,
+            ran_ms INTEGER NOT NULL,
+            memory_bytes INTEGER NOT NULL,
+            cpu_ms INTEGER)"""
+    )
+    db.execute("CREATE INDEX by_kind ON samples (kind, number)")
+
+
+# As for a scheduler's state (sqlite.py).
+_MIGRATIONS: Final[tuple[Migration, ...]] = (_first,)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    kind: str
+    ran_ms: int
+    memory_bytes: int
+    cpu_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindSeen:
+    """What is known of one kind. `most_bytes` and `cpu_milli` are of all `runs`: the most memory,
+    and the cores in use on average, None where no worker told; `learnt` is None while they are too
+    few."""
+
+    kind: str
+    runs: int
+    most_bytes: int
+    cpu_milli: int | None
+    ran_ms: int
+    last_unix_s: float
+    learnt: Learnt | None
+
+
+class SizesFile:
+    """Methods open it and close it again, and may be called from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / _NAME
+
+    def learnt(self, kinds: Iterable[str]) -> dict[str, Learnt]:
+        """What is known of these; nothing where the file cannot be read."""
+        try:
+            with self._reading() as db:
+                known = {kind: learn(kind, _memory_of(db, kind)) for kind in kinds} if db else {}
+        except StateError as error:
+            log.warning("sizes are not learnt: %s", error)
+            return {}
+        return {kind: size for kind, size in known.items() if size is not None}
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """Raises StateError."""
+        with self._writing() as db:
+            kinds = set()
+            for each in samples:
+                kinds.add(each.kind)
+                db.execute(
+                    "INSERT INTO samples (kind, unix_s, ran_ms, memory_bytes, cpu_ms)"
+                    " VALUES (?, ?, ?, ?, ?)",
+                    (each.kind, time.time(), each.ran_ms, each.memory_bytes, each.cpu_ms),
+                )
+            db.executemany(_FORGET_OLD, [(kind, MAX_SAMPLES) for kind in sorted(kinds)])
+            db.execute(_FORGET_KINDS, (MAX_KINDS,))
+
+    def seen(self) -> tuple[KindSeen, ...]:
+        """Of each kind, the one that ran last first. Raises StateError."""
+        with self._reading() as db:
+            if db is None:
+                return ()
+            rows = db.execute(
+                "SELECT kind, count(*), max(memory_bytes), sum(cpu_ms), sum(ran_ms), max(unix_s)"
+                " FROM samples GROUP BY kind ORDER BY max(number) DESC"
+            ).fetchall()
+            return tuple(_seen(db, row) for row in rows)
+
+    def forget(self, kind: str) -> int:
+        """How many runs of it were known. Raises StateError."""
+        with self._reading() as db:
+            if db is None:
+                return 0
+        with self._writing() as db:
+            return db.execute("DELETE FROM samples WHERE kind = ?", (kind,)).rowcount
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """None where nothing has been learnt yet."""
+        with state_errors(self.path):
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                yield None
+                return
+            check_mode(self.path)
+            with reading(self.path) as db:
+                self._check(db)
+                yield db if version_of(db, self.path, _MIGRATIONS) else None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with state_errors(self.path):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if self.path.stat().st_size:
+                check_mode(self.path)
+            with contextlib.closing(connect(self.path, read_only=False)) as db:
+                # What a power cut takes of it is learnt again.
+                db.execute("PRAGMA synchronous = NORMAL")
+                if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._check(db)
+                migrate(db, self.path, _MIGRATIONS)
+                with transaction(db):
+                    yield db
+
+    def _check(self, db: sqlite3.Connection) -> None:
+        if db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+            raise StateError(f"{self.path} is no file of sizes; move it away")
+
+
+def _seen(db: sqlite3.Connection, row: tuple[object, ...]) -> KindSeen:
+    """Raises ValueError for what was not written so: SQLite keeps any value in any column, and a
+    sum over what is no number is one with a point."""
+    match row:
+        case (
+            str(kind),
+            int(runs),
+            int(most_bytes),
+            int() | None as cpu_ms,
+            int(ran_ms),
+            float(last_unix_s),
+        ):
+            return KindSeen(
+                kind,
+                runs,
+                most_bytes,
+                None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms,
+                ran_ms // runs,
+                last_unix_s,
+                learn(kind, _memory_of(db, kind)),
+            )
+        case _:
+            raise ValueError("runs that do not count")
+
+
+def _memory_of(db: sqlite3.Connection, kind: str) -> list[int]:
+    rows = db.execute("SELECT memory_bytes FROM samples WHERE kind = ?", (kind,))
+    return [int(memory_bytes) for (memory_bytes,) in rows]

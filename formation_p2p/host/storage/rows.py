@@ -1,0 +1,305 @@
+"""How what is told of jobs, and leases, lie in the tables of a state (sqlite.py)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from typing import Any, Final, get_args
+
+from formation_p2p.core.dispatch.job_events import (
+    Attempt,
+    Hold,
+    JobEnded,
+    JobEvent,
+    LetGo,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
+from formation_p2p.core.dispatch.saved import SavedLease, SavedTask
+from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.codec import decode, encode, take_list
+from formation_p2p.core.records.resources import decode_requirements, encode_requirements
+from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.outcome import FailureKind
+
+# What is told of a task without a result: its attempts, of 16 KiB each at the most, or the
+# refusals of all workers that were considered, of 1 KiB (core/dispatch/task_group.py bounds them).
+MAX_TOLD_BYTES: Final = 4 * 1024 * 1024
+# Addresses, or devices: a machine has at most 64 of these (core/resources/bounds.py).
+MAX_LISTED_BYTES: Final = 64 * 1024
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """`ended` counts those of its `tasks` that have. `ended_unix_s` is None while it is under
+    way."""
+
+    job_id: str
+    name: str
+    tasks: int
+    ended: JobEnded
+    submitted_unix_s: float
+    ended_unix_s: float | None
+
+
+# In `attempts.lost`, beside 0 and 1: lost, and the task had no part in that; and failed, but with
+# less memory than it is tried again with.
+_LOST_UNCOUNTED: Final = 2
+_FAILED_UNCOUNTED: Final = 3
+_UNCOUNTED: Final = (_LOST_UNCOUNTED, _FAILED_UNCOUNTED)
+
+
+def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
+    """Of a job's tasks, those that were placed or have ended."""
+    tried: dict[str, int] = {}
+    brought_nothing: dict[str, list[Attempt]] = {}
+    for task_id, attempt_id, worker, why, lost in db.execute(
+        "SELECT task_id, attempt_id, worker, why, lost"
+        " FROM tasks JOIN attempts ON task = tasks.number WHERE job = ? ORDER BY task, failed",
+        (number,),
+    ):
+        tried[task_id] = tried.get(task_id, 0) + 1
+        if why is not None and lost not in _UNCOUNTED:
+            attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
+            brought_nothing.setdefault(task_id, []).append(attempt)
+    ended = dict(
+        db.execute(
+            "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?",
+            (number,),
+        )
+    )
+    return tuple(
+        SavedTask(
+            task_id,
+            tried.get(task_id, 0),
+            tuple(brought_nothing.get(task_id, ())),
+            TaskState(ended[task_id]) if task_id in ended else None,
+        )
+        for task_id in tried | ended
+    )
+
+
+def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
+    under_way: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for lessor, lease_id, attempt_id, task_id in db.execute(
+        "SELECT worker, open_on, attempt_id, task_id FROM jobs"
+        " JOIN tasks ON job = jobs.number JOIN attempts ON task = tasks.number"
+        " WHERE ended_unix_s IS NULL AND open_on IS NOT NULL"
+        " AND task NOT IN (SELECT task FROM results) ORDER BY attempts.number"
+    ):
+        under_way.setdefault((lessor, lease_id), []).append((attempt_id, task_id))
+    return tuple(
+        SavedLease(
+            lease_id,
+            Contact(PeerId(lessor), _texts(addresses)),
+            decode_requirements(needs),
+            priority,
+            fence,
+            _texts(device_ids),
+            tuple(under_way.get((lessor, lease_id), ())),
+        )
+        for lessor, lease_id, addresses, needs, priority, fence, device_ids in db.execute(
+            "SELECT lessor, lease_id, addresses, needs, priority, fence, device_ids FROM leases"
+        )
+    )
+
+
+def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
+    """The oldest first."""
+    counts: dict[int, dict[str | None, int]] = {}
+    for job, ended, count in db.execute(
+        "SELECT job, ended, count(*) FROM tasks LEFT JOIN results ON task = tasks.number"
+        " GROUP BY job, ended"
+    ):
+        counts.setdefault(job, {})[ended] = count
+    summaries = []
+    for number, job_id, name, submitted_unix_s, ended_unix_s in db.execute(
+        "SELECT number, job_id, name, submitted_unix_s, ended_unix_s FROM jobs ORDER BY number"
+    ):
+        count = counts.get(number, {})
+        ended = (count.get(state, 0) for state in _ENDS)
+        over = JobEnded(*ended)
+        summaries.append(
+            JobSummary(job_id, name, sum(count.values()), over, submitted_unix_s, ended_unix_s)
+        )
+    return tuple(summaries)
+
+
+def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
+    """What was told of a job, task by task in their order. One task is in memory at a time."""
+    counts = dict.fromkeys(_ENDS, 0)
+    with closing(db.cursor()) as tasks:
+        for task, task_id, *end in tasks.execute(
+            "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for"
+            " FROM tasks LEFT JOIN results ON task = number WHERE job = ? ORDER BY number",
+            (number,),
+        ):
+            for attempt_id, worker, lease_id, nearest, open_on, why, lost in db.execute(
+                "SELECT attempt_id, worker, lease_id, nearest, open_on, why, lost"
+                " FROM attempts WHERE task = ? ORDER BY number",
+                (task,),
+            ).fetchall():
+                yield TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
+                if why is not None:
+                    is_lost = lost in (1, _LOST_UNCOUNTED)
+                    attempt = Attempt(attempt_id, PeerId(worker), why, is_lost)
+                    yield TaskRetried(task_id, attempt, lost not in _UNCOUNTED)
+                elif open_on is None:
+                    yield TaskRecalled(task_id, attempt_id)
+            if end[0] is not None:
+                counts[TaskState(end[0])] += 1
+                yield _read_end(task_id, *end)
+    (ended_unix_s,) = db.execute(
+        "SELECT ended_unix_s FROM jobs WHERE number = ?", (number,)
+    ).fetchone()
+    if ended_unix_s is not None:
+        yield JobEnded(*counts.values())
+
+
+_REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
+# In the order of JobEnded's fields.
+_ENDS: Final = (
+    TaskState.SUCCEEDED,
+    TaskState.FAILED,
+    TaskState.UNPLACEABLE,
+    TaskState.CANCELLED,
+)
+
+
+def _read_end(
+    task_id: str,
+    ended: str,
+    worker: str | None,
+    result: bytes,
+    ran_ms: int,
+    kind: str | None,
+    told: bytes,
+    waited_for: str,
+) -> JobEvent:
+    match TaskState(ended):
+        case TaskState.SUCCEEDED:
+            return TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
+        case TaskState.FAILED:
+            attempts = tuple(Attempt(*each) for each in _told(told))
+            failure = None if kind is None else FailureKind(kind)
+            return TaskGaveUp(task_id, attempts, failure, result, waited_for)
+        case TaskState.UNPLACEABLE:
+            reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in _told(told))
+            return TaskUnplaceable(task_id, tuple(reasons))
+        case _:
+            return TaskCancelled(task_id)
+
+
+def _told(raw: bytes) -> list[Any]:
+    return take_list(decode(raw, MAX_TOLD_BYTES), "told", MAX_TOLD_BYTES)
+
+
+def _texts(raw: bytes) -> tuple[str, ...]:
+    return tuple(take_list(decode(raw, MAX_LISTED_BYTES), "list", MAX_LISTED_BYTES))
+
+
+# -- what happens to it ----------------------------------------------------------------------------
+
+_OF_TASK: Final = "FROM tasks WHERE job = ?1 AND task_id = ?2"
+# A result that is there already stays: a life that was cut short had stored it, and the next
+# one was told of it again.
+_END: Final = (
+    "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told, waited_for)"
+    f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9 {_OF_TASK}"
+)
+
+
+def _placed(job: int, e: TaskPlaced) -> Row:
+    return job, e.task_id, e.attempt_id, e.worker, e.lease_id, e.nearest
+
+
+def _retried(job: int, e: TaskRetried) -> Row:
+    uncounted = _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
+    lost = int(e.attempt.lost) if e.counts else uncounted
+    return job, e.task_id, e.attempt.attempt_id, _plain(e.attempt.why), lost
+
+
+def _recalled(job: int, e: TaskRecalled) -> Row:
+    return job, e.task_id, e.attempt_id
+
+
+def _succeeded(job: int, e: TaskSucceeded) -> Row:
+    return job, e.task_id, TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""
+
+
+def _gave_up(job: int, e: TaskGaveUp) -> Row:
+    told = encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
+    return job, e.task_id, TaskState.FAILED, None, e.result, 0, e.kind, told, e.waited_for
+
+
+def _unplaceable(job: int, e: TaskUnplaceable) -> Row:
+    told = encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
+    return job, e.task_id, TaskState.UNPLACEABLE, None, b"", 0, None, told, ""
+
+
+def _cancelled(job: int, e: TaskCancelled) -> Row:
+    return job, e.task_id, TaskState.CANCELLED, None, b"", 0, None, b"", ""
+
+
+# Of events of jobs: what each adds. The others need no place on the disk.
+TOLD: Final[Mapping[type, tuple[str, Callable[[int, Any], Row]]]] = {
+    TaskPlaced: (
+        "INSERT OR REPLACE INTO attempts"
+        " (task, attempt_id, worker, lease_id, open_on, nearest)"
+        f" SELECT number, ?3, ?4, ?5, ?5, ?6 {_OF_TASK}",
+        _placed,
+    ),
+    TaskRetried: (
+        "UPDATE attempts SET why = ?4, lost = ?5, open_on = NULL, failed ="
+        " (SELECT 1 + count(failed) FROM attempts AS other WHERE other.task = attempts.task)"
+        f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
+        _retried,
+    ),
+    TaskRecalled: (
+        "UPDATE attempts SET open_on = NULL"
+        f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
+        _recalled,
+    ),
+    TaskSucceeded: (_END, _succeeded),
+    TaskGaveUp: (_END, _gave_up),
+    TaskUnplaceable: (_END, _unplaceable),
+    TaskCancelled: (_END, _cancelled),
+}
+HOLD: Final = (
+    "INSERT OR REPLACE INTO leases"
+    " (lessor, lease_id, addresses, needs, priority, fence, device_ids)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+LET_GO: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
+
+
+def hold_row(hold: Hold) -> Row:
+    return (
+        hold.lessor.peer_id,
+        hold.lease_id,
+        encode(list(hold.lessor.addresses)),
+        encode_requirements(hold.needs),
+        hold.priority,
+        hold.fence,
+        encode(list(hold.device_ids)),
+    )
+
+
+def let_go_row(let_go: LetGo) -> Row:
+    return let_go.worker, let_go.lease_id
+
+
+def _plain(text: str) -> str:
+    """What an exception of this machine says may hold half a character, of a file's name."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,277 @@
+"""What a scheduler keeps on disk: its jobs, what became of each task, and the leases it holds.
+
+A job is there before it begins, and what happens to it afterwards is added as it is told, in
+batches (journal.py). A next life is made from that (core/dispatch/saved.py), and a job's story
+can be told again. Ended jobs are kept for a while, within bounds; others always.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.dispatch.job_events import Hold, JobEnded, JobEvent, LetGo, Tell
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.resources import encode_requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.task import Job
+from formation_p2p.host.storage.job_rows import insert_job, read_job
+from formation_p2p.host.storage.rows import (
+    HOLD,
+    LET_GO,
+    TOLD,
+    JobSummary,
+    hold_row,
+    let_go_row,
+    read_begun,
+    read_history,
+    read_leases,
+    read_summaries,
+)
+from formation_p2p.host.storage.sqlite import (
+    StateFile,
+    check_mode,
+    check_sound,
+    reading,
+    state_errors,
+    transaction,
+)
+
+# Tasks deleted in one transaction: it takes some 20 ms, for which whoever submits waits.
+PRUNED_AT_ONCE: Final = 2_000
+# Pages given back to the system in one transaction, for the same reason.
+FREED_AT_ONCE: Final = 2_000
+# Free pages that stay in the file, of 4 KiB each: the next job takes them at once.
+MAX_FREE_PAGES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs are kept: as long as all three allow. Those under way always are.
+
+    A month, since people come back to last week's results; a thousand, as many as may be under
+    way at once; a gibibyte for the whole file, which most disks have to spare.
+    """
+
+    age_s: float = 30 * 24 * 3600
+    jobs: int = 1_000
+    size_bytes: int = GIB
+
+
+class State:
+    """From any thread: calls take turns. Opening and everything else raise StateError, which
+    names the file and says what to do.
+
+    One process at a time may have a state open. `peek` looks at one without that.
+    """
+
+    def __init__(self, path: Path, retention: Retention | None = None) -> None:
+        self._file = StateFile(path)
+        self._retention = retention or Retention()
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}  # of the jobs under way
+        try:
+            with state_errors(self.path):
+                self._db = self._file.connect()
+                under_way = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
+                self._numbers.update(self._db.execute(under_way))
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def close(self, *, left: bool = False) -> None:
+        """`left` where the node that used it has given back its leases: all of them, then."""
+        try:
+            if left:
+                with self._writing() as db:
+                    db.execute("DELETE FROM leases")
+        finally:
+            with self._lock:
+                try:
+                    with state_errors(self.path):
+                        self._db.close()
+                finally:
+                    self._file.close()
+
+    # -- what is kept -----------------------------------------------------------------------------
+
+    def save_job(self, job: Job) -> None:
+        """The job is on the disk when this returns, whole. Raises InvalidInput for needs that no
+        message carries."""
+        needs = {needs: encode_requirements(needs) for needs in {task.needs for task in job.tasks}}
+        with self._writing() as db:
+            number = insert_job(db, job, needs, time.time())
+        self._numbers[job.job_id] = number
+
+    def is_under_way(self, job_id: str) -> bool:
+        """Whether the job is kept and has not ended."""
+        return job_id in self._numbers
+
+    def forget(self, job_id: str) -> None:
+        """Of a job that was refused after all, nothing is kept."""
+        with self._writing() as db:
+            db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+        self._numbers.pop(job_id, None)
+
+    def write(self, effects: Iterable[Effect]) -> None:
+        """Add what happened, in order, all of it or nothing. What a state does not keep is
+        passed over, and so is what is told of jobs that are not under way in it."""
+        ended: list[str] = []
+        with self._writing() as db:
+            for kind, group in itertools.groupby(effects, _kind):
+                if kind in TOLD:
+                    sql, row = TOLD[kind]
+                    db.executemany(
+                        sql,
+                        (
+                            row(self._numbers[tell.job_id], tell.event)
+                            for tell in group
+                            if isinstance(tell, Tell) and tell.job_id in self._numbers
+                        ),
+                    )
+                elif kind is JobEnded:
+                    over = [tell.job_id for tell in group if isinstance(tell, Tell)]
+                    sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
+                    db.executemany(sql, [(time.time(), job_id) for job_id in over])
+                    ended += over
+                elif kind is Hold:
+                    db.executemany(HOLD, (hold_row(x) for x in group if isinstance(x, Hold)))
+                elif kind is LetGo:
+                    db.executemany(LET_GO, (let_go_row(x) for x in group if isinstance(x, LetGo)))
+        for job_id in ended:
+            self._numbers.pop(job_id, None)
+
+    # -- what is read -----------------------------------------------------------------------------
+
+    def load(self, own: PeerId) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
+        """What the scheduler with this identity begins its next life with, now.
+
+        Leases of another identity are forgotten: workers know them as that one's alone.
+        """
+        with self._writing() as db:
+            if db.execute("SELECT peer_id FROM owner").fetchone() != (own,):
+                db.execute("DELETE FROM owner")
+                db.execute("INSERT INTO owner VALUES (?)", (own,))
+                db.execute("DELETE FROM leases")
+            jobs = tuple(
+                SavedJob(read_job(db, number, time.time()), read_begun(db, number))
+                for number in list(self._numbers.values())
+            )
+            return jobs, read_leases(db)
+
+    def job(self, job_id: str) -> Job | None:
+        """A job that is kept, ended or not; None where there is none."""
+        with reading(self.path) as db:
+            number = _number_of(db, job_id)
+            return None if number is None else read_job(db, number, time.time())
+
+    def history(self, job_id: str) -> Iterator[JobEvent]:
+        """What has been told of a job, task by task in their order, JobEnded last where it has.
+
+        Reads as it goes: one task is in memory at a time.
+        """
+        with reading(self.path) as db:
+            number = _number_of(db, job_id)
+            if number is not None:
+                yield from read_history(db, number)
+
+    def summaries(self) -> tuple[JobSummary, ...]:
+        """Of all jobs that are kept, the oldest first."""
+        with reading(self.path) as db:
+            return read_summaries(db)
+
+    # -- what is let go ---------------------------------------------------------------------------
+
+    def prune(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Delete ended jobs beyond the bounds; the file shrinks by them. Returns whether that
+        is done: in between, `go_on` is asked whether nobody waits for the state meanwhile."""
+        while (number := self._next_to_go()) is not None:
+            # Where that is cut short, the job is so old now that it goes first next time.
+            with self._writing() as db:
+                db.execute("UPDATE jobs SET ended_unix_s = 0 WHERE number = ?", (number,))
+            while self._delete_some(number):
+                if not go_on():
+                    return False
+        return self._shrink(go_on)
+
+    def _next_to_go(self) -> int | None:
+        """The ended job that has been there longest, where that is too long or there are too
+        many; None where all may stay."""
+        with reading(self.path) as db:
+            ended = "FROM jobs WHERE ended_unix_s IS NOT NULL"
+            count, first_s = db.execute(f"SELECT count(*), min(ended_unix_s) {ended}").fetchone()
+            pages, free, page_bytes = (
+                db.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            if not count or (
+                count <= self._retention.jobs
+                and first_s >= time.time() - self._retention.age_s
+                and (pages - free) * page_bytes <= self._retention.size_bytes
+            ):
+                return None
+            oldest = f"SELECT number {ended} ORDER BY ended_unix_s LIMIT 1"
+            return int(db.execute(oldest).fetchone()[0])
+
+    def _delete_some(self, number: int) -> bool:
+        """Whether some of the job is left."""
+        with self._writing() as db:
+            sql = (
+                "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE job = ? LIMIT ?)"
+            )
+            deleted = db.execute(sql, (number, PRUNED_AT_ONCE)).rowcount
+            if deleted == PRUNED_AT_ONCE:
+                return True
+            db.execute("DELETE FROM jobs WHERE number = ?", (number,))
+            return False
+
+    def _shrink(self, go_on: Callable[[], bool]) -> bool:
+        while True:
+            with self._lock, state_errors(self.path):
+                (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
+                if free < MAX_FREE_PAGES:
+                    return True
+                # Not `execute`: that stops after the first page, for it has no columns to show.
+                self._db.executescript(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})")
+                if free <= FREED_AT_ONCE:
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            if not go_on():
+                return False
+
+    # -- the insides ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, state_errors(self.path), transaction(self._db):
+            yield self._db
+
+
+def peek(path: Path) -> tuple[JobSummary, ...]:
+    """The jobs of a state, whether or not a process uses it; none is made. Raises StateError."""
+    path = path.expanduser().absolute()
+    check_mode(path)
+    with reading(path) as db:
+        check_sound(db, path)
+        return read_summaries(db)
+
+
+def _kind(effect: Effect) -> type:
+    return type(effect.event) if isinstance(effect, Tell) else type(effect)
+
+
+def _number_of(db: sqlite3.Connection, job_id: str) -> int | None:
+    row = db.execute("SELECT number FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    return None if row is None else int(row[0])

@@ -1,0 +1,97 @@
+"""What the peers of a world ask each other in the DHT, and how that comes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.rpc import Answered, Ask, Asked, AskFailed
+
+if TYPE_CHECKING:
+    from formation_p2p.sim.node import SimNode
+    from formation_p2p.sim.world import World
+
+
+class _Asking(NamedTuple):
+    """A request under way: it must have ended by `deadline_s`."""
+
+    node: SimNode
+    life: int
+    ask: Ask
+    deadline_s: float
+
+
+class Asks:
+    """Of one world: every `ask` ends in one Answered or AskFailed, by its timeout at the latest,
+    unless the asker dies before."""
+
+    def __init__(self, world: World, unknown_s: float) -> None:
+        self._world = world
+        self._unknown_s = unknown_s
+        self._open: dict[int, _Asking] = {}
+        self._count = 0
+
+    def ask(self, node: SimNode, ask: Ask) -> None:
+        world = self._world
+        node.messages[ask.cause] += 1
+        world.messages[ask.cause] += 1
+        asking = _Asking(node, node.life, ask, world.now_s + ask.timeout_s)
+        other = world.find(ask.to.peer_id)
+        if other is None or not (other.alive or other.silent):
+            # Nobody has this address, or its host is up and the node is not.
+            delay_s = 2 * (self._unknown_s if other is None else world.latency(node, other))
+            self._fail(asking, world.now_s + delay_s, "connection refused")
+        elif world.is_in_vain(node, other) or world.is_lost():
+            self._fail(asking, asking.deadline_s, "no answer in time")
+        else:
+            if world.layout is not None:
+                world.wake(other)  # whom it is connected to by now counts
+            request = ask.message
+            if not world.lean:
+                request = kad.parse_request(kad.encode(request))
+            if world.connections is None:
+                node.asked.add(other.name)
+            world.note(node, other, request)
+            world.after(world.delay_s(node, other), self._asked, asking, other, request)
+
+    def _asked(self, asking: _Asking, other: SimNode, request: kad.Request) -> None:
+        world = self._world
+        if other.silent or other.suspended:
+            self._fail(asking, asking.deadline_s, "no answer in time")
+            return
+        if not other.alive:
+            at_s = world.now_s + world.latency(other, asking.node)
+            self._fail(asking, at_s, "the connection broke")
+            return
+        self._count += 1
+        asked_id = self._count
+        self._open[asked_id] = asking
+        world.tell(other, Asked(asked_id, asking.node.seen, request))
+
+    def answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
+        world = self._world
+        asking = self._open.pop(asked_id)
+        asker, request = asking.node, asking.ask.message
+        reply: Any = message
+        if message is not None:
+            if world.is_cut(node, asker) or world.is_lost():
+                self._fail(asking, asking.deadline_s, "no answer in time")
+                return
+            if not world.lean:
+                reply = kad.parse_reply(kad.encode(message), request)
+        at_s = world.now_s + world.latency(node, asker)  # on the connection that it came over
+        if at_s > asking.deadline_s:
+            self._fail(asking, asking.deadline_s, "no answer in time")
+            return
+        if reply is not None:
+            world.messages[asking.ask.cause] += 1
+            asker.messages[asking.ask.cause] += 1
+            world.note(node, asker, reply)
+        answered = Answered(asking.ask.ask_id, node.contact, reply)
+        world.at(at_s, world.tell_life, asking.life, asker, answered)
+
+    def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
+        world = self._world
+        at_s = min(at_s, asking.deadline_s)
+        failed = AskFailed(asking.ask.ask_id, reason)
+        world.at(at_s, world.tell_life, asking.life, asking.node, failed)
