@@ -117,8 +117,9 @@ class Node:
         are kept as `retention` says. One node at a time may use it.
 
         `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
-        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry (host/observe/tracing.py),
-        by the tracer provider that the application has set, or by one given here.
+        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry
+        (host/observe/tracing.py), by the tracer provider that the application has set, or by one
+        given here.
 
         Raises InvalidInput for a join string that is none; entering raises LocalError where the
         node is in no network, or the network does not come up, and StateError where the state
@@ -310,9 +311,9 @@ class Node:
         `buffersize` of them are ahead of the caller, so that they may have no end.
 
         See `submit` for the rest. Results are plain data unless `trust_results`
-        (core/workload/plain_pickle.py). Raises, where it is awaited, TaskFailed with the first failure
-        known, in the order of the items, and Unplaceable where nobody can; the rest is cancelled
-        then.
+        (core/workload/plain_pickle.py). Raises, where it is awaited, TaskFailed with the first
+        failure known, in the order of the items, and Unplaceable where nobody can; the rest is
+        cancelled then.
         """
         if buffersize < 1:
             raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")

@@ -1,4 +1,5 @@
-"""The nodes that run from a home, as other programs of the user see them (host/observe/status.py)."""
+"""The nodes that run from a home, as other programs of the user see them
+(host/observe/status.py)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The scheduler: jobs come in, tasks find workers, results go out, each counted once.
 
 Tasks of equal terms (placement/scheduling_key.py) form a group, which shares what discovery found
-and the leases held, so that one lease runs any number of tasks. Each task waits in the queue of the worker
-that its policy names, by default the nearest by XOR, or of nobody in particular; a worker that is
-free while its own queue is empty takes over from the longest other one.
+and the leases held, so that one lease runs any number of tasks. Each task waits in the queue of the
+worker that its policy names, by default the nearest by XOR, or of nobody in particular; a worker
+that is free while its own queue is empty takes over from the longest other one.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ class Dispatch:
     """Run these under the lease, in order, after what was dispatched before.
 
     `parts` are those that no Dispatch has brought under this lease yet, by number, and that the
-    worker is to keep (see `shared_blobs.py` for how long). A driver reads a part and a payload together.
+    worker is to keep (see `shared_blobs.py` for how long). A driver reads a part and a payload
+    together.
     """
 
     lease_id: str

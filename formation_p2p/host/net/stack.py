@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What the classes of swarm.py, libp2p_host.py, transport/tcp.py and transport/yamux.py were written against.
+# What the classes of swarm.py, libp2p_host.py, transport/tcp.py and transport/yamux.py were written
+# against.
 LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
 WORK_PROTOCOL: Final = "/formation/work/1.0.0"

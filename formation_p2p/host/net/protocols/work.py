@@ -40,7 +40,8 @@ JOINED_BYTES: Final = 64 * KIB
 # To reach a peer and agree on the protocol, before what is queued for it is given up.
 OPEN_S: Final = 20.0
 # Nobody acknowledges frames here: those written so shortly before a stream broke may be lost. That
-# is longer than it takes to find that a peer has fallen silent (UNACKNOWLEDGED_MS of transport/tcp.py).
+# is longer than it takes to find that a peer has fallen silent (UNACKNOWLEDGED_MS of
+# transport/tcp.py).
 UNSURE_S: Final = 45.0
 
 Received = Callable[[Contact, bytes], None]
