@@ -22,7 +22,7 @@ from biscuit_auth import AuthorizationError, AuthorizerBuilder, Biscuit, BlockBu
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue
 from formation_p2p.core.trust.hours import parse_hours
 from formation_p2p.core.trust.membership import Membership
@@ -76,7 +76,10 @@ def limited_grant() -> bytes:
 
 def warden() -> tuple[float, float, float]:
     """Microseconds of a worker's first check of a grant, of another, and of charging a lease."""
-    judge, grant = Warden(Membership(ROOT.public_key), {"site": "lab"}), limited_grant()
+    judge, grant = (
+        AdmissionController(Membership(ROOT.public_key), {"site": "lab"}),
+        limited_grant(),
+    )
     needs, now = Requirements(driver="process"), Moment(0.0, NOW)
 
     def check_once() -> None:

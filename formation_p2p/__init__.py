@@ -45,7 +45,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.placement import pricing
 from formation_p2p.core.placement.balanced import Balanced, rendezvous
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.cheapest import Cheapest
 from formation_p2p.core.placement.decision import Decision, Ranked
 from formation_p2p.core.placement.hashing import HASHES
@@ -87,7 +87,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.derive import Stage, derive
 from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -107,7 +107,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "HASHES",
-    "Asked",
     "Attempt",
     "Balanced",
     "Blob",
@@ -142,12 +141,12 @@ __all__ = [
     "JobEvent",
     "JobHandle",
     "JobSummary",
-    "Learnt",
     "LeaseDriver",
     "Leaving",
     "Limits",
     "LocalError",
     "Mapped",
+    "MemoryEstimate",
     "Node",
     "NodeClosed",
     "NodeExecutor",
@@ -198,6 +197,7 @@ __all__ = [
     "TaskRetried",
     "TaskSucceeded",
     "TaskUnplaceable",
+    "TaskView",
     "Term",
     "TooDear",
     "Trace",

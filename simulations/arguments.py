@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
 from formation_p2p.sim.latency import Latencies
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS
@@ -67,8 +67,13 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--partition", type=_partition, help="AFTER:FOR:SHARE, in minutes; 2:3:0.5 cuts in half")
     add("--latency", type=Path, help="matrix of round trips in ms (default: PlanetLab's if there)")
     add("--dial-round-trips", type=_not_negative, default=DIAL_ROUND_TRIPS)
-    add("--ttl", type=positive, default=Terms().ttl_s, help="seconds that an announcement counts")
-    add("--replicas", type=count(1, 20), default=Terms().replicas)
+    add(
+        "--ttl",
+        type=positive,
+        default=PublicationParameters().ttl_s,
+        help="seconds that an announcement counts",
+    )
+    add("--replicas", type=count(1, 20), default=PublicationParameters().replicas)
     add("--json", action="store_true", help="print JSON")
     return arguments
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.dispatch.job_events import (
-    Hold,
+    EmitJobEvent,
+    ForgetLease,
     JobEnded,
-    LetGo,
+    PersistLease,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
@@ -21,7 +22,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import Execute, Pause
@@ -159,7 +159,7 @@ class Invariants:
                 self.seen["adopted attempts"] += sum(len(lease.attempts) for lease in leases)
         for effect in effects:
             match effect:
-                case Tell(event=TaskRetried() | TaskRecalled() as told):
+                case EmitJobEvent(event=TaskRetried() | TaskRecalled() as told):
                     self.seen[type(told).__name__] += 1
                 case Fence() | Pause():
                     self.seen[type(effect).__name__] += 1
@@ -324,14 +324,14 @@ class Invariants:
                 sender, ended = contact.peer_id, message
         for effect in effects:
             match effect:
-                case Tell(job_id, told) if job_id in scheduler.over:
+                case EmitJobEvent(job_id, told) if job_id in scheduler.over:
                     what = f"{node.name} tells {told} of {job_id}, which has ended"
                     raise Violation("a job's end is its last event", what, job_id)
-                case Tell(job_id, JobEnded()):
+                case EmitJobEvent(job_id, JobEnded()):
                     scheduler.over.add(job_id)
-                case Tell(job_id, TaskPlaced(task_id)):
+                case EmitJobEvent(job_id, TaskPlaced(task_id)):
                     self._placed(node, scheduler, job_id, task_id)
-                case Tell(event=each) if isinstance(each, _TERMINAL):
+                case EmitJobEvent(event=each) if isinstance(each, _TERMINAL):
                     if each.task_id in scheduler.ended:
                         what = f"{node.name} tells the end of {each.task_id} again"
                         raise Violation("no task ends twice", what, each.task_id)
@@ -347,9 +347,9 @@ class Invariants:
                     scheduler.asked_s.setdefault((to.peer_id, lease_id), []).append(mono_s)
                 case Send(to, Release(lease_id)):
                     scheduler.gone.add((to.peer_id, lease_id))
-                case LetGo(worker, lease_id):
+                case ForgetLease(worker, lease_id):
                     scheduler.gone.add((worker, lease_id))
-                case Hold():
+                case PersistLease():
                     self.seen["holds"] += 1
 
     def _placed(self, node: SimNode, scheduler: _Scheduler, job_id: str, task_id: str) -> None:

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.capability.shards import SPLIT, depths_of, shard_key
 from formation_p2p.core.dht.store import RecordStore, _Checked, value_name
-from formation_p2p.core.discovery.announcer import JITTER, _Shelf, names_of
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.announcer import JITTER, _Publication, names_of
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
 from formation_p2p.core.peer.events import Serve
@@ -66,7 +66,7 @@ class Placed:
         self,
         workers: Sequence[tuple[SimNode, Serve]],
         peers: Iterable[SimNode],
-        terms: Terms,
+        terms: PublicationParameters,
         seed: int,
         *,
         resumed: bool = False,
@@ -123,12 +123,12 @@ class Placed:
         at = Moment(worker.published_s, EPOCH_UNIX_S + worker.published_s)
         spans = _spans(worker)
         homes = announcer._homes.values()
-        shelves = [_Shelf(value_name(node.identity.peer_id))]
+        shelves = [_Publication(value_name(node.identity.peer_id))]
         for home, span in zip(homes, spans, strict=True):
             home.settle(span, at.mono_s)
             for depth in depths_of(home.bucket, node.identity.peer_id, span):
                 name = shard_key(self._network_id, home.bucket, node.identity.key, depth)
-                shelves.append(_Shelf(name, home, depth))
+                shelves.append(_Publication(name, home, depth))
         for shelf in shelves:
             shelf.holders = tuple(
                 Contact(node.identity.peer_id) if key == node.identity.key else other.contact

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from formation_p2p.core.keyspace import common_prefix, key_of
 from formation_p2p.core.peer.events import Explain, Explained
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 
@@ -96,7 +96,7 @@ class Queries:
 
         self.asked = number
         node.heard = heard
-        world.tell(node, Explain(number, AskedTerms(bucket.needs), name))
+        world.tell(node, Explain(number, SchedulingKey(bucket.needs), name))
         self.refused += len(node.refused) - refused
 
     def _judged(

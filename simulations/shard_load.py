@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from formation_p2p.core.capability.shards import SAMPLE, SPLIT
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 
 Keys = npt.NDArray[np.int64]
 
@@ -82,7 +82,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--json", action="store_true")
     given = options.parse_args()
-    shipped = (SPLIT, Terms().replicas)
+    shipped = (SPLIT, PublicationParameters().replicas)
     rows = [
         load(given.workers, given.buckets, split, replicas, given.seed)
         for split, replicas in sorted({*CHOICES, shipped}, reverse=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.discovery.announcer import FIRST_REPUBLISH_S
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.sim.churn import Churn
@@ -57,8 +57,8 @@ class Plan:
     liars: float = 0.0
     clients: float = 0.0
     dial_round_trips: float = DIAL_ROUND_TRIPS
-    ttl_s: float = Terms().ttl_s
-    replicas: int = Terms().replicas
+    ttl_s: float = PublicationParameters().ttl_s
+    replicas: int = PublicationParameters().replicas
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +84,7 @@ class Town:
             loss=plan.loss,
             connections=Connections(plan.dial_round_trips),
             trace=trace,
-            terms=Terms(plan.ttl_s, plan.replicas),
+            terms=PublicationParameters(plan.ttl_s, plan.replicas),
         )
         self.placed: Placed | None = None
         self.announcing: list[SimNode] = []  # of the placed, those who do
@@ -143,7 +143,7 @@ class Town:
             if resident.in_buckets
         ]
         peers = [node for node in world.nodes.values() if node.name not in world.undialable]
-        terms = Terms(plan.ttl_s, plan.replicas)
+        terms = PublicationParameters(plan.ttl_s, plan.replicas)
         placed = self.placed = Placed(workers, peers, terms, plan.seed, resumed=plan.resumed)
         keys: dict[str, list[Key]] = {name: [] for name in self.registers}
         for resident in residents:

@@ -22,7 +22,7 @@ from benchmarks.dht.lines import Line, answer, next_order
 from formation_p2p.core.capability.buckets import bucket_key
 from formation_p2p.core.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId, peer_id_of
 from formation_p2p.core.keyspace import key_of
@@ -41,7 +41,7 @@ from formation_p2p.host.shell import Shell
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.
-REPLICAS: Final = Terms().replicas
+REPLICAS: Final = PublicationParameters().replicas
 MACHINE: Final = Capability(cpu_milli=1000, memory_bytes=GIB)
 DRIVERS: Final = ("process",)
 # One operation: a lookup, and writes. On an idle machine it takes milliseconds.
@@ -176,7 +176,7 @@ class FormationNode:
             peer_id=self.identity.peer_id,
             sequence=self._sequence,
             issued_unix_s=int(time.time()),
-            expires_unix_s=int(time.time() + Terms().ttl_s),
+            expires_unix_s=int(time.time() + PublicationParameters().ttl_s),
             capability=MACHINE,
             capacity=idle(MACHINE),
             labels=(("name", label),),

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Final
 
-from formation_p2p.api.job import Told
-from formation_p2p.core.dispatch.job_events import Tell
+from formation_p2p.api.job import JobObserver
+from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
-from formation_p2p.core.peer.events import CancelJob, Refuse, Submit
+from formation_p2p.core.peer.events import CancelJob, RejectRequest, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.shell import Shell
 
@@ -30,8 +30,8 @@ AT_A_TURN: Final = 1024
 Call = Callable[[Callable[[Shell], None]], None]
 
 
-class Desk:
-    """A job's events go to its `Told`: on the loop, or, for one begun `aside`, on the node's
+class JobBridge:
+    """A job's events go to its `JobObserver`: on the loop, or, for one begun `aside`, on the node's
     thread, where it must hand them over and return. All else goes to `rest`, on the loop. `begun`
     is told of each job that is submitted here, by whoever submits it. `decide` says on the loop who
     would run a task of these terms and this name now."""
@@ -41,15 +41,15 @@ class Desk:
         call: Call,
         rest: Callable[[Effect], None],
         begun: Callable[[Job], None],
-        decide: Callable[[AskedTerms, str], Awaitable[Decision]],
+        decide: Callable[[SchedulingKey, str], Awaitable[Decision]],
     ) -> None:
         self._call = call
         self.decide = decide
         self._begun = begun
         self._rest = rest
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._jobs: dict[str, Told] = {}
-        self._aside: dict[str, Told] = {}
+        self._jobs: dict[str, JobObserver] = {}
+        self._aside: dict[str, JobObserver] = {}
         self._inbox: deque[Effect] = deque()
         self._woken = False
 
@@ -57,11 +57,11 @@ class Desk:
         """On the loop that this is for."""
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
+    def begin(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
         """Submit a job. Raises NodeClosed."""
         self._begin(job, told, policy, self._jobs)
 
-    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
+    def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
         """The same from any thread, and without the loop."""
         self._begin(job, told, policy, self._aside)
 
@@ -71,7 +71,7 @@ class Desk:
             with contextlib.suppress(NodeClosed):  # and the job with it
                 self._call(lambda shell: shell.feed(CancelJob(job_id)))
 
-    def adopt(self, job_id: str, told: Told) -> None:
+    def adopt(self, job_id: str, told: JobObserver) -> None:
         """On the loop: a job that somebody else submits, or has submitted."""
         self._jobs[job_id] = told
 
@@ -104,9 +104,9 @@ class Desk:
         """On the node's thread: hand over, waking the loop once for all of them."""
         for effect in effects:
             aside = None
-            if type(effect) is Tell:
+            if type(effect) is EmitJobEvent:
                 aside = self._aside.get(effect.job_id)
-            elif type(effect) is Refuse:
+            elif type(effect) is RejectRequest:
                 aside = self._aside.get(effect.what)
             if aside is None:
                 self._inbox.append(effect)
@@ -118,7 +118,9 @@ class Desk:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _begin(self, job: Job, told: Told, policy: PlacementPolicy, jobs: dict[str, Told]) -> None:
+    def _begin(
+        self, job: Job, told: JobObserver, policy: PlacementPolicy, jobs: dict[str, JobObserver]
+    ) -> None:
         jobs[job.job_id] = told
         self._begun(job)
         try:
@@ -127,19 +129,19 @@ class Desk:
             del jobs[job.job_id]
             raise
 
-    def _tell_aside(self, told: Told, effect: Effect) -> None:
-        if type(effect) is Tell:
+    def _tell_aside(self, told: JobObserver, effect: Effect) -> None:
+        if type(effect) is EmitJobEvent:
             told.tell(effect.event)
             if told.is_over:
                 self._aside.pop(effect.job_id, None)
-        elif type(effect) is Refuse:
+        elif type(effect) is RejectRequest:
             self._aside.pop(effect.what, None)
             told.fail(InvalidInput(effect.what, effect.why))
 
     def _drain(self) -> None:
         # Before the inbox is read: what comes after that wakes the loop again.
         self._woken = False
-        touched: dict[str, Told] = {}
+        touched: dict[str, JobObserver] = {}
         for _ in range(AT_A_TURN):
             if not self._inbox:
                 break
@@ -154,8 +156,8 @@ class Desk:
             self._woken = True
             self.on_loop(self._drain)
 
-    def _hand_out(self, effect: Effect, touched: dict[str, Told]) -> None:
-        if type(effect) is Tell:
+    def _hand_out(self, effect: Effect, touched: dict[str, JobObserver]) -> None:
+        if type(effect) is EmitJobEvent:
             job_id = effect.job_id
             told = self._jobs.get(job_id)
             if told is not None:
@@ -163,7 +165,7 @@ class Desk:
                 told.tell(effect.event)
                 if told.is_over:
                     del self._jobs[job_id]
-        elif type(effect) is Refuse and effect.what in self._jobs:
+        elif type(effect) is RejectRequest and effect.what in self._jobs:
             self._jobs.pop(effect.what).fail(InvalidInput(effect.what, effect.why))
         else:
             self._rest(effect)

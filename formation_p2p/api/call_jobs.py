@@ -30,7 +30,7 @@ BATCH_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallOptions:
     """What all calls of one `map` or executor have in common. `needs` names the python driver."""
 
     needs: Requirements
@@ -55,12 +55,12 @@ def terms_of(
     trust_results: bool,
     max_price_micro: int | None,
     speculate: bool = False,
-) -> Terms:
+) -> CallOptions:
     """Raises InvalidInput."""
     required = requirements_of(needs)
     if required.driver not in ("", PythonCall.driver):
         raise InvalidInput("driver", f"{required.driver} does not run a function")
-    return Terms(
+    return CallOptions(
         replace(required, driver=PythonCall.driver),
         attempts,
         timeout_s,
@@ -72,7 +72,7 @@ def terms_of(
     )
 
 
-def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job:
+def job_of(calls: Iterable[tuple[bytes, bytes]], terms: CallOptions, name: str) -> Job:
     """One task for each pair of a function's pickle and its arguments', in their order.
 
     Raises InvalidInput.
@@ -103,7 +103,7 @@ def job_of(calls: Iterable[tuple[bytes, bytes]], terms: Terms, name: str) -> Job
     )
 
 
-def value_of_end(end: TaskEnd, terms: Terms) -> Any:
+def value_of_end(end: TaskEnd, terms: CallOptions) -> Any:
     """What the function returned. Raises TaskFailed, from what it raised; Unplaceable."""
     if type(end) is TaskSucceeded:
         return load_result(end.result, trust=terms.trust_results)

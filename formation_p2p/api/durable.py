@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from formation_p2p.api.bridge import Call, Desk
+from formation_p2p.api.bridge import Call, JobBridge
 from formation_p2p.api.job import JobHandle, TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
@@ -36,7 +36,7 @@ class CaughtUp(Effect):
 class DurableJobs:
     """Made, opened and closed by a node. Methods are for its loop, where they say nothing else."""
 
-    def __init__(self, path: Path, retention: Retention, desk: Desk, call: Call) -> None:
+    def __init__(self, path: Path, retention: Retention, desk: JobBridge, call: Call) -> None:
         self._path = path
         self._retention = retention
         self._desk = desk
@@ -196,7 +196,7 @@ class _Handle(JobHandle):
     def __init__(
         self,
         job: Job,
-        desk: Desk,
+        desk: JobBridge,
         refused: Callable[[str], None],
         ended: Callable[[str], None],
     ) -> None:

@@ -25,13 +25,13 @@ import cloudpickle
 from formation_p2p.api.call_jobs import (
     BATCH_BYTES,
     BATCH_CALLS,
-    Terms,
+    CallOptions,
     job_of,
     name_of,
     value_of_end,
 )
 from formation_p2p.api.calls import ArgumentPickler
-from formation_p2p.api.job import TaskEnd, Told
+from formation_p2p.api.job import JobObserver, TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import FormationError, TaskFailed
 from formation_p2p.core.placement.policy import PlacementPolicy
@@ -50,10 +50,10 @@ LAST_WAITING: Final = 4096
 AT_ONCE_S: Final = 0.1
 
 
-class Door(Protocol):
+class JobSubmitter(Protocol):
     """Where jobs are handed in (`Desk`)."""
 
-    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
+    def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None: ...
 
 
 class NodeExecutor(Executor):
@@ -64,7 +64,9 @@ class NodeExecutor(Executor):
     where nobody can run it; NodeClosed where the node was left first.
     """
 
-    def __init__(self, door: Door, terms: Terms, max_workers: int | None = None) -> None:
+    def __init__(
+        self, door: JobSubmitter, terms: CallOptions, max_workers: int | None = None
+    ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         self._feeder = _Feeder(door, terms, max_workers)
@@ -134,7 +136,7 @@ class _Feeder:
     """The executor's thread, and what it knows. It does not know the executor, so that one which
     nobody refers to any more is gone."""
 
-    def __init__(self, door: Door, terms: Terms, max_workers: int | None) -> None:
+    def __init__(self, door: JobSubmitter, terms: CallOptions, max_workers: int | None) -> None:
         self._door = door
         self._terms = terms
         self._max_workers = max_workers
@@ -320,7 +322,7 @@ class _Feeder:
 
 
 class _Batch:
-    """One job of the executor, as the node's thread sees it (`Told`)."""
+    """One job of the executor, as the node's thread sees it (`JobObserver`)."""
 
     def __init__(self, task_ids: list[str], notes: queue.SimpleQueue[_Note]) -> None:
         self.is_over = False

@@ -31,9 +31,9 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Refusal
-from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.task import Job
 
@@ -124,7 +124,7 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
             return TaskResult(task_id, label, "cancelled")
 
 
-class Told(Protocol):
+class JobObserver(Protocol):
     """Whoever the events of a job go to: those that have come, then `told` once for all of them."""
 
     @property
@@ -137,11 +137,11 @@ class Told(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
-class Office(Protocol):
+class JobController(Protocol):
     """What a job is cancelled and explained by (`Desk`)."""
 
     @property
-    def decide(self) -> Callable[[AskedTerms, str], Awaitable[Decision]]: ...
+    def decide(self) -> Callable[[SchedulingKey, str], Awaitable[Decision]]: ...
 
     def cancel(self, job_id: str) -> None: ...
 
@@ -154,7 +154,12 @@ class JobHandle:
     """
 
     def __init__(
-        self, job: Job, office: Office, *, policy: PlacementPolicy | None = None, kept: bool = False
+        self,
+        job: Job,
+        office: JobController,
+        *,
+        policy: PlacementPolicy | None = None,
+        kept: bool = False,
     ) -> None:
         self._job = job
         self._office = office
@@ -163,7 +168,7 @@ class JobHandle:
         self.job_id = job.job_id
         self.name = job.name
         self.tasks = job.tasks
-        self.sizes: tuple[Learnt, ...] = ()  # that were learnt, where nobody gave them
+        self.sizes: tuple[MemoryEstimate, ...] = ()  # that were learnt, where nobody gave them
         self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
@@ -221,7 +226,7 @@ class JobHandle:
             raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
         job = self._job
         policy = self._policy or parse_policy(job.policy)
-        terms = AskedTerms(
+        terms = SchedulingKey(
             found.needs, job.priority, job.max_price_micro, policy, job.hints, job.scope
         )
         return await self._office.decide(terms, found.task_id)

@@ -19,13 +19,13 @@ import cloudpickle
 from formation_p2p.api.call_jobs import (
     BATCH_BYTES,
     BATCH_CALLS,
-    Terms,
+    CallOptions,
     job_of,
     name_of,
     value_of_end,
 )
 from formation_p2p.api.calls import ArgumentPickler
-from formation_p2p.api.job import TaskEnd, Told
+from formation_p2p.api.job import JobObserver, TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.policy import PlacementPolicy
@@ -44,10 +44,10 @@ LOOK_AHEAD_BYTES: Final = 256 * MIB
 TAKE_S: Final = 0.01
 
 
-class Door(Protocol):
+class JobSubmitter(Protocol):
     """Where jobs are handed in (`Desk`)."""
 
-    def begin(self, job: Job, told: Told, policy: PlacementPolicy) -> None: ...
+    def begin(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None: ...
 
     def cancel(self, job_id: str) -> None: ...
 
@@ -136,10 +136,10 @@ class Flow:
 
     def __init__(
         self,
-        door: Door,
+        door: JobSubmitter,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
-        terms: Terms,
+        terms: CallOptions,
         buffersize: int,
     ) -> None:
         self.terms = terms
@@ -290,7 +290,7 @@ class Flow:
 
 
 class _Batch:
-    """One job of the flow, as the node sees it (`Told`)."""
+    """One job of the flow, as the node sees it (`JobObserver`)."""
 
     def __init__(self, flow: Flow, job: Job, first: int, bytes_each: int) -> None:
         self.bytes_each = bytes_each

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from formation_p2p.api.bridge import Desk
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.call_jobs import terms_of
 from formation_p2p.api.durable import CaughtUp, DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
-from formation_p2p.api.pending import Discovery, Questions
+from formation_p2p.api.pending import Discovery, PendingQueries
 from formation_p2p.api.placing import (
     DEFAULT_NEEDS,
     HintWords,
@@ -32,16 +32,16 @@ from formation_p2p.api.placing import (
     requirements_of,
     says_memory,
 )
-from formation_p2p.api.services import Joining, Presence
+from formation_p2p.api.services import NodeConfig, NodeServices
 from formation_p2p.api.submissions import Submissions
 from formation_p2p.api.transfers import Transfers
-from formation_p2p.core.dispatch.job_events import Tell
+from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId, parse_peer_id
-from formation_p2p.core.peer.events import Explained, Refuse
+from formation_p2p.core.peer.events import Explained, RejectRequest
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import NEAREST, AskedTerms
+from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.experience import Experience
@@ -49,7 +49,7 @@ from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.hints import NO_HINTS
-from formation_p2p.core.workload.plan import Plan, TaskTerms, plan_of
+from formation_p2p.core.workload.plan import Plan, TaskDefaults, plan_of
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.scope import EVERYTHING, Scope, Shares
 from formation_p2p.core.workload.task import Job, check_price
@@ -82,14 +82,14 @@ class Node:
     All methods are for the asyncio loop that entered it.
     """
 
-    def __init__(self, joining: Joining, state: Path | None, retention: Retention) -> None:
-        self._presence = presence = Presence(joining)
-        self._desk = desk = Desk(presence.call, self._handle, presence.submitted, self._decide)
+    def __init__(self, joining: NodeConfig, state: Path | None, retention: Retention) -> None:
+        self._presence = presence = NodeServices(joining)
+        self._desk = desk = JobBridge(presence.call, self._handle, presence.submitted, self._decide)
         self._durable: DurableJobs | None = None
         if state is not None:
             self._durable = DurableJobs(state, retention, desk, presence.call)
         self._submissions = Submissions(desk, self._durable, presence.sizes, presence.submitted)
-        self._questions = Questions(presence.call, desk.on_loop)
+        self._questions = PendingQueries(presence.call, desk.on_loop)
         self._transfers = Transfers(presence.call, desk.on_loop)
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
 
@@ -129,7 +129,7 @@ class Node:
         tracing = None
         if traces is not False:
             tracing = Tracing(None if traces is True else traces)
-        joining = Joining(
+        joining = NodeConfig(
             Home(None if home is None else Path(home)),
             network,
             tuple(listen),
@@ -254,7 +254,7 @@ class Node:
         placing = placing_of(policy, hints, scope)
         plan = plan_of(work, labels)
         job_id = secrets.token_hex(8)
-        terms = TaskTerms(requirements_of(needs), says_memory(needs), attempts, timeout_s)
+        terms = TaskDefaults(requirements_of(needs), says_memory(needs), attempts, timeout_s)
         tasks, sizes = await self._submissions.tasks_of(plan, job_id, terms, learn=learn)
         job = Job(
             job_id,
@@ -447,7 +447,7 @@ class Node:
         """As `explain`, and how the candidates were found."""
         check_price(max_price_micro)
         placing = placing_of(policy, hints, scope)
-        terms = AskedTerms(requirements_of(needs), 0, max_price_micro, **placing)
+        terms = SchedulingKey(requirements_of(needs), 0, max_price_micro, **placing)
         return await self._questions.explain(terms, name)
 
     async def neighbours(self) -> int:
@@ -480,7 +480,7 @@ class Node:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    async def _decide(self, terms: AskedTerms, name: str) -> Decision:
+    async def _decide(self, terms: SchedulingKey, name: str) -> Decision:
         return (await self._questions.explain(terms, name)).decision
 
     def _crashed(self, error: BaseException) -> None:
@@ -491,11 +491,11 @@ class Node:
     def _handle(self, effect: Effect) -> None:
         """What is no job's."""
         match effect:
-            case Tell():
+            case EmitJobEvent():
                 pass  # of a job that nobody waits for any more
             case Explained():
                 self._questions.explained(effect)
-            case Refuse(what, why):
+            case RejectRequest(what, why):
                 error = InvalidInput(what, why)
                 if not self._questions.refuse(effect, error):
                     log.error("%s", error)  # what it was asked for has gone on

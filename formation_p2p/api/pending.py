@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 from formation_p2p.api.bridge import Call
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.errors import FormationError, NodeClosed, Unreachable
-from formation_p2p.core.peer.events import Explain, Explained, Refuse
+from formation_p2p.core.peer.events import Explain, Explained, RejectRequest
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.host.shell import Shell
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Discovery:
     trace: Trace
 
 
-class Questions:
+class PendingQueries:
     """All on the loop. `explained` and `refuse` are for answers as they come, `fail` for when none
     will come any more."""
 
@@ -40,7 +40,7 @@ class Questions:
         self._pending: dict[int, asyncio.Future[Explained]] = {}
         self._numbers = itertools.count(1)
 
-    async def explain(self, terms: AskedTerms | None, name: str) -> Discovery:
+    async def explain(self, terms: SchedulingKey | None, name: str) -> Discovery:
         """As in core/peer/events.py. Raises InvalidInput, Unreachable."""
         number = next(self._numbers)
         future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ class Questions:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def refuse(self, refused: Refuse, error: FormationError) -> bool:
+    def refuse(self, refused: RejectRequest, error: FormationError) -> bool:
         """Returns whether somebody waits for it."""
         future = self._pending.get(int(refused.what)) if refused.what.isdecimal() else None
         if future is None or future.done():

@@ -17,7 +17,7 @@ from formation_p2p.core.workload.task import Job
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.home import Home
-from formation_p2p.host.observe.observability import Beside
+from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.observe.tracing import Tracing
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
@@ -27,7 +27,7 @@ from formation_p2p.host.storage.trust import TrustFile
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class NodeConfig:
     """How a node takes part, as for `Node.join`. Without a network it is the home's."""
 
     home: Home
@@ -38,17 +38,17 @@ class Joining:
     tracing: Tracing | None
 
 
-class Presence:
+class NodeServices:
     """`open` it once, in a thread, and `close` it in one: that waits until all has ended."""
 
-    def __init__(self, joining: Joining) -> None:
+    def __init__(self, joining: NodeConfig) -> None:
         self._joining = joining
         self._tracing = joining.tracing
         self.sizes = SizesFile(joining.home.path)
         self.serving = Serving(joining.home.path)
         self._learner = Learner(self.sizes)
         traced = () if self._tracing is None else (self._tracing.observe,)
-        self._beside = Beside(joining.metrics, (self._learner.observe, *traced))
+        self._beside = Observability(joining.metrics, (self._learner.observe, *traced))
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None

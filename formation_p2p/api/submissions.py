@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from formation_p2p.api.bridge import Desk
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.job import JobHandle
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.workload.memory_estimate import Learnt
-from formation_p2p.core.workload.plan import Plan, TaskTerms, tasks_of
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
+from formation_p2p.core.workload.plan import Plan, TaskDefaults, tasks_of
 from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.host.storage.memory_samples import SizesFile
 from formation_p2p.host.storage.rows import JobSummary
@@ -25,7 +25,7 @@ class Submissions:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: JobBridge,
         durable: DurableJobs | None,
         sizes: SizesFile,
         begun: Callable[[Job], None],
@@ -36,8 +36,8 @@ class Submissions:
         self._begun = begun
 
     async def tasks_of(
-        self, plan: Plan, job_id: str, terms: TaskTerms, *, learn: bool
-    ) -> tuple[tuple[Task, ...], tuple[Learnt, ...]]:
+        self, plan: Plan, job_id: str, terms: TaskDefaults, *, learn: bool
+    ) -> tuple[tuple[Task, ...], tuple[MemoryEstimate, ...]]:
         """As in core/workload/plan.py, with what this machine has learnt."""
         if learn:
             kinds = plan.kinds(memory_given=terms.memory_given)

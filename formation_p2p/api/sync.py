@@ -26,7 +26,7 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.hints import NO_HINTS
-from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.plan import Plan
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.core.workload.scope import EVERYTHING, Scope, Shares
@@ -335,7 +335,7 @@ class SyncJob:
         return self._handle.job_id
 
     @property
-    def sizes(self) -> tuple[Learnt, ...]:
+    def sizes(self) -> tuple[MemoryEstimate, ...]:
         return self._handle.sizes
 
     def results(self) -> tuple[TaskResult, ...]:

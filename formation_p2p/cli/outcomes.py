@@ -18,7 +18,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.workload.memory_estimate import Learnt
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
@@ -78,7 +78,7 @@ def exit_code_of(results: Sequence[TaskResult]) -> int:
     return FAILED if FAILED in codes else min(codes, default=DONE)
 
 
-def tell_sizes(sizes: Iterable[Learnt], *, as_json: bool) -> None:
+def tell_sizes(sizes: Iterable[MemoryEstimate], *, as_json: bool) -> None:
     """What tasks are given that nobody said."""
     for each in sizes:
         if as_json:

@@ -13,7 +13,7 @@ from formation_p2p.api.job import TaskResult
 from formation_p2p.cli.words import date, one_line, printable, refusal_in_words, short
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.as_text import DISTANCE_DIGITS, Column, Terms, terms_of
+from formation_p2p.core.placement.as_text import DISTANCE_DIGITS, Column, TermTable, terms_of
 from formation_p2p.core.placement.decision import Ranked
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Refusal
@@ -101,7 +101,7 @@ def put_ranked(out: Console, found: Sequence[Ranked]) -> None:
         out.print(printable(terms.alike))
 
 
-def ranked(found: Sequence[Ranked], terms: Terms, *, narrow: bool = False) -> Table:
+def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -> Table:
     has = () if narrow else ("cpu free", "memory free", "gpus")
     distance = () if narrow and terms.score else ("distance",)
     asks = ("asks",) if any(each.profile.price_micro for each in found) else ()

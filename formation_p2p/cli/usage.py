@@ -15,7 +15,7 @@ from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
 from formation_p2p.host.machine.home import Home
 
 if TYPE_CHECKING:
-    from formation_p2p.host.storage.usage import Usage
+    from formation_p2p.host.storage.usage import AccountUsage
 
 USAGE_EPILOG: Final = """
 \b
@@ -62,7 +62,7 @@ def usage(
         say(f"formation: nobody has used this machine in {when}, as far as {path} says")
 
 
-def _show(found: tuple[Usage, ...]) -> None:
+def _show(found: tuple[AccountUsage, ...]) -> None:
     from formation_p2p.cli.tables import console, plain_table
 
     table = plain_table("who", "cpu hours", "gpu hours", "at once")
@@ -77,7 +77,7 @@ def _show(found: tuple[Usage, ...]) -> None:
     console().print(table)
 
 
-def _who(usage: Usage) -> str:
+def _who(usage: AccountUsage) -> str:
     from formation_p2p.cli.words import printable, short
 
     name = usage.account.name
@@ -90,7 +90,7 @@ def _of(milli_s: int, limit: int | None) -> str:
     return in_hours(milli_s) if limit is None else f"{in_hours(milli_s)} of {format_hours(limit)}"
 
 
-def _document(usage: Usage) -> dict[str, Any]:
+def _document(usage: AccountUsage) -> dict[str, Any]:
     account = usage.account
     return {
         "account": account.name,

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
-from formation_p2p.host.drivers.blob_access import Blobs, UsesBlobs
+from formation_p2p.host.drivers.blob_access import BlobAccess, UsesBlobs
 from formation_p2p.host.drivers.driver import (
     Driver,
     Execution,
@@ -116,11 +116,11 @@ class _Watched:
         return self._driver.name
 
     @property
-    def blobs(self) -> Blobs | None:
+    def blobs(self) -> BlobAccess | None:
         return self._driver.blobs if isinstance(self._driver, UsesBlobs) else None
 
     @blobs.setter
-    def blobs(self, blobs: Blobs | None) -> None:
+    def blobs(self, blobs: BlobAccess | None) -> None:
         if isinstance(self._driver, UsesBlobs):
             self._driver.blobs = blobs
 

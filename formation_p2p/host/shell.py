@@ -18,17 +18,17 @@ from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dht.rpc import (
     Advertise,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
-    AskFailed,
-    DialBack,
-    DialledBack,
-    DialledBy,
-    Met,
+    InboundConnection,
+    PeerIdentified,
+    ProbeReachability,
+    ReachabilityProbed,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
 )
-from formation_p2p.core.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
@@ -45,7 +45,7 @@ from formation_p2p.core.peer.events import (
     Leave,
     Left,
     Measured,
-    Refuse,
+    RejectRequest,
     Serve,
     Submit,
     Tick,
@@ -88,7 +88,7 @@ LEAVE_S: Final = 2.0
 _URGENT: Final = (
     work.PlacementRequest,
     work.Offer,
-    work.Refused,
+    work.RequestRefused,
     work.Commit,
     work.CommitRefused,
     work.Leased,
@@ -210,7 +210,7 @@ class Shell:
             # waits for what comes of it is told.
             log.exception("the peer failed on %s; please report this", type(event).__name__)
             match event:
-                case Asked(sender=sender) | Received(sender=sender):
+                case RequestReceived(sender=sender) | Received(sender=sender):
                     self._stack.drop(sender.peer_id, "its message could not be handled")
                 case Submit(job):
                     self._told.append(_failed(job.job_id, error))
@@ -254,7 +254,7 @@ class Shell:
             return
         ask_id = next(self._ask_ids)
         self._answers[ask_id] = answer
-        self.feed(Asked(ask_id, sender, message))
+        self.feed(RequestReceived(ask_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)
@@ -269,13 +269,13 @@ class Shell:
         self.feed(Undelivered(to, reason))
 
     def dialled_by(self, peer: PeerId, host: str) -> None:
-        self.feed(DialledBy(peer, host))
+        self.feed(InboundConnection(peer, host))
 
     def measured(self, peer: PeerId, rtt_us: int) -> None:
         self.feed(Measured(peer, rtt_us))
 
     def told(self, peer: Contact) -> None:
-        self.feed(Met(peer))
+        self.feed(PeerIdentified(peer))
 
     def disconnected(self, peer: PeerId) -> None:
         self.feed(Disconnected(peer))
@@ -294,14 +294,14 @@ class Shell:
     def _perform(self, effect: Effect) -> None:
         """Do what the peer wants done, or what the journal has written down."""
         match effect:
-            case Tell():  # the first, since each task has two of them
+            case EmitJobEvent():  # the first, since each task has two of them
                 self._told.append(effect)
-            case Ask():
+            case SendRequest():
                 self._start(self._ask, effect)
-            case Answer(ask_id, message):
+            case SendResponse(ask_id, message):
                 answer = self._answers.pop(ask_id)
                 answer(None if message is None else kad.encode(message))
-            case DialBack():
+            case ProbeReachability():
                 self._start(self._dial_back, effect)
             case Advertise(reach):
                 self._stack.advertise(reach is Reach.SERVER)
@@ -334,7 +334,7 @@ class Shell:
                     running.go_on()
             case Fence(lease_id):
                 self._start(self._fence, lease_id)
-            case Hold() | LetGo():
+            case PersistLease() | ForgetLease():
                 pass  # for a journal alone
             case Charged():
                 if self._usage is not None:
@@ -350,7 +350,7 @@ class Shell:
         assert self._nursery is not None, "the shell is not running"
         self._nursery.start_soon(function, *arguments)
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: SendRequest) -> None:
         message = ask.message
         expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
         try:
@@ -364,15 +364,15 @@ class Shell:
             reply = None if raw is None else kad.parse_reply(raw, ask.message)
         except ProtocolViolation as violation:
             self._stack.drop(ask.to.peer_id, str(violation))
-            self.feed(AskFailed(ask.ask_id, str(violation)))
+            self.feed(RequestFailed(ask.ask_id, str(violation)))
         except FormationError as error:
-            self.feed(AskFailed(ask.ask_id, str(error)))
+            self.feed(RequestFailed(ask.ask_id, str(error)))
         else:
-            self.feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
+            self.feed(ResponseReceived(ask.ask_id, self._stack.contact(ask.to), reply))
 
-    async def _dial_back(self, effect: DialBack) -> None:
+    async def _dial_back(self, effect: ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self.feed(DialledBack(effect.ask_id, reached))
+        self.feed(ReachabilityProbed(effect.ask_id, reached))
 
     def _warn(self) -> None:
         """A person who lends a machine has to know, once, that nobody can get at it."""
@@ -409,13 +409,13 @@ class Shell:
             self.feed(Tick())
 
 
-def _failed(what: str, error: Exception) -> Refuse:
+def _failed(what: str, error: Exception) -> RejectRequest:
     why = f"this node failed on it ({type(error).__name__}); its log says where: please report that"
-    return Refuse(what, why, cause="a fault")
+    return RejectRequest(what, why, cause="a fault")
 
 
 def _is_of_record(effect: Effect) -> bool:
     """Whether it tells or acknowledges something, which is done once it is on the disk."""
-    return isinstance(effect, Tell | Hold | LetGo) or (
+    return isinstance(effect, EmitJobEvent | PersistLease | ForgetLease) or (
         isinstance(effect, Send) and isinstance(effect.message, work.ResultAck)
     )

@@ -1,9 +1,9 @@
 """A scheduler's disk: what is written in order, what is performed once it is, what a crash leaves.
 
-As the shell does it in production: `Tell`, `Hold`, `LetGo` and a `ResultAck` are noted in order,
-written in batches, and performed when their batch is on the disk. A crash loses what was not
-written yet; a full disk keeps everything that was to be written waiting. From what is written the
-next life begins (`core/dispatch/saved.py`).
+As the shell does it in production: `EmitJobEvent`, `PersistLease`, `ForgetLease` and a `ResultAck`
+are noted in order, written in batches, and performed when their batch is on the disk. A crash loses
+what was not written yet; a full disk keeps everything that was to be written waiting. From what is
+written the next life begins (`core/dispatch/saved.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    Hold,
+    EmitJobEvent,
+    ForgetLease,
     JobEnded,
     JobEvent,
-    LetGo,
+    PersistLease,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
@@ -25,7 +26,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
@@ -69,7 +69,7 @@ class Disk:
         self.is_full = False
         self._world = world
         self._latency_s = latency_s
-        self._leases: dict[tuple[PeerId, str], Hold] = {}
+        self._leases: dict[tuple[PeerId, str], PersistLease] = {}
         self._waiting: list[tuple[Effect, Callable[[Effect], None]]] = []
         self._writing: int | None = None
         self._writes = 0
@@ -142,7 +142,7 @@ class Disk:
 
     def _keep(self, effect: Effect) -> None:
         match effect:
-            case Tell(job_id, event):
+            case EmitJobEvent(job_id, event):
                 stored = self.jobs.get(job_id)
                 if stored is not None and not stored.is_over:
                     stored.events.append(event)
@@ -150,9 +150,9 @@ class Disk:
                         event, TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
                     ):
                         self.settled.add(event.task_id)
-            case Hold(lease_id, lessor):
+            case PersistLease(lease_id, lessor):
                 self._leases[lessor.peer_id, lease_id] = effect
-            case LetGo(worker, lease_id):
+            case ForgetLease(worker, lease_id):
                 self._leases.pop((worker, lease_id), None)
 
 

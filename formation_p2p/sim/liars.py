@@ -16,7 +16,7 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.dht.rpc import Answer
+from formation_p2p.core.dht.rpc import SendResponse
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.keyspace import MAX_DEPTH
@@ -48,7 +48,7 @@ class Liar:
         return [self._told(effect) for effect in self.peer.handle(event, now)]
 
     def _told(self, effect: Effect) -> Effect:
-        if not isinstance(effect, Answer) or effect.message is None:
+        if not isinstance(effect, SendResponse) or effect.message is None:
             return effect
         return replace(effect, message=self._changed(effect.message))
 

@@ -16,11 +16,11 @@ from formation_p2p.core.peer.events import (
     Explain,
     Explained,
     Leave,
-    Refuse,
+    RejectRequest,
     Submit,
 )
 from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
@@ -64,7 +64,7 @@ class SimNode:
     silent: bool = False
     left: bool = False
     told: list[JobEvent] = field(default_factory=list)
-    refused: list[Refuse] = field(default_factory=list)
+    refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
@@ -108,7 +108,7 @@ class SimNode:
         self.world.tell(self, CancelJob(job_id))
 
     def explain(self, needs: Requirements | None, name: str = "a task") -> None:
-        self.world.tell(self, Explain(0, None if needs is None else AskedTerms(needs), name))
+        self.world.tell(self, Explain(0, None if needs is None else SchedulingKey(needs), name))
 
     def leave(self) -> None:
         self.world.tell(self, Leave())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.rpc import Answered, Ask, Asked, AskFailed
+from formation_p2p.core.dht.rpc import RequestFailed, RequestReceived, ResponseReceived, SendRequest
 
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
@@ -17,13 +17,13 @@ class _Asking(NamedTuple):
 
     node: SimNode
     life: int
-    ask: Ask
+    ask: SendRequest
     deadline_s: float
 
 
 class Asks:
-    """Of one world: every `ask` ends in one Answered or AskFailed, by its timeout at the latest,
-    unless the asker dies before."""
+    """Of one world: every `ask` ends in one Answered or RequestFailed, by its timeout at the
+    latest, unless the asker dies before."""
 
     def __init__(self, world: World, unknown_s: float) -> None:
         self._world = world
@@ -31,7 +31,7 @@ class Asks:
         self._open: dict[int, _Asking] = {}
         self._count = 0
 
-    def ask(self, node: SimNode, ask: Ask) -> None:
+    def ask(self, node: SimNode, ask: SendRequest) -> None:
         world = self._world
         node.messages[ask.cause] += 1
         world.messages[ask.cause] += 1
@@ -66,7 +66,7 @@ class Asks:
         self._count += 1
         asked_id = self._count
         self._open[asked_id] = asking
-        world.tell(other, Asked(asked_id, asking.node.seen, request))
+        world.tell(other, RequestReceived(asked_id, asking.node.seen, request))
 
     def answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
         world = self._world
@@ -87,11 +87,11 @@ class Asks:
             world.messages[asking.ask.cause] += 1
             asker.messages[asking.ask.cause] += 1
             world.note(node, asker, reply)
-        answered = Answered(asking.ask.ask_id, node.contact, reply)
+        answered = ResponseReceived(asking.ask.ask_id, node.contact, reply)
         world.at(at_s, world.tell_life, asking.life, asker, answered)
 
     def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
         world = self._world
         at_s = min(at_s, asking.deadline_s)
-        failed = AskFailed(asking.ask.ask_id, reason)
+        failed = RequestFailed(asking.ask.ask_id, reason)
         world.at(at_s, world.tell_life, asking.life, asking.node, failed)

@@ -29,15 +29,15 @@ from formation_p2p.core.dht.reachability import VOTERS, Reach
 from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
 from formation_p2p.core.dht.rpc import (
     Advertise,
-    Answer,
-    Ask,
-    DialBack,
-    DialledBack,
-    DialledBy,
-    Met,
+    InboundConnection,
+    PeerIdentified,
+    ProbeReachability,
+    ReachabilityProbed,
+    SendRequest,
+    SendResponse,
 )
-from formation_p2p.core.discovery.publication_parameters import Terms
-from formation_p2p.core.dispatch.job_events import Hold, LetGo, Tell
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer
@@ -45,7 +45,15 @@ from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.session import Received, Send, Undelivered
-from formation_p2p.core.peer.events import Event, Explained, Joined, Left, Refuse, Serve, Tick
+from formation_p2p.core.peer.events import (
+    Event,
+    Explained,
+    Joined,
+    Left,
+    RejectRequest,
+    Serve,
+    Tick,
+)
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.admission import Charged, Tolerated
@@ -98,7 +106,7 @@ class World:
         loss: float = 0.0,
         connections: Connections | None = None,
         trace: TraceDigest | None = None,
-        terms: Terms | None = None,
+        terms: PublicationParameters | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
@@ -252,7 +260,7 @@ class World:
         known = self.layout.known_to(node.identity.key)
         # That it can be dialled was found out before: it has nobody to tell it, or to ask.
         for contact in known[:VOTERS]:
-            self.tell(node, DialledBy(contact.peer_id, host_of(contact)))
+            self.tell(node, InboundConnection(contact.peer_id, host_of(contact)))
         self._waking = None
         dht = node.peer.dht
         # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
@@ -410,11 +418,11 @@ class World:
 
     def _perform(self, node: SimNode, effect: Effect) -> None:
         match effect:
-            case Ask():
+            case SendRequest():
                 self.asks.ask(node, effect)
-            case Answer(ask_id, message):
+            case SendResponse(ask_id, message):
                 self.asks.answer(node, ask_id, message)
-            case DialBack():
+            case ProbeReachability():
                 self._dial_back(node, effect)
             case Advertise(reach):
                 self._advertise(node, reach is Reach.SERVER)
@@ -430,9 +438,9 @@ class World:
                 node.executor.go_on(lease_id)
             case Fence(lease_id):
                 node.executor.fence(lease_id, self.fence_s())
-            case Tell(event=event):
+            case EmitJobEvent(event=event):
                 node.told.append(event)
-            case Hold() | LetGo():
+            case PersistLease() | ForgetLease():
                 pass  # for a next life, of which there is none without a disk
             case Charged():
                 node.charge(effect)
@@ -441,7 +449,7 @@ class World:
             case Explained():
                 node.explained.append(effect)
                 node.heard(effect)
-            case Refuse():
+            case RejectRequest():
                 node.refused.append(effect)
             case Left():
                 node.left = True
@@ -449,9 +457,9 @@ class World:
             case _:
                 raise AssertionError(f"the world does not know the effect {effect}")
 
-    def _dial_back(self, node: SimNode, dial: DialBack) -> None:
+    def _dial_back(self, node: SimNode, dial: ProbeReachability) -> None:
         other = self._by_id[dial.to.peer_id]
-        dialled = DialledBack(dial.ask_id, other.name not in self.undialable)
+        dialled = ReachabilityProbed(dial.ask_id, other.name not in self.undialable)
         # A round trip each for TCP, Noise and yamux.
         self.later(6 * self.latency(node, other), node, dialled)
 
@@ -466,7 +474,7 @@ class World:
             connected = [self.nodes[name] for name in sorted(node.asked)]
         else:
             connected = [self._numbered[n] for n in self.connections.of(node.number)]
-        met = Met(node.seen)
+        met = PeerIdentified(node.seen)
         for other in connected:
             self.later(self.latency(node, other), other, met)
 
@@ -499,7 +507,7 @@ class World:
 def _is_kept(effect: Effect) -> bool:
     """What is written before it is performed."""
     match effect:
-        case Tell() | Hold() | LetGo() | Send(message=work.ResultAck()):
+        case EmitJobEvent() | PersistLease() | ForgetLease() | Send(message=work.ResultAck()):
             return True
         case _:
             return False

@@ -16,9 +16,9 @@ from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.net.limits import Share
+from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.protocols.data import PROTOCOL
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.host.stacks import LOOPBACK, Node
 
 ROOT = Identity.from_seed(bytes(range(32)))
@@ -68,10 +68,10 @@ class Holder(Node):
 class Liar(Node):
     """A peer that serves data as `serve` does, whatever is asked for."""
 
-    def __init__(self, serve: Callable[[Channel], Awaitable[None]]) -> None:
+    def __init__(self, serve: Callable[[MuxedStream], Awaitable[None]]) -> None:
         super().__init__()
 
-        async def serve_stream(channel: Channel, peer: Contact, share: Share) -> None:
+        async def serve_stream(channel: MuxedStream, peer: Contact, share: PeerLimits) -> None:
             await serve(channel)
 
         self.stack.serve(PROTOCOL, serve_stream)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    Hold,
+    EmitJobEvent,
+    ForgetLease,
     JobEnded,
     JobEvent,
-    LetGo,
+    PersistLease,
     TaskPlaced,
     TaskSucceeded,
-    Tell,
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
@@ -35,8 +35,8 @@ def job_of(tasks: int, job_id: str = "a" * 16, *, shared: bytes = b"", size: int
     )
 
 
-def told(job: Job, *events: JobEvent) -> list[Tell]:
-    return [Tell(job.job_id, event, cause="test") for event in events]
+def told(job: Job, *events: JobEvent) -> list[EmitJobEvent]:
+    return [EmitJobEvent(job.job_id, event, cause="test") for event in events]
 
 
 def placed(job: Job, n: int, tried: int = 1, lease_id: str = "lease") -> TaskPlaced:
@@ -52,7 +52,7 @@ def attempt(job: Job, n: int, tried: int = 1, *, lost: bool = False) -> Attempt:
     return Attempt(f"{job.tasks[n].task_id}#{tried}", BOB, "exit: code 1", lost)
 
 
-def all_done(job: Job) -> list[Tell]:
+def all_done(job: Job) -> list[EmitJobEvent]:
     """What is told of a job each of whose tasks succeeds at once."""
     events: Iterable[JobEvent] = (
         event
@@ -62,9 +62,9 @@ def all_done(job: Job) -> list[Tell]:
     return told(job, *events, JobEnded(len(job.tasks), 0, 0, 0))
 
 
-def hold(lease_id: str = "lease") -> Hold:
-    return Hold(lease_id, BOBS, NEEDS, 5, 17, ("gpu-0",), cause="test")
+def hold(lease_id: str = "lease") -> PersistLease:
+    return PersistLease(lease_id, BOBS, NEEDS, 5, 17, ("gpu-0",), cause="test")
 
 
-def let_go(lease_id: str = "lease") -> LetGo:
-    return LetGo(BOB, lease_id, cause="test")
+def let_go(lease_id: str = "lease") -> ForgetLease:
+    return ForgetLease(BOB, lease_id, cause="test")

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from formation_p2p.host.storage import write_behind as module
-from formation_p2p.host.storage.write_behind import Behind
+from formation_p2p.host.storage.write_behind import WriteBehind
 
 
 class Notebook:
@@ -23,7 +23,7 @@ class Notebook:
         self.written: list[str] = []
         self.tries = 0
         self.fault: Exception | None = None
-        self.behind = Behind(Path("notes.db"), "what bob saw", self.gather, self.write)
+        self.behind = WriteBehind(Path("notes.db"), "what bob saw", self.gather, self.write)
 
     def gather(self) -> None:
         self.page += self.seen

@@ -18,7 +18,7 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data import messages
 from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Chunk, Open, Opened, Refused, Want
+from formation_p2p.core.data.messages import BlobRefused, Chunk, Open, Opened, Want
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
@@ -33,7 +33,7 @@ from formation_p2p.host.net.protocols import data as net_data
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import stream as net_channel
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.host.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.host.stacks import run, running, until
 
@@ -281,7 +281,7 @@ def framed(message: messages.Reply) -> bytes:
     return encode_frame(messages.pack(message))
 
 
-async def request(channel: Channel) -> messages.Request:
+async def request(channel: MuxedStream) -> messages.Request:
     (size,) = await channel.read(1)
     if size & 0x80:
         (more,) = await channel.read(1)
@@ -292,8 +292,8 @@ async def request(channel: Channel) -> messages.Request:
     return messages.parse_request(frame)
 
 
-def wrong_bytes(block: bytes) -> Callable[[Channel], Awaitable[None]]:
-    async def serve(channel: Channel) -> None:
+def wrong_bytes(block: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
+    async def serve(channel: MuxedStream) -> None:
         assert isinstance(await request(channel), Open)
         await channel.write(framed(Opened(block)))
         while True:
@@ -304,10 +304,10 @@ def wrong_bytes(block: bytes) -> Callable[[Channel], Awaitable[None]]:
     return serve
 
 
-def replying(*replies: bytes) -> Callable[[Channel], Awaitable[None]]:
+def replying(*replies: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
     """Whatever is asked, this is the answer; then silence."""
 
-    async def serve(channel: Channel) -> None:
+    async def serve(channel: MuxedStream) -> None:
         for reply in replies:
             await request(channel)
             await channel.write(reply)
@@ -344,7 +344,7 @@ def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
         [framed(Opened(b"no manifest"))],
         [framed(Opened(bytes(4000)))],
         [framed(Chunk(0, 5))],
-        [framed(Refused("no"))],
+        [framed(BlobRefused("no"))],
         [encode_frame(b"\xff")],
         [b"\xff\xff\xff\xff\xff\xff"],
         [b"\xff\xff\xff\x7f"],
@@ -370,7 +370,7 @@ def test_a_source_that_lies_of_what_it_has_is_left_out(
         framed(Chunk(1, MIB)) + bytes(MIB),
         framed(Chunk(0, 5)) + bytes(5),
         framed(Opened()),
-        framed(Refused("changed my mind")),
+        framed(BlobRefused("changed my mind")),
         framed(Chunk(0, MIB)) + bytes(MIB),
     ],
 )
@@ -440,7 +440,7 @@ def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(alice, bob):
             blob = alice.put(content(0.1))
-            opened: list[Channel] = []
+            opened: list[MuxedStream] = []
             for _ in range(MAX_DATA_STREAMS):
                 channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
                 answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
@@ -468,7 +468,7 @@ def test_a_stream_ends_with_the_grant_that_opened_it(
             channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
             stream = DataStream(channel, blob)
             assert isinstance(await stream.begin(grant, manifest=True), Opened)
-            for expected in (tuple, Refused):
+            for expected in (tuple, BlobRefused):
                 await channel.write(encode_frame(messages.pack(Want(0))))
                 stream._asked.append(0)
                 answer = await stream.next(memoryview(bytearray(MIB)))
@@ -489,7 +489,7 @@ def test_peers_who_open_without_end_do_not_take_all_descriptors(
     async def story() -> None:
         async with running(alice, bob, carol):
             blob = alice.put(content(0.1))
-            opened: list[Channel] = []
+            opened: list[MuxedStream] = []
             for _ in range(2):
                 channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
                 answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)

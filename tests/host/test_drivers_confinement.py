@@ -22,7 +22,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.groups import Group, Groups, _place
+from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
@@ -408,7 +408,7 @@ def test_what_left_its_supervisor_dies_with_its_group(tmp_path: Path) -> None:
 def test_a_group_tells_whether_the_kernel_killed_in_it(tmp_path: Path) -> None:
     (tmp_path / "counted").mkdir()
     (tmp_path / "counted" / "memory.max").touch()
-    bare, counted = Group(tmp_path), Group(tmp_path / "counted")
+    bare, counted = ProcessGroup(tmp_path), ProcessGroup(tmp_path / "counted")
     assert [group.holds_memory for group in (bare, counted)] == [False, True]
     assert bare.ran_out_of_memory() is False
     for kills in (0, 1):

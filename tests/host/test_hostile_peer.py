@@ -26,7 +26,7 @@ from formation_p2p.host.net import connection as net_connection
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net import swarm
 from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress
-from formation_p2p.host.net.limits import MAX_SHARES, Shares
+from formation_p2p.host.net.limits import MAX_SHARES, PeerLimitsTable
 from formation_p2p.host.net.protocols import work as net_work
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
@@ -503,7 +503,7 @@ def test_streams_opened_without_end_are_paced(monkeypatch: pytest.MonkeyPatch) -
 
 def test_whoever_comes_back_has_spent_what_it_had_spent() -> None:
     async def story() -> None:
-        shares = Shares()
+        shares = PeerLimitsTable()
         busy = Identity.from_seed(bytes(32)).peer_id
         share = shares.of(busy)
         assert shares.of(busy) is share

@@ -13,11 +13,11 @@ import pytest
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    EmitJobEvent,
     JobEnded,
     TaskPlaced,
     TaskRetried,
     TaskSucceeded,
-    Tell,
 )
 from formation_p2p.core.dispatch.saved import SavedJob
 from formation_p2p.core.effects import Moment
@@ -169,8 +169,8 @@ def a_job(count: int) -> Job:
     return Job("j", tuple(tasks))
 
 
-def succeeded(number: int, used: Usage) -> Tell:
-    return Tell("j", TaskSucceeded(f"j/{number}", BOB, b"", 2000, used), cause="test")
+def succeeded(number: int, used: Usage) -> EmitJobEvent:
+    return EmitJobEvent("j", TaskSucceeded(f"j/{number}", BOB, b"", 2000, used), cause="test")
 
 
 def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: P
         learner = Learner(file)
         learner.observe(first, [], NOW)
         told = [succeeded(n, Usage(100 * MIB, 10)) for n in range(6)]
-        placed = Tell("j", TaskPlaced("j/7", "j/7#1", BOB, "x", True), cause="test")
+        placed = EmitJobEvent("j", TaskPlaced("j/7", "j/7#1", BOB, "x", True), cause="test")
         learner.observe(Tick(), [placed, *told, succeeded(6, UNMEASURED)], NOW)
-        learner.observe(Tick(), [Tell("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
+        learner.observe(Tick(), [EmitJobEvent("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
         learner.close()
     (seen,) = file.seen()
     assert (seen.kind, seen.runs) == (KIND, 10)
@@ -195,7 +195,7 @@ def test_no_task_used_more_than_it_had_whatever_its_worker_says(tmp_path: Path) 
     grown = TaskRetried("j/1", Attempt("j/1#1", BOB, "memory: it had too little", False), False)
     failed = TaskRetried("j/0", Attempt("j/0#1", BOB, "driver: no such program", False))
     returned = TaskRetried("j/0", Attempt("j/0#2", BOB, "it makes room", True), False)
-    told = [Tell("j", each, cause="test") for each in (grown, failed, returned)]
+    told = [EmitJobEvent("j", each, cause="test") for each in (grown, failed, returned)]
     learner.observe(Tick(), told, NOW)
     learner.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
     learner.close()

@@ -17,10 +17,10 @@ import pytest
 import trio
 
 from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
     JobEnded,
     TaskBegan,
     TaskPrinted,
-    Tell,
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import StateError
@@ -57,7 +57,7 @@ def ack(job: Job, *tasks: int) -> Send:
     return Send(BOBS, ResultAck("lease", ids), cause="test")
 
 
-def printed(job: Job, n: int = 0) -> Tell:
+def printed(job: Job, n: int = 0) -> EmitJobEvent:
     return told(job, TaskPrinted(job.tasks[n].task_id, False, b"x"))[0]
 
 
@@ -396,7 +396,7 @@ def test_what_is_being_stored_while_a_new_life_begins_is_there_when_it_reads(dis
         assert list(disk.history(job.job_id)) == [succeeded(job, 0)]
 
 
-async def put_in(shell: Shell, effects: list[Tell]) -> None:
+async def put_in(shell: Shell, effects: list[EmitJobEvent]) -> None:
     shell.put(*effects)
 
 

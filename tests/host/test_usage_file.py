@@ -12,18 +12,18 @@ import trio
 
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import Charged
-from formation_p2p.core.trust.quota import UNLIMITED, Account, Quota, Used
+from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
 from formation_p2p.host.storage import usage as usage_file
 from formation_p2p.host.storage import write_behind as behind
-from formation_p2p.host.storage.usage import KEPT_MONTHS, Usage, UsageFile, peek
+from formation_p2p.host.storage.usage import KEPT_MONTHS, AccountUsage, UsageFile, peek
 
-BOB = Account("12D3KooWBob", Quota(1000, None, 4))
-BLOCK = Account("01ae2cb0534f654e9b2e4f34ebb9a59c", Quota(1000))
-CAROL = Account("12D3KooWCarol", UNLIMITED)
+BOB = QuotaAccount("12D3KooWBob", Quota(1000, None, 4))
+BLOCK = QuotaAccount("01ae2cb0534f654e9b2e4f34ebb9a59c", Quota(1000))
+CAROL = QuotaAccount("12D3KooWCarol", UNLIMITED)
 
 
 def charged(
-    cpu_milli_s: int, *accounts: Account, month: str = "2026-11", gpu_milli_s: int = 0
+    cpu_milli_s: int, *accounts: QuotaAccount, month: str = "2026-11", gpu_milli_s: int = 0
 ) -> Charged:
     used = Used(cpu_milli_s, gpu_milli_s)
     return Charged(month, accounts or (BOB, BLOCK), used, cause="a lease is renewed")
@@ -67,14 +67,14 @@ def test_people_see_who_used_what_of_which_quota_while_a_node_works(path: Path) 
     usage = UsageFile(path)
     usage.add(charged(100, BOB, BLOCK))
     usage.add(charged(7, CAROL, gpu_milli_s=3))
-    usage.add(charged(1, Account(BOB.name, Quota(2000)), month="2026-12"))
+    usage.add(charged(1, QuotaAccount(BOB.name, Quota(2000)), month="2026-12"))
     usage.load()
     assert peek(path, "2026-11") == (
-        Usage(BLOCK, Used(100, 0)),
-        Usage(BOB, Used(100, 0)),
-        Usage(CAROL, Used(7, 3)),
+        AccountUsage(BLOCK, Used(100, 0)),
+        AccountUsage(BOB, Used(100, 0)),
+        AccountUsage(CAROL, Used(7, 3)),
     )
-    assert peek(path, "2026-12") == (Usage(Account(BOB.name, Quota(2000)), Used(1, 0)),)
+    assert peek(path, "2026-12") == (AccountUsage(QuotaAccount(BOB.name, Quota(2000)), Used(1, 0)),)
     assert peek(path, "2026-10") == ()
     usage.close()
 
@@ -125,12 +125,12 @@ def test_of_too_many_rows_those_go_that_say_least(
     monkeypatch.setattr(usage_file, "MAX_ROWS", 3)
     usage = UsageFile(path)
     for n in range(1, 4):
-        usage.add(charged(n, Account(str(n), UNLIMITED)))
+        usage.add(charged(n, QuotaAccount(str(n), UNLIMITED)))
     usage.load()
-    usage.add(charged(9, Account("9", UNLIMITED)))
+    usage.add(charged(9, QuotaAccount("9", UNLIMITED)))
     assert {name for _, name, _ in usage.load()} == {"2", "3", "9"}
     for n in range(10, 20):  # and no more than that wait for a disk
-        usage.add(charged(n, Account(str(n), UNLIMITED)))
+        usage.add(charged(n, QuotaAccount(str(n), UNLIMITED)))
     assert {name for _, name, _ in usage.load()} == {"10", "11", "12"}
     usage.close()
 

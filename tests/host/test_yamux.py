@@ -26,7 +26,7 @@ from formation_p2p.host.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
     WRITE_STALL_S,
-    Channel,
+    MuxedStream,
     StreamStalled,
 )
 from formation_p2p.host.net.transport.yamux import (
@@ -129,7 +129,7 @@ async def takes_nothing(data: bytes) -> None:
     await trio.sleep_forever()
 
 
-async def read_all(channel: Channel, size: int) -> bytes:
+async def read_all(channel: MuxedStream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         data += await channel.read()
@@ -163,7 +163,7 @@ def test_both_ends_write_much_at_once_and_neither_waits_for_the_other_for_ever()
         async with muxers() as (alice, bob):
             size = 4 * MIB
 
-            async def shuttle(channel: Channel) -> None:
+            async def shuttle(channel: MuxedStream) -> None:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(channel.write, bytes(size))
                     nursery.start_soon(read_all, channel, size)
@@ -536,7 +536,7 @@ def test_what_was_sent_before_a_goodbye_can_still_be_read() -> None:
             out = alice.open()
             await out.write(b"hello")
             stream = await bob.accept_stream()
-            assert isinstance(stream, Channel)
+            assert isinstance(stream, MuxedStream)
             assert await stream.read() == b"hello"
             # In one read with the goodbye, as it comes when a node that has done its work closes.
             await out.write(b"the last word")

@@ -10,13 +10,13 @@ from libp2p.network.stream.exceptions import StreamEOF, StreamReset
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, Channel
+from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, MuxedStream
 from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
 from tests.host.stacks import until
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 
 
-async def a_stream(alice: object, bob: object) -> tuple[Channel, Channel]:
+async def a_stream(alice: object, bob: object) -> tuple[MuxedStream, MuxedStream]:
     here = alice.open()  # type: ignore[attr-defined]
     return here, await bob.accept()  # type: ignore[attr-defined]
 

@@ -21,16 +21,16 @@ from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
 from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import (
-    Answer,
-    Answered,
-    Ask,
-    Asked,
-    AskFailed,
     DhtEvent,
-    DialBack,
-    DialledBack,
-    DialledBy,
-    Met,
+    InboundConnection,
+    PeerIdentified,
+    ProbeReachability,
+    ReachabilityProbed,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
 )
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
@@ -176,7 +176,7 @@ class PlainNode:
             return
         ask_id = next(self._ask_ids)
         self._answers[ask_id] = answer
-        self._feed(Asked(ask_id, sender, message))
+        self._feed(RequestReceived(ask_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
         raise AssertionError("nobody here speaks the work protocol")
@@ -185,13 +185,13 @@ class PlainNode:
         raise AssertionError("nobody here speaks the work protocol")
 
     def dialled_by(self, peer: PeerId, host: str) -> None:
-        self._feed(DialledBy(peer, host))
+        self._feed(InboundConnection(peer, host))
 
     def measured(self, peer: PeerId, rtt_us: int) -> None:
         pass
 
     def told(self, peer: Contact) -> None:
-        self._feed(Met(peer))
+        self._feed(PeerIdentified(peer))
 
     def disconnected(self, peer: PeerId) -> None:
         logging.info("disconnected from %s", peer)
@@ -213,11 +213,11 @@ class PlainNode:
 
     def _perform_one(self, effect: Effect, nursery: trio.Nursery) -> None:
         match effect:
-            case Ask():
+            case SendRequest():
                 nursery.start_soon(self._ask, effect)
-            case Answer(ask_id, message):
+            case SendResponse(ask_id, message):
                 self._answers.pop(ask_id)(None if message is None else kad.encode(message))
-            case DialBack():
+            case ProbeReachability():
                 nursery.start_soon(self._dial_back, effect)
             case _:
                 raise AssertionError(f"{effect} is not of the DHT")
@@ -226,7 +226,7 @@ class PlainNode:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: SendRequest) -> None:
         message = ask.message
         expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
         try:
@@ -239,13 +239,13 @@ class PlainNode:
             reply = None if raw is None else kad.parse_reply(raw, message)
         except FormationError as error:
             logging.warning("asking %s failed: %s", ask.to.peer_id, error)
-            self._feed(AskFailed(ask.ask_id, str(error)))
+            self._feed(RequestFailed(ask.ask_id, str(error)))
         else:
-            self._feed(Answered(ask.ask_id, self._stack.contact(ask.to), reply))
+            self._feed(ResponseReceived(ask.ask_id, self._stack.contact(ask.to), reply))
 
-    async def _dial_back(self, effect: DialBack) -> None:
+    async def _dial_back(self, effect: ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self._feed(DialledBack(effect.ask_id, reached))
+        self._feed(ReachabilityProbed(effect.ask_id, reached))
 
     async def _keep_time(self) -> None:
         while True:

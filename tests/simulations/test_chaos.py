@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import LetGo, TaskPlaced, TaskSucceeded, Tell
+from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
+    ForgetLease,
+    TaskPlaced,
+    TaskSucceeded,
+)
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.lessor import Lessor
@@ -88,7 +93,7 @@ class Unfenced(Peer):
 class CountsTwice(Peer):
     def handle(self, event: Event, now: Moment) -> list[Effect]:
         effects = super().handle(event, now)
-        return effects + [e for e in effects if isinstance(e, Tell) and _is_success(e)][:1]
+        return effects + [e for e in effects if isinstance(e, EmitJobEvent) and _is_success(e)][:1]
 
 
 class TakesAnyResult(Peer):
@@ -104,16 +109,16 @@ class TakesAnyResult(Peer):
                     job_id = task_id.rpartition("/")[0]
                     if isinstance(each.outcome, Succeeded) and task_id not in told:
                         success = TaskSucceeded(task_id, sender.peer_id, each.outcome.result, 0)
-                        effects.append(Tell(job_id, success, cause="it came"))
+                        effects.append(EmitJobEvent(job_id, success, cause="it came"))
         return effects
 
 
-def _is_success(tell: Tell) -> bool:
+def _is_success(tell: EmitJobEvent) -> bool:
     return isinstance(tell.event, TaskSucceeded)
 
 
 def _successes(effects: list[Effect]) -> list[TaskSucceeded]:
-    told = [effect.event for effect in effects if isinstance(effect, Tell)]
+    told = [effect.event for effect in effects if isinstance(effect, EmitJobEvent)]
     return [event for event in told if isinstance(event, TaskSucceeded)]
 
 
@@ -125,7 +130,7 @@ class KeepsLeases(Peer):
 
 
 def _gives_back(effect: Effect) -> bool:
-    if isinstance(effect, LetGo):
+    if isinstance(effect, ForgetLease):
         return True
     return isinstance(effect, Send) and isinstance(effect.message, Release)
 
@@ -138,7 +143,7 @@ class LosesTasks(Peer):
     def handle(self, event: Event, now: Moment) -> list[Effect]:
         effects = super().handle(event, now)
         for effect in list(effects):
-            if isinstance(effect, Tell) and _is_success(effect):
+            if isinstance(effect, EmitJobEvent) and _is_success(effect):
                 LosesTasks.count += 1
                 if LosesTasks.count % 50 == 0:
                     effects.remove(effect)
@@ -158,7 +163,7 @@ class Impatient(Peer):
 class Raises(Peer):
     def handle(self, event: Event, now: Moment) -> list[Effect]:
         effects = super().handle(event, now)
-        if any(isinstance(e, Tell) and isinstance(e.event, TaskPlaced) for e in effects):
+        if any(isinstance(e, EmitJobEvent) and isinstance(e.event, TaskPlaced) for e in effects):
             raise RuntimeError("a task was placed")
         return effects
 

@@ -12,7 +12,7 @@ import pytest
 
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.placement.packed import Packed
 from formation_p2p.core.records.profile import Profile
@@ -83,7 +83,7 @@ def test_packed_chooses_as_the_library_does() -> None:
             assert not found
             continue
         needs = requirements(pod)
-        task = Asked(name="", key=key_of(f"{SEED}/task/{number}".encode()), needs=needs)
+        task = TaskView(name="", key=key_of(f"{SEED}/task/{number}".encode()), needs=needs)
         signed = [
             replace(profile(cluster, network, each), mix=recorders[each].mix) for each in found
         ]

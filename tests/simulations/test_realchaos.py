@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import JobEnded, TaskCancelled, TaskSucceeded, Tell
+from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
+    JobEnded,
+    TaskCancelled,
+    TaskSucceeded,
+)
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.process import ProcessResult
@@ -88,8 +93,8 @@ def cluster(tmp_path: Path) -> realchaos.Cluster:
     for number in range(3):
         result = ProcessResult(0, stdout_tail=f"{number}\n".encode()).encode()
         ended = TaskSucceeded(f"j/{number}", PeerId("worker"), result, 1)
-        state.write([Tell("j", ended, cause="test")])
-    state.write([Tell("j", JobEnded(3, 0, 0, 0), cause="test")])
+        state.write([EmitJobEvent("j", ended, cause="test")])
+    state.write([EmitJobEvent("j", JobEnded(3, 0, 0, 0), cause="test")])
     state.close()
     return cluster
 
@@ -119,7 +124,7 @@ def test_a_task_that_has_not_ended_is_found(tmp_path: Path) -> None:
     state = State(cluster.state)
     needs = Requirements(driver="process")
     state.save_job(Job("j", (Task("j/0", needs, b""), Task("j/1", needs, b""))))
-    state.write([Tell("j", TaskCancelled("j/0"), cause="test")])
+    state.write([EmitJobEvent("j", TaskCancelled("j/0"), cause="test")])
     state.close()
     assert "1 of 2 tasks" in "".join(realchaos._stored(cluster))
     assert realchaos._ends(cluster) == {"TaskCancelled": 1}

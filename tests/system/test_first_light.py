@@ -46,7 +46,7 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
+    RequestRefused,
     WorkMessage,
 )
 from formation_p2p.core.refusals import Denied
@@ -336,7 +336,7 @@ async def test_a_stranger_gets_a_reason_and_no_lease(tmp_path: Path, shows: str,
             ],
         )
     refused, ended = answers
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RequestRefused)
     assert isinstance(refused.refusal, Denied)
     assert why in str(refused.refusal)
     assert isinstance(ended, LeaseEnded)

@@ -36,7 +36,7 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.core.discovery.finder import Finder
-from formation_p2p.core.dispatch.job_events import Tell
+from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.peer.events import Left
 from formation_p2p.core.units import MIB
 from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
@@ -350,7 +350,7 @@ async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
     desk = Node.join()._desk
     desk.open()
-    desk.tell((Left(cause="not for a person"), Tell("a job", ended, cause="it ended")))
+    desk.tell((Left(cause="not for a person"), EmitJobEvent("a job", ended, cause="it ended")))
     desk._drain()
     assert not desk._inbox
     assert "could not be handed on" in caplog.text
@@ -363,6 +363,6 @@ async def test_all_that_is_told_together_wakes_the_loop_once(
     desk = Node.join()._desk
     woken: list[Callable[[], None]] = []
     monkeypatch.setattr(desk, "on_loop", woken.append)
-    desk.tell([Tell(f"job {n}", ended, cause="it ended") for n in range(3)])
+    desk.tell([EmitJobEvent(f"job {n}", ended, cause="it ended") for n in range(3)])
     assert woken == [desk._drain]
     assert len(desk._inbox) == 3

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import (
-    Asked,
     Candidate,
     Hints,
     InvalidInput,
@@ -19,6 +18,7 @@ from formation_p2p import (
     Policy,
     ProcessSpec,
     Score,
+    TaskView,
     Trusted,
     Unplaceable,
     Unwanted,
@@ -65,7 +65,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 class Dearest(Policy):
     """One's own, and nobody's who has to pay."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         most = max((each.profile.price_micro for each in candidates), default=1)
         return [Score(each.profile.price_micro / most) for each in candidates]
 
@@ -112,7 +112,7 @@ async def test_a_job_explains_its_tasks_before_and_after(world: World) -> None:
 
 async def test_what_a_policy_of_ones_own_gets_wrong_is_told(world: World) -> None:
     class Broken(Dearest):
-        def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+        def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
             raise LookupError("no such column")
 
     (result,) = await (await world.bob.submit(TRUE, needs=NEEDS, policy=Broken()))

@@ -23,7 +23,13 @@ from typing import Final, Protocol
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.core.dht.rpc import (
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
+)
 from formation_p2p.core.dht.store import RecordStore, _Checked
 from formation_p2p.core.discovery.announcer import names_of
 from formation_p2p.core.discovery.finder import suits
@@ -118,25 +124,25 @@ class Alone:
         for known in knows:
             self.dht.table.saw(known, NOW.mono_s)
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[SendRequest]:
         effects, completed = self.dht.take()
         assert completed == []
-        assert all(isinstance(effect, Ask) for effect in effects)
-        return [effect for effect in effects if isinstance(effect, Ask)]
+        assert all(isinstance(effect, SendRequest) for effect in effects)
+        return [effect for effect in effects if isinstance(effect, SendRequest)]
 
-    def answer(self, ask: Ask, reply: kad.Reply | None, now: Moment = NOW) -> None:
-        self.dht.handle(Answered(ask.ask_id, ask.to, reply), now)
+    def answer(self, ask: SendRequest, reply: kad.Reply | None, now: Moment = NOW) -> None:
+        self.dht.handle(ResponseReceived(ask.ask_id, ask.to, reply), now)
 
-    def fail(self, ask: Ask, now: Moment = NOW) -> None:
-        self.dht.handle(AskFailed(ask.ask_id, "no answer"), now)
+    def fail(self, ask: SendRequest, now: Moment = NOW) -> None:
+        self.dht.handle(RequestFailed(ask.ask_id, "no answer"), now)
 
     def asked(
         self, request: kad.Request, sender: Contact | None = None, now: Moment = NOW
     ) -> kad.Reply | None:
         """What alice answers, whatever else she does about it."""
-        self.dht.handle(Asked(7, sender or contact("bob"), request), now)
+        self.dht.handle(RequestReceived(7, sender or contact("bob"), request), now)
         effects, _ = self.dht.take()
-        [answer] = [effect for effect in effects if isinstance(effect, Answer)]
+        [answer] = [effect for effect in effects if isinstance(effect, SendResponse)]
         assert answer.ask_id == 7
         return answer.message
 
@@ -253,7 +259,7 @@ class DhtWorld:
         while True:
             effects, completed = node.dht.take()
             for effect in effects:
-                assert isinstance(effect, Ask), f"{effect} outside of a request"
+                assert isinstance(effect, SendRequest), f"{effect} outside of a request"
                 self._ask(node, effect)
             for each in completed:
                 node.completed.append((self.now_s, each))
@@ -298,37 +304,39 @@ class DhtWorld:
                 node.upper.tick(self.now)
             self.perform(node)
 
-    def _tell(self, node: DhtNode, event: Answered | AskFailed) -> None:
+    def _tell(self, node: DhtNode, event: ResponseReceived | RequestFailed) -> None:
         if node.alive:
             node.dht.handle(event, self.now)
             self.perform(node)
 
-    def _ask(self, node: DhtNode, ask: Ask) -> None:
+    def _ask(self, node: DhtNode, ask: SendRequest) -> None:
         request = kad.parse_request(kad.encode(ask.message))
         other = self._by_id.get(ask.to.peer_id)
         at_s = self.now_s + LATENCY_S
         self._at(at_s, lambda: self._arrive(node, other, ask, request))
 
-    def _arrive(self, node: DhtNode, other: DhtNode | None, ask: Ask, request: kad.Request) -> None:
+    def _arrive(
+        self, node: DhtNode, other: DhtNode | None, ask: SendRequest, request: kad.Request
+    ) -> None:
         if other is None or not other.alive or other.silent:
             # The dead refuse at once; the silent let the asker wait for its whole timeout.
             late_s = ask.timeout_s if other is not None and other.silent else LATENCY_S
-            failed = AskFailed(ask.ask_id, "no answer")
+            failed = RequestFailed(ask.ask_id, "no answer")
             self._at(self.now_s + late_s, lambda: self._tell(node, failed))
             return
         self.carried.append(Carried(self.now_s, node.name, other.name, request))
-        other.dht.handle(Asked(self._count, node.contact, request), self.now)
+        other.dht.handle(RequestReceived(self._count, node.contact, request), self.now)
         effects, _ = other.dht.take()
         answer, *asks = effects
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, SendResponse)
         for each in asks:
-            assert isinstance(each, Ask)
+            assert isinstance(each, SendRequest)
             self._ask(other, each)
         message = answer.message if other.lie is None else other.lie(request, answer.message)
         reply = None if message is None else kad.parse_reply(kad.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
-        answered = Answered(ask.ask_id, other.contact, reply)
+        answered = ResponseReceived(ask.ask_id, other.contact, reply)
         self._at(self.now_s + LATENCY_S, lambda: self._tell(node, answered))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.records.profile import Profile
@@ -29,9 +29,9 @@ def task(
     max_price_micro: int | None = None,
     hints: Hints = NO_HINTS,
     scope: Scope = Scope.COMMONS,
-) -> Asked:
+) -> TaskView:
     key = key_of(name.encode())
-    return Asked(
+    return TaskView(
         name=name, key=key, needs=needs, max_price_micro=max_price_micro, hints=hints, scope=scope
     )
 
@@ -74,12 +74,12 @@ def worker(
     )
 
 
-def placed(task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy) -> Decision:
+def placed(task: TaskView, candidates: Iterable[Candidate], policy: PlacementPolicy) -> Decision:
     """In a network of which everybody is a member."""
     return decide(task, candidates, policy, authorised=lambda profile: None, now_unix_s=NOW.unix_s)
 
 
-def order(task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy) -> list[PeerId]:
+def order(task: TaskView, candidates: Iterable[Candidate], policy: PlacementPolicy) -> list[PeerId]:
     """Who is ranked, best first."""
     return [each.profile.peer_id for each in placed(task, candidates, policy).ranked]
 
@@ -88,5 +88,5 @@ def peer(name: str) -> PeerId:
     return contact(name).peer_id
 
 
-def nearest_first(task: Asked, names: Iterable[str]) -> list[str]:
+def nearest_first(task: TaskView, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: key_of_peer(peer(name)) ^ task.key)

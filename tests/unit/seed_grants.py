@@ -7,7 +7,7 @@ from typing import Any, Final
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import TooDear
-from formation_p2p.core.trust.admission import Tolerated, Warden
+from formation_p2p.core.trust.admission import AdmissionController, Tolerated
 from formation_p2p.core.trust.grants import Rights, accounts_of, issue
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota, Used, month_of
@@ -25,15 +25,17 @@ def granted(**limits: Any) -> bytes:
     return issue(ROOT, Rights(EXPIRY, **limits), BOB.peer_id)
 
 
-def warden(used_ms: int, grant: bytes, *, permissive: bool = False) -> Warden:
+def warden(used_ms: int, grant: bytes, *, permissive: bool = False) -> AdmissionController:
     """Where one core has been used for so long."""
     month = month_of(NOW.unix_s)
     names = [account.name for account in accounts_of(grant, ROOT.public_key)]
     used = [(month, name, Used(used_ms, 0)) for name in names]
-    return Warden(Membership(ROOT.public_key), {}, used, permissive)
+    return AdmissionController(Membership(ROOT.public_key), {}, used, permissive)
 
 
-def why_not(judge: Warden, grant: bytes, priority: int = 0, now: Moment = NOW) -> str | None:
+def why_not(
+    judge: AdmissionController, grant: bytes, priority: int = 0, now: Moment = NOW
+) -> str | None:
     denied = judge.denied(grant, BOB.peer_id, NEEDS, priority, now, another=True)
     return None if denied is None else denied.why
 

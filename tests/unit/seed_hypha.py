@@ -22,9 +22,9 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Renew,
     Renewed,
+    RequestRefused,
     TasksEnded,
     WorkMessage,
 )
@@ -36,7 +36,7 @@ from formation_p2p.core.placement.pricing import (
     unit_price_micro,
     weight,
 )
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.fits import fits
@@ -203,7 +203,7 @@ def only_what_it_can_run(vector: Vector) -> None:
         needs = Requirements(driver="-".join(required))
         message = answer(lessor(Capability(4000, 8 * GIB), *drivers), needs)
         assert isinstance(message, Offer) == vector.expect["offer"]
-        assert isinstance(message, Refused)
+        assert isinstance(message, RequestRefused)
         assert message.refusal == Infeasible("driver", needs.driver, drivers[0])
 
 
@@ -218,7 +218,7 @@ def the_first_is_not_the_best(vector: Vector) -> None:
     assert order == [CAROL, ALICE]
 
     lessee = Lessee(b"", random.Random(1))
-    lessee.ask(order, AskedTerms(NEEDS), wanted=vector.given["desired"], now=at(0), cause="")
+    lessee.ask(order, SchedulingKey(NEEDS), wanted=vector.given["desired"], now=at(0), cause="")
     ids = {to: message.request_id for to, message in taken(lessee)}
     held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
     lessee.offered(ALICE, Offer(ids[ALICE.peer_id], "a", held, asks[ALICE], 1500), at(0.1))

@@ -16,10 +16,10 @@ from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
 from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Sum
 from formation_p2p.core.placement.pricing import price_behind_queue_micro, starts_in_ms
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.scored import PRESETS, Scored
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
@@ -43,7 +43,7 @@ STORAGE = 100 * GIB
 ICN_PRICE = 10  # for a thousand of their units of fuel
 
 
-def base(policy: Scored, candidate: Candidate, asked: Asked | None = None) -> float:
+def base(policy: Scored, candidate: Candidate, asked: TaskView | None = None) -> float:
     """The score without the draw, which is checked as well."""
     [score] = policy.scores(asked or task(), [candidate])
     drawn = sum(term.value * term.weight for term in score.terms if term.name == "jitter")
@@ -199,7 +199,7 @@ class Scoring(Policy):
 
     score: float
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return [Score(self.score) for _ in candidates]
 
 
@@ -222,7 +222,7 @@ def no_number(vector: Vector) -> None:
 @covers("icn/duplicate_offer_ignored")
 def once_each(vector: Vector) -> None:
     lessee = Lessee(b"", random.Random(1))
-    lessee.ask([ALICE, CAROL], AskedTerms(NEEDS), wanted=2, now=at(0), cause="")
+    lessee.ask([ALICE, CAROL], SchedulingKey(NEEDS), wanted=2, now=at(0), cause="")
     requests = sent(lessee.take()[0])
     ids = {to: each.request_id for to, each in requests if isinstance(each, PlacementRequest)}
     held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)

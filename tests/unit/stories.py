@@ -24,12 +24,12 @@ from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.candidate import Candidate
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.workload.task import Job, Task, task_id
 from formation_p2p.sim.executor import Run, Running
@@ -43,7 +43,7 @@ NEEDS = Requirements(driver="process")
 END = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
 
 
-def known(profiles: Iterable[Profile], terms: AskedTerms, now: Moment) -> list[Candidate]:
+def known(profiles: Iterable[Profile], terms: SchedulingKey, now: Moment) -> list[Candidate]:
     """What a node knows that has seen nothing of these workers yet."""
     return [Candidate(profile=each) for each in profiles]
 
@@ -75,7 +75,7 @@ def sent(effects: Iterable[Effect]) -> list[tuple[PeerId, WorkMessage]]:
     return messages
 
 
-class Lenient(Warden):
+class Lenient(AdmissionController):
     """Denies nobody anything, and counts nothing."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from formation_p2p.core.data.messages import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    BlobRefused,
     Chunk,
     Have,
     Open,
     Opened,
-    Refused,
     Reply,
     Request,
     Want,
@@ -58,7 +58,7 @@ def test_a_request_survives_the_wire(message: Request) -> None:
         Opened(bytes(MAX_MANIFEST_BYTES), (BOB,) * MAX_SOURCES),
         Chunk(3, CHUNK_BYTES),
         Chunk(0, 0),
-        Refused("not for you"),
+        BlobRefused("not for you"),
     ],
 )
 def test_a_reply_survives_the_wire(message: Reply) -> None:
@@ -67,7 +67,7 @@ def test_a_reply_survives_the_wire(message: Reply) -> None:
 
 
 def test_a_long_reason_is_cut() -> None:
-    assert parse_reply(pack(Refused("x" * 999))) == Refused("x" * 256)
+    assert parse_reply(pack(BlobRefused("x" * 999))) == BlobRefused("x" * 256)
 
 
 @pytest.mark.parametrize(

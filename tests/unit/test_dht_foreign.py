@@ -17,7 +17,7 @@ from formation_p2p.core.dht.messages import (
     parse_reply,
 )
 from formation_p2p.core.dht.plain import Found, PlainRecords
-from formation_p2p.core.dht.rpc import Answer, Asked
+from formation_p2p.core.dht.rpc import RequestReceived, SendResponse
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import peer_id_to_bytes
 from tests.unit import dht_world as world
@@ -31,8 +31,8 @@ def test_a_value_is_told_with_its_name_which_go_and_js_compare_with_what_they_as
     records = PlainRecords()
     dht: Kademlia[Found] = Kademlia(BOB.peer_id, records, random.Random(0))
     records.keep(CAROL, PutValue(name, name[6:]), NOW)
-    dht.handle(Asked(1, CAROL, GetValue(name)), NOW)
-    [reply] = [effect.message for effect in dht.take()[0] if isinstance(effect, Answer)]
+    dht.handle(RequestReceived(1, CAROL, GetValue(name)), NOW)
+    [reply] = [effect.message for effect in dht.take()[0] if isinstance(effect, SendResponse)]
     assert reply == Value(name[6:], ())
     assert reply is not None
     record = kad_pb2.Message.FromString(encode(reply)).record

@@ -23,7 +23,13 @@ from formation_p2p.core.dht.messages import (
 from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.dht.refresh import OWN_REFRESH_S
 from formation_p2p.core.dht.routing import DOUBT_AFTER_S
-from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed
+from formation_p2p.core.dht.rpc import (
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
+)
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key
@@ -73,9 +79,9 @@ def test_while_the_gate_is_down_it_is_tried_again_ever_more_rarely() -> None:
     start_s = town.now_s
     for _ in range(40_000):
         for effect in alice.dht.take()[0]:
-            assert isinstance(effect, Ask)
+            assert isinstance(effect, SendRequest)
             tries.append(town.now_s - start_s)
-            alice.dht.handle(AskFailed(effect.ask_id, "refused"), town.now)
+            alice.dht.handle(RequestFailed(effect.ask_id, "refused"), town.now)
         town.now_s += 0.01
         if town.now_s >= alice.dht.next_timeout():
             alice.dht.tick(town.now)
@@ -143,42 +149,42 @@ def test_who_loses_the_last_peer_goes_back_to_the_gates_at_once() -> None:
 
 def test_a_stranger_is_pinged_before_anyone_is_sent_to_it() -> None:
     alice = Alone()
-    alice.dht.handle(Asked(1, BOB, FindNode(b"name")), NOW)
+    alice.dht.handle(RequestReceived(1, BOB, FindNode(b"name")), NOW)
     effects, _ = alice.dht.take()
     assert effects == [
-        Answer(1, Nodes(()), cause=""),
-        Ask(1, BOB, Ping(), REQUEST_TIMEOUT_S, cause=""),
+        SendResponse(1, Nodes(()), cause=""),
+        SendRequest(1, BOB, Ping(), REQUEST_TIMEOUT_S, cause=""),
     ]
     assert alice.asked(FindNode(b"name"), CAROL) == Nodes(())
-    alice.dht.handle(Answered(1, BOB, Pong()), NOW)
+    alice.dht.handle(ResponseReceived(1, BOB, Pong()), NOW)
     assert alice.asked(FindNode(b"name"), CAROL) == Nodes((BOB,))
 
 
 def test_a_stranger_who_does_not_answer_never_enters() -> None:
     alice = Alone()
     alice.asked(Ping(), BOB)
-    alice.dht.handle(AskFailed(1, "no answer"), NOW)
+    alice.dht.handle(RequestFailed(1, "no answer"), NOW)
     assert alice.asked(FindNode(b"name"), CAROL) == Nodes(())
 
 
 def test_a_stranger_without_addresses_is_answered_and_left_alone() -> None:
     alice = Alone()
-    alice.dht.handle(Asked(1, Contact(BOB.peer_id), Ping()), NOW)
-    assert alice.dht.take() == ([Answer(1, Pong(), cause="")], [])
+    alice.dht.handle(RequestReceived(1, Contact(BOB.peer_id), Ping()), NOW)
+    assert alice.dht.take() == ([SendResponse(1, Pong(), cause="")], [])
 
 
 def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
     alice = Alone(k=1000)
     for number in range(3 * MAX_PINGS):
         for _ in range(2):
-            alice.dht.handle(Asked(1, world.contact(f"stranger {number}"), Ping()), NOW)
+            alice.dht.handle(RequestReceived(1, world.contact(f"stranger {number}"), Ping()), NOW)
     effects, _ = alice.dht.take()
-    pings = [effect for effect in effects if isinstance(effect, Ask)]
+    pings = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert len(pings) == MAX_PINGS
     assert len({ping.to for ping in pings}) == MAX_PINGS
     alice.answer(pings[0], Pong())
     alice.asked(Ping(), world.contact("one more"))
-    alice.dht.handle(Asked(1, world.contact("and another"), Ping()), NOW)
+    alice.dht.handle(RequestReceived(1, world.contact("and another"), Ping()), NOW)
     assert len(alice.dht.take()[0]) == 1  # the answer: all places are taken again
 
 
@@ -190,10 +196,10 @@ def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
     [ask] = alice.asks()
     alice.answer(ask, Nodes((BOB,)))
     [ask] = alice.asks()
-    alice.dht.handle(AskFailed(ask.ask_id, "no answer"), NOW)
+    alice.dht.handle(RequestFailed(ask.ask_id, "no answer"), NOW)
     alice.dht.take()
-    alice.dht.handle(Asked(1, BOB, Ping()), NOW)
-    assert alice.dht.take()[0] == [Answer(1, Pong(), cause="")]  # and no second ping
+    alice.dht.handle(RequestReceived(1, BOB, Ping()), NOW)
+    assert alice.dht.take()[0] == [SendResponse(1, Pong(), cause="")]  # and no second ping
 
 
 def test_where_tables_are_full_silence_reigns() -> None:
@@ -229,7 +235,7 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     # Both were just seen, so neither is doubted when the newcomer answers.
     [ask] = alice.asks()
     assert ask.to == newcomer
-    alice.dht.handle(Answered(ask.ask_id, newcomer, Nodes(())), later)
+    alice.dht.handle(ResponseReceived(ask.ask_id, newcomer, Nodes(())), later)
     alice.dht.take()
     assert newcomer.peer_id not in alice.dht.table
     # Five minutes on, they are.
@@ -238,11 +244,11 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     by_peer = {ask.to: ask for ask in alice.asks()}
     alice.answer(by_peer[younger], Nodes((newcomer,)), much_later)
     [ask] = alice.asks()
-    alice.dht.handle(Answered(ask.ask_id, newcomer, Nodes(())), much_later)
+    alice.dht.handle(ResponseReceived(ask.ask_id, newcomer, Nodes(())), much_later)
     effects, _ = alice.dht.take()
-    [ping] = [effect for effect in effects if isinstance(effect, Ask)]
+    [ping] = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert (ping.to, ping.message) == (oldest, Ping())
-    alice.dht.handle(AskFailed(ping.ask_id, "no answer"), much_later)
+    alice.dht.handle(RequestFailed(ping.ask_id, "no answer"), much_later)
     assert {contact.peer_id for contact in alice.dht.table} == {newcomer.peer_id, younger.peer_id}
 
 
@@ -290,7 +296,7 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
     asked = 0
     while True:
         effects, completed = alice.dht.take()
-        asks = [ask for ask in effects if isinstance(ask, Ask) and ask.message != Ping()]
+        asks = [ask for ask in effects if isinstance(ask, SendRequest) and ask.message != Ping()]
         asked += len(asks)
         for ask in asks:
             named = tuple(world.contact(f"nobody {next(inventions)}") for _ in range(20))

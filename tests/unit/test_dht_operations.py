@@ -24,7 +24,7 @@ from formation_p2p.core.dht.messages import (
     Value,
 )
 from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Search, Searched
-from formation_p2p.core.dht.rpc import AskFailed
+from formation_p2p.core.dht.rpc import RequestFailed
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer
@@ -245,10 +245,10 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
     [to_nearest] = alice.asks()
     alice.answer(to_nearest, Nodes(()))
     writes = alice.asks()
-    alice.dht.handle(AskFailed(to_far.ask_id, "no answer"), NOW)
+    alice.dht.handle(RequestFailed(to_far.ask_id, "no answer"), NOW)
     assert alice.asks() == []
     for write in writes:
-        alice.dht.handle(AskFailed(write.ask_id, "no answer"), NOW)
+        alice.dht.handle(RequestFailed(write.ask_id, "no answer"), NOW)
     [published] = alice.dht.take()[1]
     assert isinstance(published, Published)
 

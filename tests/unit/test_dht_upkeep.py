@@ -19,14 +19,14 @@ from formation_p2p.core.dht.reachability import (
 from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
 from formation_p2p.core.dht.rpc import (
     Advertise,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
-    DialBack,
-    DialledBack,
-    DialledBy,
-    Met,
+    InboundConnection,
+    PeerIdentified,
+    ProbeReachability,
+    ReachabilityProbed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
 )
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
@@ -53,8 +53,8 @@ def advertised(effects: list[Effect]) -> list[Reach]:
     return [effect.reach for effect in effects if isinstance(effect, Advertise)]
 
 
-def pings_back(effects: list[Effect]) -> list[Ask]:
-    asks = [effect for effect in effects if isinstance(effect, Ask)]
+def pings_back(effects: list[Effect]) -> list[SendRequest]:
+    asks = [effect for effect in effects if isinstance(effect, SendRequest)]
     return [ask for ask in asks if ask.message == Ping(dial_back=True)]
 
 
@@ -196,57 +196,57 @@ def test_a_gate_with_nobody_to_ask_is_a_server_once_somebody_dials_it() -> None:
     alice = Alone()
     alice.dht.moved(HERE, NOW)
     assert advertised(effects_of(alice)) == [Reach.UNKNOWN]
-    alice.dht.handle(DialledBy(BOB.peer_id, "10.9.9.9"), NOW)
+    alice.dht.handle(InboundConnection(BOB.peer_id, "10.9.9.9"), NOW)
     assert advertised(effects_of(alice)) == [Reach.SERVER]
 
 
 def test_who_asks_for_it_is_dialled_back_and_told() -> None:
     alice = Alone()
     client = Contact(BOB.peer_id)
-    alice.dht.handle(Asked(7, client, Ping(dial_back=True)), NOW)
-    assert effects_of(alice) == [DialBack(7, client, DIAL_BACK_S, cause="")]
+    alice.dht.handle(RequestReceived(7, client, Ping(dial_back=True)), NOW)
+    assert effects_of(alice) == [ProbeReachability(7, client, DIAL_BACK_S, cause="")]
     for reached in (True, False):
-        alice.dht.handle(DialledBack(7, reached), NOW)
-        assert effects_of(alice) == [Answer(7, Pong(reached), cause="")]
+        alice.dht.handle(ReachabilityProbed(7, reached), NOW)
+        assert effects_of(alice) == [SendResponse(7, Pong(reached), cause="")]
 
 
 def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
     alice = Alone()
     for number in range(MAX_OF_ONE):
-        alice.dht.handle(Asked(number, BOB, Ping(dial_back=True)), NOW)
-        alice.dht.handle(DialledBack(number, True), NOW)
+        alice.dht.handle(RequestReceived(number, BOB, Ping(dial_back=True)), NOW)
+        alice.dht.handle(ReachabilityProbed(number, True), NOW)
     alice.dht.take()
-    alice.dht.handle(Asked(9, Contact(BOB.peer_id), Ping(dial_back=True)), NOW)
-    assert effects_of(alice) == [Answer(9, Pong(), cause="")]
+    alice.dht.handle(RequestReceived(9, Contact(BOB.peer_id), Ping(dial_back=True)), NOW)
+    assert effects_of(alice) == [SendResponse(9, Pong(), cause="")]
 
 
 def test_one_after_the_other_any_number_is_dialled_back() -> None:
     alice = Alone()
     for number in range(3 * MAX_UNDER_WAY):
         stranger = Contact(world.contact(f"stranger {number}").peer_id)
-        alice.dht.handle(Asked(number, stranger, Ping(dial_back=True)), NOW)
+        alice.dht.handle(RequestReceived(number, stranger, Ping(dial_back=True)), NOW)
         [dial] = effects_of(alice)
-        assert isinstance(dial, DialBack)
-        alice.dht.handle(DialledBack(number, False), NOW)
+        assert isinstance(dial, ProbeReachability)
+        alice.dht.handle(ReachabilityProbed(number, False), NOW)
         alice.dht.take()
 
 
 def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> None:
     alice = Alone()
-    alice.dht.handle(Met(BOB), NOW)
+    alice.dht.handle(PeerIdentified(BOB), NOW)
     [ping] = alice.asks()
     assert (ping.to, ping.message) == (BOB, Ping())
     alice.answer(ping, Pong())
     assert BOB.peer_id in alice.dht.table
-    alice.dht.handle(Met(Contact(BOB.peer_id)), NOW)
+    alice.dht.handle(PeerIdentified(Contact(BOB.peer_id)), NOW)
     assert BOB.peer_id not in alice.dht.table
 
 
 def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
     alice = Alone()
-    alice.dht.handle(Met(BOB), NOW)
+    alice.dht.handle(PeerIdentified(BOB), NOW)
     [ping] = alice.asks()
-    alice.dht.handle(Answered(ping.ask_id, Contact(BOB.peer_id), Pong()), NOW)
+    alice.dht.handle(ResponseReceived(ping.ask_id, Contact(BOB.peer_id), Pong()), NOW)
     assert BOB.peer_id not in alice.dht.table
 
 

@@ -22,7 +22,7 @@ from formation_p2p.core.discovery.announcer import (
     Announcer,
     names_of,
 )
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.keyspace import Span, key_of
 from formation_p2p.core.records.profile import SignedProfile, open_profile
@@ -37,7 +37,7 @@ MACHINE = Capability(
     10_000, 100 * GIB, 100 * GIB, gpus=(Gpu("GPU-0", "nvidia", "h100", 80 * GIB, 90),)
 )
 FREE = idle(MACHINE)
-TERMS = Terms()
+TERMS = PublicationParameters()
 TTL_S, REPUBLISH_S, REPLICAS = TERMS.ttl_s, TERMS.republish_s, TERMS.replicas
 LATEST = 1 + JITTER / 2
 
@@ -45,7 +45,7 @@ LATEST = 1 + JITTER / 2
 class Worker:
     """An announcer on a node of the world, and the machine that it speaks of."""
 
-    def __init__(self, town: DhtWorld, node: DhtNode, terms: Terms = TERMS) -> None:
+    def __init__(self, town: DhtWorld, node: DhtNode, terms: PublicationParameters = TERMS) -> None:
         self.town = town
         self.node = node
         self.free = FREE

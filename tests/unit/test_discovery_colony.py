@@ -16,7 +16,7 @@ from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.discovery.finder import WANTED, Finder, Found
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
@@ -28,7 +28,7 @@ from tests.unit.dht_world import Completed, DhtNode, DhtWorld, sealed
 pytestmark = pytest.mark.at_length
 
 ANYONE = Requirements(cpu_milli=1, memory_bytes=1)
-TERMS = Terms(ttl_s=60.0)
+TERMS = PublicationParameters(ttl_s=60.0)
 # From its start until a worker has found its home and written there.
 ANNOUNCED_S = 6.0
 

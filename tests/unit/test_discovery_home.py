@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.capability.shards import MERGE, SPLIT
 from formation_p2p.core.dht.messages import ShardCount
-from formation_p2p.core.discovery.shard_membership import MAX_MOVE_TTLS, Home
+from formation_p2p.core.discovery.shard_membership import MAX_MOVE_TTLS, ShardMembership
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
 from tests.unit import dht_world as world
 
@@ -16,8 +16,8 @@ TTL_S = 120.0
 FEW, ROOM = ShardCount(MERGE - 1), SPLIT - MERGE
 
 
-def at_home(low: int, high: int | None = None, *, since_s: float = 0.0) -> Home:
-    home = Home("any")
+def at_home(low: int, high: int | None = None, *, since_s: float = 0.0) -> ShardMembership:
+    home = ShardMembership("any")
     home.settle(Span(low, low if high is None else high), since_s)
     return home
 
@@ -26,14 +26,14 @@ def at_home(low: int, high: int | None = None, *, since_s: float = 0.0) -> Home:
 
 
 def test_at_first_a_worker_looks_for_its_home_from_the_top() -> None:
-    home = Home("any")
+    home = ShardMembership("any")
     assert home.walk is not None
     assert home.walk.depth == 0
     assert home.span == Span(0, 0)
 
 
 def test_when_it_has_found_it_it_looks_no_more() -> None:
-    home = Home("any")
+    home = ShardMembership("any")
     assert home.settle(Span(3, 3), 7.0)
     assert (home.walk, home.span, home.moved_s) == (None, Span(3, 3), 7.0)
 
@@ -159,7 +159,7 @@ def test_who_is_moving_already_does_not_move_up() -> None:
 # -- moving -> settled --------------------------------------------------------------------------
 
 
-def moving(above: ShardCount, below: ShardCount) -> Home:
+def moving(above: ShardCount, below: ShardCount) -> ShardMembership:
     home = at_home(2, 3, since_s=1000.0)
     home.heard(2, above)
     home.heard(3, below)
@@ -236,7 +236,7 @@ def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
 
 def test_who_finds_neighbours_settled_above_is_in_both_until_it_is_told_who_follows_whom() -> None:
     """They came at the same time and did not see each other."""
-    home = Home("any")
+    home = ShardMembership("any")
     home.settle(Span(2, 2), 0.0)
     assert home.is_apart(ShardCount(members=9, settled=4)) == Span(1, 2)
     assert home.is_apart(ShardCount(members=9, shallower=4)) is None  # they are moving already

@@ -14,7 +14,7 @@ from formation_p2p.core.capability import shards
 from formation_p2p.core.capability.shards import SPLIT, places_of, shard_key
 from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.depth_search import Walk, agreed, deeper_by, is_left
+from formation_p2p.core.discovery.depth_search import DepthSearch, agreed, deeper_by, is_left
 from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
@@ -36,9 +36,9 @@ def splitting(*, settled: int, gone_too: int, depth: int) -> ShardCount:
     return ShardCount(settled + gone_too, settled, 0, gone_too, depth)
 
 
-def walked(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], Walk]:
+def walked(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], DepthSearch]:
     """The depths that a walk reads, in order, where the shards hold this; nobody elsewhere."""
-    walk = Walk(start)
+    walk = DepthSearch(start)
     depths = [start]
     while (step := walk.learn(counts.get(walk.depth, NOBODY))) is not None:
         assert step == walk.depth
@@ -293,13 +293,13 @@ class Shards:
         assert held.count is not None
         return held.count
 
-    def walk(self, key: Key, start: int) -> Walk:
-        walk = Walk(start)
+    def walk(self, key: Key, start: int) -> DepthSearch:
+        walk = DepthSearch(start)
         while walk.learn(self.count(key, walk.depth)) is not None:
             pass
         return walk
 
-    def missed(self, key: Key, walk: Walk) -> list[Span]:
+    def missed(self, key: Key, walk: DepthSearch) -> list[Span]:
         """Of those who share the walk's reach with the key, who are in no shard that was read."""
         return [
             span

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dispatch.active_lease import Slot
-from formation_p2p.core.dispatch.task_group import Group
+from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.core.placement.decision import Ranked
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Faulty, Leaving, Silent
 from formation_p2p.core.resources.capability import Capability, idle
@@ -32,19 +32,19 @@ def ranked(worker: Contact, sequence: int = 1) -> Ranked:
     return Ranked(profile, 0)
 
 
-def group_of(*workers: Contact) -> Group:
-    group = Group(AskedTerms(NEEDS))
+def group_of(*workers: Contact) -> TaskGroup:
+    group = TaskGroup(SchedulingKey(NEEDS))
     group.learn(tuple(ranked(each) for each in workers), ())
     return group
 
 
-def askable(group: Group, now_s: float) -> set[PeerId]:
+def askable(group: TaskGroup, now_s: float) -> set[PeerId]:
     return {p for p in (ALICE.peer_id, CAROL.peer_id) if group._is_askable(p, at(now_s))}
 
 
-def leased(group: Group, worker: Contact) -> None:
-    lease = HeldLease("1", worker, AskedTerms(NEEDS), HeldState.LEASED, 10.0)
-    group.slots[lease.key] = Slot(lease, idle_s=0.0)
+def leased(group: TaskGroup, worker: Contact) -> None:
+    lease = HeldLease("1", worker, SchedulingKey(NEEDS), HeldState.LEASED, 10.0)
+    group.slots[lease.key] = ActiveLease(lease, idle_s=0.0)
 
 
 def test_a_worker_that_was_silent_twice_is_not_asked_a_third_time_until_it_shows_life() -> None:

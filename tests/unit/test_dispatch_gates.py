@@ -12,7 +12,7 @@ from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job_events import TaskUnplaceable
 from formation_p2p.core.dispatch.placement_decider import JUDGED_EVERY_S
 from formation_p2p.core.peer.events import Submit
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score
 from formation_p2p.core.refusals import Distrusted, Refusal, Unwanted
 from formation_p2p.core.trust.experience import Experience
@@ -106,7 +106,7 @@ class Asking(Policy):
     def __hash__(self) -> int:
         return 0
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         self.names[0].append(task.name)
         return None
 
@@ -131,7 +131,7 @@ class Failing(Policy):
     def __hash__(self) -> int:
         return 0
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         self.left[0] -= 1
         if self.left[0] < 0:
             raise OSError("the table of prices is gone")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.dispatch.task_group import (
     HORIZON_S,
     MAX_STEAL_SCAN,
     MAX_WORKERS,
     PIPELINE,
-    Group,
+    TaskGroup,
 )
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
@@ -23,7 +23,7 @@ from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, distance
 from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.core.placement.decision import Ranked
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Busy, Denied, Refusal
 from formation_p2p.core.resources.capability import Capability, idle
@@ -48,8 +48,8 @@ def ranked(peer_id: PeerId, *, expires_s: float = 120) -> Ranked:
     return Ranked(profile, 0)
 
 
-def group_of(*workers: Contact) -> Group:
-    group = Group(AskedTerms(NEEDS))
+def group_of(*workers: Contact) -> TaskGroup:
+    group = TaskGroup(SchedulingKey(NEEDS))
     group.learn(tuple(ranked(each.peer_id) for each in workers), ())
     return group
 
@@ -76,17 +76,17 @@ def failed_at(run: TaskRun, worker: Contact) -> TaskRun:
 
 
 def held_by(worker: Contact) -> HeldLease:
-    return HeldLease("lease", worker, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10)
+    return HeldLease("lease", worker, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10)
 
 
-def next_for(group: Group, worker: Contact, now_s: float = 0) -> TaskRun | None:
+def next_for(group: TaskGroup, worker: Contact, now_s: float = 0) -> TaskRun | None:
     """The one task that a free worker takes."""
     taken = list(group.take(worker.peer_id, 1, lambda run: True, at(now_s)))
     assert len(taken) <= 1
     return taken[0][0] if taken else None
 
 
-def asked(group: Group, now_s: float = 0) -> list[PeerId]:
+def asked(group: TaskGroup, now_s: float = 0) -> list[PeerId]:
     head = group.first_waiting()
     assert head is not None
     return [each.peer_id for each in group.ask_order(head, at(now_s), known)]
@@ -112,7 +112,7 @@ def test_each_task_waits_for_the_nearest_worker(tasks: int, workers: int) -> Non
 
 
 def test_tasks_that_came_first_are_sent_to_the_nearest_once_there_is_one() -> None:
-    group = Group(AskedTerms(NEEDS))
+    group = TaskGroup(SchedulingKey(NEEDS))
     (run,) = near(CAROL, ALICE)
     group.wait(run)
     assert group.first_waiting() is run
@@ -145,7 +145,7 @@ def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left
     assert group.home(run) == CAROL.peer_id
     assert next_for(group, ALICE) is None
     group.back_off(CAROL.peer_id, FULL, at(0))
-    slot = Slot(held_by(CAROL))
+    slot = ActiveLease(held_by(CAROL))
     group.slots[slot.lease.key] = slot  # she is full of our own tasks, and will have it next
     assert next_for(group, ALICE) is None
     group.slots.clear()  # nobody else works for us, or can be asked now
@@ -220,7 +220,7 @@ def test_who_denied_is_not_asked_again_however_often_it_is_heard_of() -> None:
 
 
 def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
-    group = Group(AskedTerms(NEEDS))
+    group = TaskGroup(SchedulingKey(NEEDS))
     unfit, fit = ((), ((ALICE.peer_id, FULL),)), ((ranked(ALICE.peer_id),), ())
     for heard, candidates, reasons in (
         (unfit, False, unfit[1]),
@@ -232,7 +232,7 @@ def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
 
 
 def test_it_tells_whether_there_are_more_workers_than_before() -> None:
-    group = Group(AskedTerms(NEEDS))
+    group = TaskGroup(SchedulingKey(NEEDS))
     alice, carol = ranked(ALICE.peer_id), ranked(CAROL.peer_id)
     assert [
         group.learn((alice,), ()),
@@ -251,7 +251,7 @@ def test_looks_for_more_spread_evenly_over_the_key_space() -> None:
 
 
 def test_a_profile_that_expires_is_forgotten() -> None:
-    group = Group(AskedTerms(NEEDS))
+    group = TaskGroup(SchedulingKey(NEEDS))
     group.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())
     (run,) = near(ALICE, CAROL)
     group.wait(run)
@@ -263,7 +263,7 @@ def test_a_profile_that_expires_is_forgotten() -> None:
 
 
 def test_however_many_workers_are_heard_of_a_bounded_number_is_kept() -> None:
-    group = Group(AskedTerms(NEEDS))
+    group = TaskGroup(SchedulingKey(NEEDS))
     strangers = [peer_id_of(n.to_bytes(32, "big")) for n in range(MAX_WORKERS + 10)]
     refused: list[tuple[PeerId, Refusal]] = [(each, FULL) for each in strangers]
     group.learn(tuple(map(ranked, strangers)), ())
@@ -286,10 +286,10 @@ def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
 # -- how long they take ---------------------------------------------------------------------
 
 
-def window_of(size: int) -> Slot:
+def window_of(size: int) -> ActiveLease:
     lease = held_by(ALICE)
     lease.window = size
-    return Slot(lease)
+    return ActiveLease(lease)
 
 
 def test_as_much_is_under_way_as_hides_the_round_trip() -> None:
@@ -325,7 +325,7 @@ def test_a_longer_task_counts_at_once_and_shorter_ones_bit_by_bit() -> None:
 # -- how much is taken ----------------------------------------------------------------------
 
 
-def taken(group: Group, worker: Contact, count: int, room_bytes: int) -> list[tuple[str, bool]]:
+def taken(group: TaskGroup, worker: Contact, count: int, room_bytes: int) -> list[tuple[str, bool]]:
     under_way: list[TaskRun] = []
 
     def fits(run: TaskRun) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    EmitJobEvent,
     JobEnded,
     JobEvent,
     TaskCancelled,
@@ -18,7 +19,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
 )
 from formation_p2p.core.dispatch.jobs import MAX_LOST, Jobs
 from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, TaskState
@@ -48,7 +48,7 @@ class Bob:
 
 def events(jobs: Jobs) -> Iterator[JobEvent]:
     for effect in jobs.take():
-        assert isinstance(effect, Tell)
+        assert isinstance(effect, EmitJobEvent)
         assert effect.job_id == "job"
         yield effect.event
 

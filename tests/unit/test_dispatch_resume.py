@@ -8,10 +8,10 @@ import pytest
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    Hold,
+    ForgetLease,
     JobEnded,
     JobEvent,
-    LetGo,
+    PersistLease,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
@@ -340,17 +340,17 @@ def test_what_its_workers_find_missing_comes_with_the_first_message() -> None:
 def test_leases_are_noted_when_they_are_held_and_when_they_are_no_more() -> None:
     story, noted = Story(0.5), list[Effect]()
     story.world.witness = lambda node, event, effects: noted.extend(
-        effect for effect in effects if isinstance(effect, Hold | LetGo)
+        effect for effect in effects if isinstance(effect, PersistLease | ForgetLease)
     )
     story.submit(job(6))
     story.world.elapse(0.2)
     story.world.kill(next(n for n in story.workers if n.running))
     story.world.elapse(20)
-    held = [(h.lessor.peer_id, h.lease_id) for h in only(noted, Hold)]
-    let_go = [(each.worker, each.lease_id) for each in only(noted, LetGo)]
+    held = [(h.lessor.peer_id, h.lease_id) for h in only(noted, PersistLease)]
+    let_go = [(each.worker, each.lease_id) for each in only(noted, ForgetLease)]
     assert sorted(held) == sorted(let_go)
     assert len(held) == len(set(held)) >= 3
-    for hold in only(noted, Hold):
+    for hold in only(noted, PersistLease):
         (leased,) = [
             each
             for each in only(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.active_lease import BATCH_BYTES, Slot
+from formation_p2p.core.dispatch.active_lease import BATCH_BYTES, ActiveLease
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
 from formation_p2p.core.execution.executions import Executions
@@ -23,7 +23,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
@@ -33,11 +33,11 @@ from tests.unit.stories import ALICE, BOB, NEEDS, at, only
 FENCE = 3
 
 
-def slot_on_alice() -> Slot:
+def slot_on_alice() -> ActiveLease:
     lease = HeldLease(
-        "lease", ALICE, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10, fence=FENCE
+        "lease", ALICE, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10, fence=FENCE
     )
-    return Slot(lease, idle_s=0)
+    return ActiveLease(lease, idle_s=0)
 
 
 def runs(*tasks: Task) -> list[tuple[str, TaskRun]]:

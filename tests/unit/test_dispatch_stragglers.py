@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
@@ -31,7 +31,7 @@ from formation_p2p.core.dispatch.stragglers import (
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.core.negotiation.messages import Cancel
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -56,10 +56,10 @@ NEVER = float("inf")
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
 
 
-def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> Slot:
+def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> ActiveLease:
     """A lease with so many attempts under way. The first has been said to run since then."""
-    lease = HeldLease("lease", ALICE, AskedTerms(NEEDS), HeldState.LEASED, expires_s=10)
-    slot, owner = Slot(lease), JobRun(job(max(1, count), speculate=speculate))
+    lease = HeldLease("lease", ALICE, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10)
+    slot, owner = ActiveLease(lease), JobRun(job(max(1, count), speculate=speculate))
     for task in owner.job.tasks[:count]:
         run = TaskRun(task, owner, task.key)
         run.move("dispatch")

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from formation_p2p.api.call_jobs import BATCH_CALLS, Terms
+from formation_p2p.api.call_jobs import BATCH_CALLS, CallOptions
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
-from formation_p2p.api.job import Told
+from formation_p2p.api.job import JobObserver
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.identity import PeerId
@@ -22,7 +22,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Job
 
 ALICE = PeerId("alice")
-TERMS = Terms(Requirements(driver="python"), 1, None, 0, False)
+TERMS = CallOptions(Requirements(driver="python"), 1, None, 0, False)
 WITHIN_S = 20.0
 
 
@@ -33,10 +33,10 @@ class Network:
         self.jobs: list[Job] = []
         self.closed = False
         self._at_once = at_once
-        self._told: list[Told] = []
+        self._told: list[JobObserver] = []
         self._lock = threading.Lock()
 
-    def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
+    def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
         if self.closed:
             raise NodeClosed("it is not running")
         with self._lock:
@@ -143,7 +143,7 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Network):
-        def begin_aside(self, job: Job, told: Told, policy: PlacementPolicy) -> None:
+        def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
             raise RuntimeError("a fault")
 
     executor = NodeExecutor(Broken(), TERMS)

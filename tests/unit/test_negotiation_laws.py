@@ -31,7 +31,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.preemption import to_displace
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.ledger import Ledger, Reservation
@@ -210,7 +210,7 @@ def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_fo
     order = (ALICE, CAROL, DAVE)[: len(offers)]
     lessee.ask(
         order,
-        AskedTerms(needs, 0, max_price_micro),
+        SchedulingKey(needs, 0, max_price_micro),
         wanted=wanted,
         now=at(0),
         cause="",

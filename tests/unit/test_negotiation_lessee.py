@@ -32,10 +32,10 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
     Renewed,
+    RequestRefused,
     WorkMessage,
     pack,
 )
@@ -47,7 +47,7 @@ from formation_p2p.core.negotiation.round import (
     RoundId,
 )
 from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
@@ -73,7 +73,7 @@ class Bob:
     ) -> RoundId:
         asked = self.lessee.ask(
             order,
-            AskedTerms(needs, 3, max_price_micro),
+            SchedulingKey(needs, 3, max_price_micro),
             wanted=wanted,
             now=at(now_s),
             cause="",
@@ -106,7 +106,7 @@ class Bob:
         self.lessee.offered(by, offer, at(now_s))
 
     def refused(self, by: Contact, now_s: float = 0) -> None:
-        self.lessee.refused(by, Refused(self.request_ids[by.peer_id], BUSY), at(now_s))
+        self.lessee.refused(by, RequestRefused(self.request_ids[by.peer_id], BUSY), at(now_s))
 
     def committed(self, by: Contact, now_s: float = 0) -> HeldLease:
         self.ask(by, now_s=now_s)
@@ -183,7 +183,7 @@ def test_every_event_of_the_table_is_tried_above() -> None:
 
 
 def test_everyone_is_asked_with_the_needs_and_the_grant(bob: Bob) -> None:
-    bob.lessee.ask((ALICE, CAROL), AskedTerms(NEEDS, 3), wanted=1, now=at(0), cause="a job")
+    bob.lessee.ask((ALICE, CAROL), SchedulingKey(NEEDS, 3), wanted=1, now=at(0), cause="a job")
     (to_alice, first), (to_carol, second) = bob.sends()
     assert (to_alice, to_carol) == (ALICE.peer_id, CAROL.peer_id)
     assert isinstance(first, PlacementRequest)
@@ -394,7 +394,7 @@ def test_no_worker_can_tell_a_price_too_high_from_a_place_too_low() -> None:
 
 
 def test_the_limit_is_never_sent(bob: Bob) -> None:
-    bob.lessee.ask((ALICE,), AskedTerms(NEEDS, 0, 424242), wanted=1, now=at(0), cause="")
+    bob.lessee.ask((ALICE,), SchedulingKey(NEEDS, 0, 424242), wanted=1, now=at(0), cause="")
     ((_, request),) = bob.sends()
     assert isinstance(request, PlacementRequest)
     assert "424242" not in str(request)
@@ -409,7 +409,7 @@ def test_an_answer_counts_only_from_whom_it_was_asked_and_once(bob: Bob) -> None
     offer = Offer(bob.request_ids[ALICE.peer_id], "m1", HELD, 0, 1500)
     bob.lessee.offered(MALLORY, offer, at(0))
     assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
-    bob.lessee.refused(MALLORY, Refused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
+    bob.lessee.refused(MALLORY, RequestRefused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
     bob.refused(ALICE)
     bob.offered(ALICE, "a1")  # she has refused already
     assert bob.hears() == ([(ALICE.peer_id, Release("a1"))], [])
@@ -463,7 +463,7 @@ def test_two_workers_may_have_leases_of_the_same_name(bob: Bob) -> None:
 def test_a_later_life_of_a_node_uses_other_request_ids() -> None:
     first, second = (Lessee(b"", random.Random(seed)) for seed in (1, 2))
     for lessee in (first, second):
-        lessee.ask((ALICE,), AskedTerms(NEEDS), wanted=1, now=at(0), cause="")
+        lessee.ask((ALICE,), SchedulingKey(NEEDS), wanted=1, now=at(0), cause="")
     assert sent(first.take()[0]) != sent(second.take()[0])
 
 
@@ -557,7 +557,7 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
 
 def adopted(bob: Bob) -> HeldLease:
     """Bob was started again, and knows from his disk of a lease of alice's."""
-    lease = bob.lessee.adopt(ALICE, "a1", AskedTerms(NEEDS, 3), 5, ("GPU-0",), at(100))
+    lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, ("GPU-0",), at(100))
     assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
     assert (lease.state, lease.doubtful) == (HeldState.LEASED, True)
     assert bob.lessee.held == {(ALICE.peer_id, "a1"): lease}

@@ -29,10 +29,10 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
     Renewed,
+    RequestRefused,
 )
 from formation_p2p.core.negotiation.preemption import WANT_S
 from formation_p2p.core.negotiation.session import Send
@@ -48,7 +48,7 @@ from formation_p2p.core.refusals import (
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, Used
@@ -133,7 +133,7 @@ class Alice:
     ) -> object:
         request = replace(asked(needs, priority=priority), grant=grant)
         ((_, message),) = sent(self.lessor.requested(to, request, at(now_s)))
-        assert isinstance(message, Refused)
+        assert isinstance(message, RequestRefused)
         return message.refusal
 
     def is_preempted(self, lease_id: str) -> None:
@@ -262,7 +262,7 @@ def test_two_schedulers_race_for_the_last_core_and_one_gets_it() -> None:
     alice = Alice(replace(MACHINE, cpu_milli=1000))
     lease_id = alice.offer(to=BOB)
     ((_, refused),) = sent(alice.lessor.requested(CAROL, asked(), at(0)))
-    assert refused == Refused(1, Infeasible("cpu", 1000, 0))
+    assert refused == RequestRefused(1, Infeasible("cpu", 1000, 0))
     stolen = alice.lessor.committed(CAROL, Commit(lease_id), at(0))
     assert sent(stolen) == [(CAROL.peer_id, CommitRefused(lease_id, gone(lease_id)))]
     assert sent(alice.lessor.committed(BOB, Commit(lease_id), at(0))) == [
@@ -588,7 +588,7 @@ class Counting(Alice):
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
         super().__init__(GPUS)
-        self.warden = self.lessor._warden = Warden(Membership(ROOT.public_key), {})
+        self.warden = self.lessor._warden = AdmissionController(Membership(ROOT.public_key), {})
         self.grant = issue(ROOT, Rights(10**10, quota=quota), BOB.peer_id)
 
     def take(self, needs: Requirements = NEEDS, now_s: float = 0.0) -> str:

@@ -33,8 +33,8 @@ from formation_p2p.core.negotiation.messages import (
     Offer,
     Opinions,
     PlacementRequest,
-    Refused,
     Renewed,
+    RequestRefused,
     TaskOutput,
     TasksEnded,
     WorkMessage,
@@ -139,7 +139,11 @@ def test_no_field_of_another_kind_breaks_the_parser(
     ids=lambda refusal: type(refusal).__name__,
 )
 def test_every_refusal_comes_back_as_it_was(refusal: PeerRefusal) -> None:
-    for message in (Refused(1, refusal), CommitRefused("x", refusal), LeaseEnded("x", refusal)):
+    for message in (
+        RequestRefused(1, refusal),
+        CommitRefused("x", refusal),
+        LeaseEnded("x", refusal),
+    ):
         assert parse(pack(message)) == message
 
 
@@ -177,12 +181,12 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         Offer(1, "lease", HELD, MAX_INT + 1, 0),
         Offer(1, "lease", HELD, 0, MAX_MS + 1),
         Offer(1, "lease", HELD, 0, -1),
-        Refused(1, Gone(WORDY, "")),
-        Refused(1, Gone("", "\x1b[2J")),
-        Refused(1, Infeasible("cpu", -1, 0)),
-        Refused(1, Busy("x", MAX_INT + 1)),
-        Refused(1, GivingWay("cpu", MAX_RETRY_MS + 1)),
-        Refused(1, Preempted(MAX_PRIORITY + 1)),
+        RequestRefused(1, Gone(WORDY, "")),
+        RequestRefused(1, Gone("", "\x1b[2J")),
+        RequestRefused(1, Infeasible("cpu", -1, 0)),
+        RequestRefused(1, Busy("x", MAX_INT + 1)),
+        RequestRefused(1, GivingWay("cpu", MAX_RETRY_MS + 1)),
+        RequestRefused(1, Preempted(MAX_PRIORITY + 1)),
         Leased("lease", -1, 0, 1),
         Leased("lease", 1, MAX_MS + 1, 1),
         Leased("lease", 1, 0, 0),
@@ -295,6 +299,6 @@ def test_of_a_long_traceback_the_end_travels() -> None:
 def test_of_a_denial_that_is_too_long_the_beginning_travels(retry_ms: int | None) -> None:
     """A grant may list eight labels of 127 characters each, all of them missing."""
     denied = Denied("submit", "x" * (MAX_REASON_CHARS + 1), retry_ms)
-    back = parse(pack(Refused(1, denied)))
+    back = parse(pack(RequestRefused(1, denied)))
     why = "x" * (MAX_REASON_CHARS - 1) + "…"
-    assert back == Refused(1, replace(denied, why=why))
+    assert back == RequestRefused(1, replace(denied, why=why))

@@ -14,7 +14,7 @@ from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
 from formation_p2p.core.negotiation.round import DELIBERATION_S
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints
@@ -35,7 +35,7 @@ class Bob:
             return known.get(peer_id)
 
         self.lessee = Lessee(b"a grant", random.Random(1), rtt_us)
-        terms = AskedTerms(NEEDS, hints=hints)
+        terms = SchedulingKey(NEEDS, hints=hints)
         self.lessee.ask((ALICE, CAROL, DAVE), terms, wanted=1, now=at(0), cause="")
         self.requests: dict[PeerId, PlacementRequest] = {}
         for to, message in sent(self.lessee.take()[0]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.core.dht.messages import Ping
-from formation_p2p.core.dht.rpc import Asked
+from formation_p2p.core.dht.rpc import RequestReceived
 from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.negotiation.messages import (
@@ -13,7 +13,7 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
+    RequestRefused,
 )
 from formation_p2p.core.refusals import GivingWay, Preempted, Silent, TooDear
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -127,7 +127,7 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
     alice = world.nodes["alice"]
     carol.submit(job(job_id="quick", priority=5))
     world.elapse(0.5)
-    (refused,) = [x for x in passed(world, "alice", "carol") if isinstance(x, Refused)]
+    (refused,) = [x for x in passed(world, "alice", "carol") if isinstance(x, RequestRefused)]
     assert isinstance(refused.refusal, GivingWay)
     assert alice.running  # bob's task goes on for now
     world.elapse(LEASE_S)
@@ -187,7 +187,7 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     world.elapse(12)
     (group,) = peer_of(bob)._scheduler._groups.values()
     assert group.next_askable_s() == float("inf")
-    asked = Asked(10**6, alice.contact, Ping())
+    asked = RequestReceived(10**6, alice.contact, Ping())
     peer_of(bob).handle(asked, at(world.now_s))
     assert group.wake_s == group.next_askable_s() < world.now_s + 10
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.peer.blob_index import MAX_BLOBS, Blobs
+from formation_p2p.core.peer.blob_index import MAX_BLOBS, BlobIndex
 from formation_p2p.core.peer.events import BlobsChanged
 from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 
@@ -10,7 +10,7 @@ A, B, C = (Cid(RAW, digest_of(name)) for name in (b"a", b"b", b"c"))
 
 
 def test_a_list_is_answered_with_the_places_of_what_is_here() -> None:
-    blobs = Blobs()
+    blobs = BlobIndex()
     assert blobs.places((A, B)) == ()
     blobs.changed(BlobsChanged(here=(A, C)))
     assert blobs.places((A, B, C)) == (0, 2)
@@ -21,7 +21,7 @@ def test_a_list_is_answered_with_the_places_of_what_is_here() -> None:
 
 
 def test_what_came_longest_ago_is_forgotten_first() -> None:
-    blobs = Blobs()
+    blobs = BlobIndex()
     blobs.changed(BlobsChanged(here=(A, B)))
     blobs.changed(BlobsChanged(here=(A,)))
     more = tuple(Cid(RAW, digest_of(b"%d" % n)) for n in range(MAX_BLOBS - 1))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import Refused
+from formation_p2p.core.negotiation.messages import RequestRefused
 from formation_p2p.core.peer.events import BlobsChanged, Explain, Measured
 from formation_p2p.core.placement.round_trips import MAX_PEERS
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
@@ -60,7 +60,7 @@ def test_a_machine_gives_each_circle_its_share_and_no_more() -> None:
     world.elapse(60)
     assert len(only(bob.told, TaskSucceeded)) == 6
     assert len(only(cook.told, TaskSucceeded)) == 4
-    refused = [each.message for each in world.sent if isinstance(each.message, Refused)]
+    refused = [each.message for each in world.sent if isinstance(each.message, RequestRefused)]
     assert {each.refusal for each in refused} == {Infeasible("share.commons", 1000, 0)}
 
 
@@ -202,7 +202,7 @@ def test_a_task_keeps_company_or_keeps_away() -> None:
 def test_explain_tells_which_hint_speaks_against_whom() -> None:
     world, bob = town()
     hints = Hints(avoid=(end_of(world, "carol"),), required=frozenset({"avoid"}))
-    world.tell(bob, Explain(0, AskedTerms(NEEDS, hints=hints), "a task"))
+    world.tell(bob, Explain(0, SchedulingKey(NEEDS, hints=hints), "a task"))
     world.elapse(5)
     (explained,) = bob.explained
     assert named(world, explained.decision.rejected) == {

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.dht.messages import PutValue
-from formation_p2p.core.dht.rpc import Ask
+from formation_p2p.core.dht.rpc import SendRequest
 from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
     JobEnded,
     TaskCancelled,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
     WorkerLost,
 )
 from formation_p2p.core.execution.effects import ExecutionsEnded, ExecutionStarted
@@ -29,14 +29,14 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
+    RequestRefused,
     ResultAck,
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.core.peer.events import Joined, Leave, Left, Refuse, Serve, Submit, Tick
+from formation_p2p.core.peer.events import Joined, Leave, Left, RejectRequest, Serve, Submit, Tick
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Capability
@@ -184,9 +184,9 @@ def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:
     for asker in (bob, mallory):
         request = PlacementRequest(5, NEEDS, granted(asker))
         world.tell(gate, Received(asker.contact, request))
-    assert passed(world, "gate", "bob") == [Refused(5, Leaving())]
+    assert passed(world, "gate", "bob") == [RequestRefused(5, Leaving())]
     ((refused,),) = (passed(world, "gate", "m"),)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RequestRefused)
     assert isinstance(refused.refusal, Denied)
 
 
@@ -296,7 +296,7 @@ def test_a_worker_has_left_only_when_its_profile_is_withdrawn() -> None:
     world = town(alice=1)
     alice = world.nodes["alice"]
     effects = alice.peer.handle(Leave(), at(world.now_s))
-    assert only(effects, Ask)
+    assert only(effects, SendRequest)
     assert only(effects, Left) == []
     for effect in effects:
         world._perform(alice, effect)
@@ -334,7 +334,7 @@ def test_a_scheduler_that_leaves_ends_its_jobs_and_gives_its_leases_back() -> No
     world.elapse(1)
     leased = {name: only(passed(world, name, "bob"), Leased) for name in ("alice", "carol")}
     effects = bob.peer.handle(Leave(), at(world.now_s))
-    told = [effect.event for effect in only(effects, Tell)]
+    told = [effect.event for effect in only(effects, EmitJobEvent)]
     assert sorted(map(str, told[:-1])) == [f"TaskCancelled(task_id='job/{n}')" for n in range(6)]
     assert told[-1] == JobEnded(0, 0, 0, 6)
     given_back = [effect.message for effect in only(effects, Send)]
@@ -354,9 +354,11 @@ def test_who_leaves_before_it_has_joined_begins_nothing() -> None:
     late = world.add("late", serve=world.machine())
     late.submit(job())
     now = at(0)
-    told = [effect.event for effect in only(late.peer.handle(Leave(), now), Tell)]
+    told = [effect.event for effect in only(late.peer.handle(Leave(), now), EmitJobEvent)]
     assert told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
-    assert late.peer.handle(Submit(job()), now) == [Refuse("job", "the node is leaving", cause="")]
+    assert late.peer.handle(Submit(job()), now) == [
+        RejectRequest("job", "the node is leaving", cause="")
+    ]
     world.elapse(5)
     assert peer_of(late)._worker is None
     assert late.told == []
@@ -374,7 +376,7 @@ def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrive
     ((lease_id, attempt_id),) = alice.running
     result = TasksEnded(lease_id, 1, (Ended(attempt_id, Succeeded(b"late"), 5000),))
     effects = bob.peer.handle(Received(alice.contact, result), at(world.now_s + 60))
-    told = [effect.event for effect in only(effects, Tell)]
+    told = [effect.event for effect in only(effects, EmitJobEvent)]
     assert only(told, WorkerLost)
     assert only(told, TaskSucceeded) == []
     assert not [each for each in only(effects, Send) if isinstance(each.message, ResultAck)]

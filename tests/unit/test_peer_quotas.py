@@ -13,7 +13,7 @@ from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Preempted
 from formation_p2p.core.resources.bounds import MAX_LABELS
 from formation_p2p.core.resources.requirements import Requirements
@@ -29,7 +29,7 @@ from tests.unit.stories import NEEDS, ends, is_idle, job, named, only, passed, w
 # Half a minute of one core.
 HALF_A_MINUTE = Quota(cpu_milli_hours=8)
 MONTH = "2026-01"
-TERMS = AskedTerms(NEEDS)
+TERMS = SchedulingKey(NEEDS)
 
 
 def for_s(seconds: float) -> Run:
@@ -159,7 +159,7 @@ def test_a_permissive_worker_runs_it_and_tells() -> None:
 # -- what bob can tell before he asks ---------------------------------------------------------
 
 
-def decided(bob: SimNode, terms: AskedTerms = TERMS, name: str = "a task") -> Decision:
+def decided(bob: SimNode, terms: SchedulingKey = TERMS, name: str = "a task") -> Decision:
     bob.world.tell(bob, Explain(0, terms, name))
     bob.world.elapse(2)
     return bob.explained[-1].decision
@@ -170,7 +170,10 @@ def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None
     bob = world.nodes["bob"]
     for terms, why in (
         (TERMS._replace(priority=6), "the grant allows priorities up to 5, not 6"),
-        (AskedTerms(Requirements(driver="wasm")), "the grant allows the drivers process, not wasm"),
+        (
+            SchedulingKey(Requirements(driver="wasm")),
+            "the grant allows the drivers process, not wasm",
+        ),
     ):
         decision = decided(bob, terms)
         assert decision.ranked == ()
@@ -179,7 +182,7 @@ def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None
     world.elapse(10)
     assert why_unplaceable(world, bob).why == "the grant allows priorities up to 5, not 6"
     assert passed(world, "bob", "alice") == []
-    undecided = decided(bob, AskedTerms(Requirements()))  # whose driver nobody has named
+    undecided = decided(bob, SchedulingKey(Requirements()))  # whose driver nobody has named
     assert [each.lacking for each in undecided.ranked] == [None]
 
 
@@ -218,7 +221,7 @@ def test_a_worker_that_the_grant_is_not_for_is_shown_with_the_reason() -> None:
     world.elapse(3)
     for terms, name in (
         (TERMS, "alice"),
-        (AskedTerms(replace(NEEDS, labels=labels)), "carol"),
+        (SchedulingKey(replace(NEEDS, labels=labels)), "carol"),
     ):
         decision = decided(world.nodes["bob"], terms)
         lacking = {each.profile.peer_id: each.lacking for each in decision.ranked}

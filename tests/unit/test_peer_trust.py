@@ -17,11 +17,11 @@ from formation_p2p.core.negotiation.messages import (
     AskOpinions,
     Opinions,
     PlacementRequest,
-    Refused,
+    RequestRefused,
 )
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer import reputation_gossip as module
-from formation_p2p.core.peer.reputation_gossip import EVERY_S, Hearsay
+from formation_p2p.core.peer.reputation_gossip import EVERY_S, ReputationGossip
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.attestation import open_attestation
 from formation_p2p.core.trust.experience import MEMORY, Experience
@@ -141,9 +141,9 @@ def test_a_stranger_is_not_asked() -> None:
 # -- alone ------------------------------------------------------------------------------------
 
 
-def hearsay_of(name: str, reputation: Reputation | None = None) -> Hearsay:
+def hearsay_of(name: str, reputation: Reputation | None = None) -> ReputationGossip:
     who = identity(name)
-    return Hearsay(
+    return ReputationGossip(
         who,
         grant_of(who),
         Membership(ROOT.public_key),
@@ -290,5 +290,5 @@ def test_a_node_that_does_not_work_refuses_whom_it_distrusts_all_the_same() -> N
     request = PlacementRequest(1, job().tasks[0].needs, b"")
     (refused,) = bob.handle(Received(sender, request), at(world.now_s))
     assert isinstance(refused, Send)
-    assert isinstance(refused.message, Refused)
+    assert isinstance(refused.message, RequestRefused)
     assert isinstance(refused.message.refusal, Denied)

@@ -19,7 +19,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance, key_of
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import home_of, seeks_room, sound
 from formation_p2p.core.placement.names import parse_policy
@@ -35,7 +35,7 @@ from formation_p2p.core.placement.policy import (
     Term,
     scored,
 )
-from formation_p2p.core.placement.scheduling_key import NEAREST, AskedTerms
+from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import (
     Denied,
@@ -86,10 +86,10 @@ class Likes(Policy):
     scores_of: tuple[tuple[PeerId, float], ...] = ()
     shunned: PeerId | None = None
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         return Distrusted(0, 300) if candidate.peer_id == self.shunned else None
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         liked = dict(self.scores_of)
         return [scored([Term("liking", liked.get(each.peer_id, 0.0), 0.5)]) for each in candidates]
 
@@ -104,10 +104,10 @@ def only_without_carol(candidate: Profile) -> Denied | None:
 def decided(
     *candidates: Profile | Candidate,
     policy: PlacementPolicy = NEAREST,
-    terms: AskedTerms | None = None,
+    terms: SchedulingKey | None = None,
 ) -> Decision:
     return decide(
-        (terms or AskedTerms(NEEDS)).asked("job/0", TARGET),
+        (terms or SchedulingKey(NEEDS)).asked("job/0", TARGET),
         [Candidate(profile=each) if isinstance(each, Profile) else each for each in candidates],
         policy,
         authorised=only_without_carol,
@@ -138,7 +138,7 @@ def test_each_is_ranked_or_rejected_with_its_first_reason() -> None:
 
 
 def test_every_stage_has_its_say_in_the_order_of_the_pipeline() -> None:
-    terms = AskedTerms(
+    terms = SchedulingKey(
         NEEDS,
         max_price_micro=10,
         hints=Hints(region="eu", required=frozenset({"region"})),
@@ -176,7 +176,7 @@ def bigger(of: Profile) -> Profile:
 def test_whoever_is_farther_from_home_than_the_job_may_go_is_left_out() -> None:
     far = Candidate(profile=profile(ALICE), scope=Scope.FEDERATION)
     near = Candidate(profile=profile(BOB), scope=Scope.CELL)
-    decision = decided(far, near, terms=AskedTerms(NEEDS, scope=Scope.ORG))
+    decision = decided(far, near, terms=SchedulingKey(NEEDS, scope=Scope.ORG))
     assert names(decision) == [BOB.peer_id]
     assert decision.rejected == ((ALICE.peer_id, OutOfScope("federation", "org")),)
 
@@ -204,7 +204,7 @@ def test_the_higher_score_comes_first_and_among_equals_the_nearer() -> None:
 
 def test_soft_hints_come_before_the_score() -> None:
     policy = Likes(((ALICE.peer_id, 1.0),))
-    terms = AskedTerms(NEEDS, hints=Hints(prefer=(BOB.peer_id,), avoid=(ALICE.peer_id,)))
+    terms = SchedulingKey(NEEDS, hints=Hints(prefer=(BOB.peer_id,), avoid=(ALICE.peer_id,)))
     decision = decided(*map(profile, (ALICE, BOB, DAVE)), policy=policy, terms=terms)
     assert names(decision) == [BOB.peer_id, DAVE.peer_id, ALICE.peer_id]
 
@@ -218,7 +218,7 @@ def test_who_has_no_room_comes_last_with_the_reason_and_is_not_selected() -> Non
 
 
 def test_room_comes_before_soft_hints() -> None:
-    terms = AskedTerms(NEEDS, hints=Hints(region="eu"))
+    terms = SchedulingKey(NEEDS, hints=Hints(region="eu"))
     full = replace(profile(ALICE, free_milli=500), labels=(("region", "eu"),))
     decision = decided(full, replace(profile(BOB), labels=(("region", "us"),)), terms=terms)
     assert names(decision) == [BOB.peer_id, ALICE.peer_id]
@@ -264,7 +264,7 @@ class Picky(Policy):
 
     liked: PeerId
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return [scored([Term("charm", 1.0)] * (c.peer_id == self.liked)) for c in candidates]
 
 
@@ -277,7 +277,7 @@ def test_a_term_that_one_of_two_has_is_a_dash_for_the_other() -> None:
 
 def test_terms_of_one_name_are_shown_each() -> None:
     liked = Likes(((ALICE.peer_id, 1.0),))
-    terms = AskedTerms(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
+    terms = SchedulingKey(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
     table = str(decided(profile(ALICE), policy=3.0 * liked + liked, terms=terms))
     _, columns, weights, row = table.splitlines()
     shown = ["hint prefer", "score", "liking", "liking 2"]
@@ -287,7 +287,7 @@ def test_terms_of_one_name_are_shown_each() -> None:
 
 
 def test_what_is_the_same_for_all_is_told_below_the_table() -> None:
-    terms = AskedTerms(NEEDS, hints=Hints(prefer=(DAVE.peer_id,)))
+    terms = SchedulingKey(NEEDS, hints=Hints(prefer=(DAVE.peer_id,)))
     table = str(decided(profile(ALICE), profile(BOB), policy=Likes(), terms=terms))
     _, columns, *_, alike = table.splitlines()
     assert columns.split() == ["rank", "worker", "score", "distance"]
@@ -295,7 +295,7 @@ def test_what_is_the_same_for_all_is_told_below_the_table() -> None:
 
 
 def test_only_hints_need_no_score() -> None:
-    terms = AskedTerms(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
+    terms = SchedulingKey(NEEDS, hints=Hints(prefer=(ALICE.peer_id,)))
     _, columns, *_ = str(decided(profile(ALICE), profile(BOB), terms=terms)).splitlines()
     assert re.split(" {2,}", columns) == ["rank", "worker", "hint prefer", "distance"]
 
@@ -306,7 +306,7 @@ class Uneven(Policy):
 
     much: PeerId
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         weights = [0.5 if each.peer_id == self.much else 0.0001 for each in candidates]
         return [scored([Term("age", 1.0, weight)]) for weight in weights]
 
@@ -376,7 +376,7 @@ def test_all_parts_of_a_sum_have_to_admit_a_worker() -> None:
 class Squared(Policy):
     """Its terms do not add up to its score."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return [Score(0.25, (Term("half", 0.5),))] * len(candidates)
 
     def __str__(self) -> str:
@@ -461,12 +461,12 @@ class Broken(Policy):
     values: tuple[Any, ...] | None = None
     admits: bool = True
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         if not self.admits:
             raise KeyError("region")
         return None
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         if self.values is None:
             raise ZeroDivisionError("oh")
         return [Score(value) for value in self.values]
@@ -485,7 +485,7 @@ class Gives(Policy):
 
     score: Any
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Any:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Any:
         return (self.score for _ in candidates)
 
     def __str__(self) -> str:
@@ -501,7 +501,7 @@ class Wordless(Exception):
 class Silent(Policy):
     """Its failure fails as well, when it is told."""
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         raise Wordless
 
 
@@ -509,7 +509,7 @@ class Silent(Policy):
 class Exits(Policy):
     """As a script does that thinks it is a program."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         sys.exit("no price list")
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
@@ -522,7 +522,7 @@ class Exits(Policy):
 
 @dataclass(frozen=True)
 class Interrupted(Policy):
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         raise KeyboardInterrupt
 
 
@@ -530,7 +530,7 @@ class Interrupted(Policy):
 class Says(Policy):
     what: Any
 
-    def admit(self, task: Asked, candidate: Candidate) -> Any:
+    def admit(self, task: TaskView, candidate: Candidate) -> Any:
         return self.what
 
     def home(self, key: Key, workers: Peers) -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.packed import CANDIDATES, Packed
 from formation_p2p.core.placement.policy import Policy
@@ -29,7 +29,7 @@ def expecting(worker: Candidate, *expected: str) -> Candidate:
     return replace(worker, profile=replace(worker.profile, mix=mix))
 
 
-def asked(text: str) -> Asked:
+def asked(text: str) -> TaskView:
     return task(needs=parse_requirements(text))
 
 

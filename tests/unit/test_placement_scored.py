@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.scored import PRESETS, Scored
 from formation_p2p.core.refusals import Distrusted
@@ -23,7 +23,7 @@ from formation_p2p.core.workload.scope import Scope
 from tests.unit.placement_world import order, peer, placed, profile, task, worker
 
 
-def terms(candidate: Candidate, policy: Scored, asked: Asked | None = None) -> dict[str, float]:
+def terms(candidate: Candidate, policy: Scored, asked: TaskView | None = None) -> dict[str, float]:
     """What each term adds, rounded to what a person would read."""
     [score] = policy.scores(asked or task(), [candidate])
     return {term.name: round(term.value * term.weight, 9) for term in score.terms}

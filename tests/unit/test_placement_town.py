@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.events import Explain, Explained, Submit
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
@@ -93,7 +93,7 @@ def test_jobs_of_different_policies_share_no_lease() -> None:
 class Dearest(Policy):
     """Nobody would want it, and it has no name."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         most = max((each.profile.price_micro for each in candidates), default=1)
         return [Score(each.profile.price_micro / most) for each in candidates]
 
@@ -107,7 +107,7 @@ def test_a_policy_of_ones_own_ranks_as_well() -> None:
 
 
 class Breaks(Dearest):
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         raise LookupError("no such column")
 
 
@@ -136,7 +136,7 @@ class BreaksLater(Dearest):
     def __hash__(self) -> int:
         return id(self)
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         self.seen.append(len(candidates))
         if len(self.seen) > 1:
             raise LookupError("gone")
@@ -157,7 +157,7 @@ def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
 def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    terms = AskedTerms(NEEDS, max_price_micro=250)
+    terms = SchedulingKey(NEEDS, max_price_micro=250)
     world.tell(bob, Explain(1, terms, "a task"))
     world.elapse(5)
     (explained,) = (each for each in bob.explained if isinstance(each, Explained))

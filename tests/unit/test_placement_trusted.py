@@ -9,7 +9,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement import trusted as module
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.trusted import Trusted, parse_trusted
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Distrusted
@@ -18,7 +18,7 @@ from formation_p2p.core.trust import reputation
 from formation_p2p.core.trust.reputation import Reputation
 from tests.unit.stories import NEEDS, at, identity
 
-TASK = Asked(name="task", key=key_of(b"task"), needs=NEEDS)
+TASK = TaskView(name="task", key=key_of(b"task"), needs=NEEDS)
 MACHINE = Capability(1000, 2**30)
 
 

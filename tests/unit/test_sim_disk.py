@@ -6,17 +6,17 @@ import pytest
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    Hold,
+    EmitJobEvent,
+    ForgetLease,
     JobEnded,
     JobEvent,
-    LetGo,
+    PersistLease,
     TaskBegan,
     TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
     TaskRetried,
     TaskSucceeded,
-    Tell,
 )
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Effect
@@ -43,7 +43,7 @@ class Desk:
             self.disk.note(effect, self.performed.append)
 
     def tell(self, *events: JobEvent) -> None:
-        self.note(*(Tell("job", event, cause="test") for event in events))
+        self.note(*(EmitJobEvent("job", event, cause="test") for event in events))
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def desk() -> Desk:
     return Desk()
 
 
-def hold(lease_id: str, needs: Requirements = NEEDS) -> Hold:
-    return Hold(lease_id, ALICE, needs, 0, 7, (), cause="test")
+def hold(lease_id: str, needs: Requirements = NEEDS) -> PersistLease:
+    return PersistLease(lease_id, ALICE, needs, 0, 7, (), cause="test")
 
 
 def placed(task: int, attempt: int, lease_id: str = "L") -> TaskPlaced:
@@ -105,7 +105,7 @@ def test_the_next_life_begins_with_what_is_known_of_each_task(desk: Desk) -> Non
     desk.tell(placed(0, 1), placed(1, 1), retried(1, 1), placed(1, 2, "M"))
     desk.tell(placed(2, 1), TaskRecalled("job/2", "job/2#1"))
     desk.tell(TaskSucceeded("job/0", W, b"0", 5))
-    desk.note(LetGo(W, "gone", cause="test"), LetGo(W, "never", cause="test"))
+    desk.note(ForgetLease(W, "gone", cause="test"), ForgetLease(W, "never", cause="test"))
     desk.world.elapse(1)
     ((saved,), leases) = desk.disk.saved()
     begun = {each.task_id: each for each in saved.begun}

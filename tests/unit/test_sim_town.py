@@ -11,7 +11,14 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.dht.rpc import Answer, Answered, Ask, Asked, AskFailed, Met
+from formation_p2p.core.dht.rpc import (
+    PeerIdentified,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
+)
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation.session import Undelivered
@@ -97,12 +104,12 @@ def test_who_vanishes_is_waited_for_until_the_deadline() -> None:
     asker = nodes[1]
     world.vanish(gone)
     events = listens(asker)
-    ask = Ask(99, gone.contact, FindNode(b"x"), 3.0, cause="a test")
+    ask = SendRequest(99, gone.contact, FindNode(b"x"), 3.0, cause="a test")
     world.asks.ask(asker, ask)
     world.elapse(2.9)
-    assert AskFailed(99, "no answer in time") not in events
+    assert RequestFailed(99, "no answer in time") not in events
     world.elapse(0.2)
-    assert AskFailed(99, "no answer in time") in events
+    assert RequestFailed(99, "no answer in time") in events
 
 
 def test_who_vanishes_while_a_question_is_on_its_way_is_waited_for_as_well() -> None:
@@ -124,10 +131,10 @@ def test_an_answer_that_comes_too_late_is_no_answer() -> None:
     world.latency = lambda a, b: 1.6
     asker = nodes[1]
     events = listens(asker)
-    world.asks.ask(asker, Ask(99, nodes[2].contact, FindNode(b"x"), 3.0, cause="a test"))
+    world.asks.ask(asker, SendRequest(99, nodes[2].contact, FindNode(b"x"), 3.0, cause="a test"))
     world.elapse(4)
-    assert AskFailed(99, "no answer in time") in events
-    assert not any(isinstance(event, Answered) for event in events)
+    assert RequestFailed(99, "no answer in time") in events
+    assert not any(isinstance(event, ResponseReceived) for event in events)
 
 
 def test_what_is_lost_is_waited_for_and_most_gets_through() -> None:
@@ -183,15 +190,15 @@ def test_who_cannot_be_dialled_is_heard_where_it_has_a_connection() -> None:
     world.elapse(60)
     assert found_by(hidden) == 2
     assert not hidden.serves_dht
-    ask = Ask(99, hidden.contact, FindNode(b"x"), 3.0, cause="a test")
+    ask = SendRequest(99, hidden.contact, FindNode(b"x"), 3.0, cause="a test")
     events = listens(nodes[0])
     world.asks.ask(nodes[0], ask)
     world.elapse(1)
-    assert any(isinstance(event, Answered) for event in events)
+    assert any(isinstance(event, ResponseReceived) for event in events)
     connections.close(hidden.number)
     world.asks.ask(nodes[0], ask)
     world.elapse(3.1)
-    assert AskFailed(99, "no answer in time") in events
+    assert RequestFailed(99, "no answer in time") in events
     world.vanish(nodes[0])
     assert connections.of(nodes[0].number) == []
 
@@ -236,7 +243,7 @@ def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
     [other] = [n for n in nodes if n.identity.peer_id not in known and n is not nodes[0]][:1]
     assert world.layout is not None
     known_to_other = world.layout.known_to(other.identity.key)
-    world.asks.ask(nodes[0], Ask(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
+    world.asks.ask(nodes[0], SendRequest(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
     assert other.awake
     assert len(world.connections.of(other.number)) == len(known_to_other) + 1
 
@@ -246,7 +253,9 @@ def test_whom_everybody_has_known_for_long_need_not_say_that_it_can_be_dialled()
     for node in nodes:
         world.wake(node)
         assert node.serves_dht
-    assert not any(isinstance(each, Met) for *_, arguments in world._queue for each in arguments)
+    assert not any(
+        isinstance(each, PeerIdentified) for *_, arguments in world._queue for each in arguments
+    )
 
 
 def test_what_else_there_is_to_do_with_one_who_wakes_is_done_once() -> None:
@@ -279,11 +288,11 @@ def lie_about(lie: Lie | None, reply: object) -> object:
     node = world.add("eve", public=True, liar=True, lie=lie)
     liar = node.peer
     assert isinstance(liar, Liar)
-    answer = Answer(1, reply, cause="a test")  # type: ignore[arg-type]
+    answer = SendResponse(1, reply, cause="a test")  # type: ignore[arg-type]
     liar.peer.handle = lambda event, now: [answer]  # type: ignore[method-assign]
     now = Moment(0.0, EPOCH_UNIX_S)
-    [told] = liar.handle(Asked(1, Contact(node.identity.peer_id), FindNode(b"x")), now)
-    assert isinstance(told, Answer)
+    [told] = liar.handle(RequestReceived(1, Contact(node.identity.peer_id), FindNode(b"x")), now)
+    assert isinstance(told, SendResponse)
     return told.message
 
 
@@ -324,9 +333,9 @@ def test_a_liar_by_chance_tells_different_lies_and_lets_others_pass() -> None:
     world = World(13)
     eve = world.add("eve", public=True, liar=True).peer
     assert isinstance(eve, Liar)
-    eve.peer.handle = lambda event, now: [Answer(1, Nodes(CLOSER), cause="a test")]  # type: ignore[method-assign]
+    eve.peer.handle = lambda event, now: [SendResponse(1, Nodes(CLOSER), cause="a test")]  # type: ignore[method-assign]
     now = Moment(0.0, EPOCH_UNIX_S)
-    asked = Asked(1, CLOSER[0], FindNode(b"x"))
+    asked = RequestReceived(1, CLOSER[0], FindNode(b"x"))
     told = {repr(eve.handle(asked, now)) for _ in range(30)}
     assert len(told) > 10
 

@@ -15,9 +15,9 @@ from formation_p2p.core.trust.experience import (
     LOST_TOGETHER_S,
     MEMORY,
     WRONG_WEIGHT,
-    Account,
     Age,
     Experience,
+    PeerHistory,
     age_of,
 )
 
@@ -28,16 +28,16 @@ histories = st.lists(
 )
 
 
-def account_of(*experiences: Experience, at_s: float = MONDAY) -> Account:
-    account = Account()
+def account_of(*experiences: Experience, at_s: float = MONDAY) -> PeerHistory:
+    account = PeerHistory()
     for each in experiences:
         account.add(each, age_of(at_s), at_s)
     return account
 
 
-def lived(history: Sequence[tuple[Experience, int]]) -> tuple[Account, float]:
+def lived(history: Sequence[tuple[Experience, int]]) -> tuple[PeerHistory, float]:
     """After each experience so many seconds pass."""
-    account, at_s = Account(), float(MONDAY)
+    account, at_s = PeerHistory(), float(MONDAY)
     for experience, pause_s in history:
         account.add(experience, age_of(at_s), at_s)
         at_s += pause_s
@@ -63,7 +63,7 @@ def test_a_machine_that_goes_away_with_several_leases_is_lost_once() -> None:
 
 
 def test_a_machine_that_goes_away_again_and_again_is_lost_as_often() -> None:
-    account = Account()
+    account = PeerHistory()
     for n in range(100):
         now_s = MONDAY + 50 * n
         account.add(Experience.LOST, age_of(now_s), now_s)
@@ -130,7 +130,7 @@ FAR_S = (APART + 2) * HALF_LIFE_S
 far_off_s = st.integers(2 * FAR_S, 60 * YEAR_S) | st.integers(-MONDAY, -2 * FAR_S)
 
 
-def note(account: Account, experience: Experience, at_s: float) -> None:
+def note(account: PeerHistory, experience: Experience, at_s: float) -> None:
     account.add(experience, age_of(at_s), at_s)
 
 
@@ -236,7 +236,7 @@ def test_with_long_pauses_everything_counts_as_if_there_were_one_part_alone(
     """Or nearly: what is before a pause is displaced later, when little is left of it."""
     weights = {Experience.SUCCESS: (1, 0), Experience.WRONG: (0, WRONG_WEIGHT)}
     good = bad = last = 0
-    account, at_s = Account(), MONDAY
+    account, at_s = PeerHistory(), MONDAY
     for experience, pause_s in history:
         note(account, experience, at_s)
         age = age_of(at_s)

@@ -27,7 +27,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust import grants, token
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import (
     MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
@@ -692,7 +692,7 @@ def by_warden(
     """At a worker where every account has used as much, and has as many leases."""
     spent = Used(used[0] * 3600 + 3599, used[1] * 3600)
     before = [(month_of(NOW), each.name, spent) for each in accounts_of(grant, KEY)]
-    warden = Warden(Membership(KEY), has, before)
+    warden = AdmissionController(Membership(KEY), has, before)
     for n in range(used[2]):
         warden.opened(str(n), grant, 1, 0)
     return warden.denied(grant, peer_id, needs, priority, Moment(0, NOW), another=True) is None

@@ -21,14 +21,14 @@ from formation_p2p.core.trust.admission import (
     MAX_TOLD,
     ROOM_MS,
     TOLD_EVERY_S,
+    AdmissionController,
     Charged,
     Tolerated,
-    Warden,
 )
 from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue
 from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import NOTHING, Account, Quota, Used, in_hours, month_of
+from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
 from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, identity
 
 ROOT = identity("root")
@@ -57,7 +57,7 @@ class Alice:
         used: Iterable[tuple[str, str, Used]] = (),
         permissive: bool = False,
     ) -> None:
-        self.warden = Warden(Membership(KEY), labels or {}, used, permissive)
+        self.warden = AdmissionController(Membership(KEY), labels or {}, used, permissive)
         self.told: list[Charged | Tolerated] = []
 
     def why_not(
@@ -175,7 +175,7 @@ def test_what_is_charged_is_told_once_for_all_accounts() -> None:
     alice.charges("a", 2.0001)  # too little to be anything
     (charged,) = alice.charged()
     bob, block = charged.accounts
-    assert (bob, block.quota) == (Account(BOB.peer_id, quota), quota)
+    assert (bob, block.quota) == (QuotaAccount(BOB.peer_id, quota), quota)
     assert (charged.month, charged.used) == (MONTH, Used(3000, 0))
     assert alice.warden.take() == []
 

@@ -18,11 +18,11 @@ from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.derive import Stage, derive, refuse_same
 from formation_p2p.core.workload.memory_estimate import (
     MIN_RUNS,
-    Learnt,
+    MemoryEstimate,
     kind_of,
     learn,
 )
-from formation_p2p.core.workload.plan import Plan, PlannedTask, TaskTerms, plan_of, tasks_of
+from formation_p2p.core.workload.plan import Plan, PlannedTask, TaskDefaults, plan_of, tasks_of
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.python_call import PythonCall
 from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES
@@ -220,8 +220,10 @@ def test_a_label_is_no_other_stages_name() -> None:
 # -- plans ----------------------------------------------------------------------------------
 
 
-def terms(learnt: dict[str, Learnt] | None = None, *, memory_given: bool = False) -> TaskTerms:
-    return TaskTerms(Requirements(), memory_given, 2, 5.0, {} if learnt is None else learnt)
+def terms(
+    learnt: dict[str, MemoryEstimate] | None = None, *, memory_given: bool = False
+) -> TaskDefaults:
+    return TaskDefaults(Requirements(), memory_given, 2, 5.0, {} if learnt is None else learnt)
 
 
 def test_a_plan_becomes_tasks_with_ids() -> None:
@@ -269,7 +271,7 @@ def test_a_driver_of_the_needs_must_be_that_of_the_work() -> None:
 
 
 def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
-    size = Learnt("process:true", 9, 100 * MIB)
+    size = MemoryEstimate("process:true", 9, 100 * MIB)
     own = Requirements(memory_bytes=GIB)
     plan = Plan(
         (
@@ -296,7 +298,7 @@ def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
 
 
 def test_tasks_of_one_kind_share_what_says_so() -> None:
-    size = Learnt("process:true", 20, 100 * MIB)
+    size = MemoryEstimate("process:true", 20, 100 * MIB)
     first, second = tasks_of(plan_of([TRUE, TRUE]), "job", terms({size.kind: size}))[0]
     assert (first.needs, first.kind) == (second.needs, second.kind)
     assert first.needs is second.needs
@@ -305,7 +307,7 @@ def test_tasks_of_one_kind_share_what_says_so() -> None:
 
 def test_nothing_is_learnt_where_nobody_wants_it() -> None:
     plan = Plan((PlannedTask(TRUE),))
-    nothing = TaskTerms(Requirements(), False, 1, None, None)
+    nothing = TaskDefaults(Requirements(), False, 1, None, None)
     (task,), sizes = tasks_of(plan, "job", nothing)
     assert (task.kind, task.needs.memory_bytes, sizes) == ("", DEFAULT_MEMORY_BYTES, ())
 
@@ -329,10 +331,10 @@ def test_few_runs_say_nothing() -> None:
 
 
 def test_what_was_learnt_is_said_in_one_line() -> None:
-    size = Learnt("process:train.py", 37, 1216 * MIB)
+    size = MemoryEstimate("process:train.py", 37, 1216 * MIB)
     told = "memory 1.2GiB: learnt from 37 runs of train.py (p95 + 20 %)"
     assert str(size) == told
-    assert Learnt("process:x", 5, 64 * MIB).more_bytes == DEFAULT_MEMORY_BYTES
+    assert MemoryEstimate("process:x", 5, 64 * MIB).more_bytes == DEFAULT_MEMORY_BYTES
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The data protocol, `/formation/data/1.0.0`: its messages, and their one parser.
 
 A stream is for one blob. Whoever opens it says `Open`, with its grant, and is answered `Opened`
-or `Refused`. Then it says `Want` for chunks, several ahead if it likes, and they come in that
+or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes, and they come in that
 order: a `Chunk`, and after that frame its bytes. `Have` at the end tells the other that we hold
 all of it now. A frame is a CBOR array: the message's number, then its fields in order.
 """
@@ -78,14 +78,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BlobRefused:
     """I do not serve it to you, or no longer. Nothing follows."""
 
     why: str
 
 
 Request = Open | Want | Have
-Reply = Opened | Chunk | Refused
+Reply = Opened | Chunk | BlobRefused
 
 
 def pack(message: Request | Reply) -> bytes:
@@ -100,7 +100,7 @@ def pack(message: Request | Reply) -> bytes:
             return encode([4, manifest, [pack_contact(each) for each in holders]])
         case Chunk(index, size_bytes):
             return encode([5, index, size_bytes])
-        case Refused(why):
+        case BlobRefused(why):
             return encode([6, why[:MAX_WHY_CHARS]])
         case _:
             assert_never(message)
@@ -137,7 +137,7 @@ def parse_reply(frame: bytes) -> Reply:
                     take_int(size, "size", 0, CHUNK_BYTES),
                 )
             case [6, why]:
-                return Refused(text_of(why, "why", MAX_WHY_CHARS))
+                return BlobRefused(text_of(why, "why", MAX_WHY_CHARS))
             case _:
                 raise Malformed("data", "is no reply")
     except (Malformed, InvalidInput) as error:

@@ -47,16 +47,16 @@ from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import K, RoutingTable
 from formation_p2p.core.dht.rpc import (
     Advertise,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
-    AskFailed,
     DhtEvent,
-    DialBack,
-    DialledBack,
-    DialledBy,
-    Met,
+    InboundConnection,
+    PeerIdentified,
+    ProbeReachability,
+    ReachabilityProbed,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
 )
 from formation_p2p.core.dht.serving import Server
 from formation_p2p.core.dht.subnets import crowding, subnets
@@ -202,33 +202,35 @@ class Kademlia(Generic[R]):
     def handle(self, event: DhtEvent, now: Moment) -> None:
         before = self._reachability.reach
         match event:
-            case Asked(ask_id, sender, Ping(dial_back=True)) if self._dial_backs.admits(
+            case RequestReceived(ask_id, sender, Ping(dial_back=True)) if self._dial_backs.admits(
                 sender.peer_id, now.mono_s
             ):
                 cause = f"asked by {sender.peer_id}"
-                self._effects.append(DialBack(ask_id, sender, DIAL_BACK_S, cause=cause))
+                self._effects.append(ProbeReachability(ask_id, sender, DIAL_BACK_S, cause=cause))
                 self._meet(sender)
-            case DialledBack(ask_id, reached):
+            case ReachabilityProbed(ask_id, reached):
                 self._dial_backs.ended()
-                self._effects.append(Answer(ask_id, Pong(reached), cause="dialled back"))
-            case DialledBy(peer_id, host):
+                self._effects.append(SendResponse(ask_id, Pong(reached), cause="dialled back"))
+            case InboundConnection(peer_id, host):
                 self._reachability.dialled_by(peer_id, host)
-            case Met(peer):
+            case PeerIdentified(peer):
                 if peer.addresses:
                     self._meet(peer)
                 else:
                     self._lost(peer.peer_id, now)
-            case Asked(ask_id, sender, message):
+            case RequestReceived(ask_id, sender, message):
                 reply = self._server.reply(sender, message, now)
-                self._effects.append(Answer(ask_id, reply, cause=f"asked by {sender.peer_id}"))
+                self._effects.append(
+                    SendResponse(ask_id, reply, cause=f"asked by {sender.peer_id}")
+                )
                 self._meet(sender)
-            case Answered(ask_id, sender, message):
+            case ResponseReceived(ask_id, sender, message):
                 asking = self._asking.pop(ask_id)
                 self._saw(sender, now)
                 if isinstance(message, Pong):
                     self._reachability.told(asking.to.peer_id, message.reached)
                 self._settle(ask_id, asking, True, message, now)
-            case AskFailed(ask_id):
+            case RequestFailed(ask_id):
                 asking = self._asking.pop(ask_id)
                 if self.table.is_at(asking.to):  # and not elsewhere, as a liar may have said
                     self._lost(asking.to.peer_id, now)
@@ -302,7 +304,7 @@ class Kademlia(Generic[R]):
     ) -> int:
         self._ask_count += 1
         self._asking[self._ask_count] = _Asking(to, request, operation)
-        self._effects.append(Ask(self._ask_count, to, request, timeout_s, cause=cause))
+        self._effects.append(SendRequest(self._ask_count, to, request, timeout_s, cause=cause))
         return self._ask_count
 
     def _search(

@@ -1,7 +1,7 @@
 """What the DHT asks of the shell, and what the shell tells it.
 
-Every `Ask` ends in exactly one `Answered` or `AskFailed`, at most `timeout_s` after it was
-handed over. The shell keeps that promise; the core arms no timer of its own for it.
+Every `SendRequest` ends in exactly one `ResponseReceived` or `RequestFailed`, at most `timeout_s`
+after it was handed over. The shell keeps that promise; the core arms no timer of its own for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from formation_p2p.core.identity import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Effect):
+class SendRequest(Effect):
     """Send a request to a peer, dialling it if need be. `ask_id` is the asker's own count.
 
     A request that the specification leaves without an answer (ADD_PROVIDER) is Answered, with
@@ -29,16 +29,16 @@ class Ask(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Effect):
-    """Reply to what arrived as `Asked(ask_id)`; None where the protocol has no answer."""
+class SendResponse(Effect):
+    """Reply to what arrived as `RequestReceived(ask_id)`; None where the protocol has no answer."""
 
     ask_id: int
     message: Reply | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A peer's request. `ask_id` is the shell's count and goes back with the `Answer`. The
+class RequestReceived:
+    """A peer's request. `ask_id` is the shell's count and goes back with the `SendResponse`. The
     sender has addresses only if it says that it is a server."""
 
     ask_id: int
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ResponseReceived:
     """`sender` is who was asked, with the addresses that identify told of since; without any
     where it dialled us, and does not say that it can be dialled."""
 
@@ -57,7 +57,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFailed:
+class RequestFailed:
     """No answer: out of reach, too late, or not to be parsed. `reason` is for people."""
 
     ask_id: int
@@ -65,8 +65,8 @@ class AskFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class DialBack(Effect):
-    """Dial the peer that asks, over a new connection, and close it. Ends in DialledBack.
+class ProbeReachability(Effect):
+    """Dial the peer that asks, over a new connection, and close it. Ends in ReachabilityProbed.
 
     Only at addresses that it tells of, and that have the IP address which it is seen to come
     from: all else would have us dial whomever it likes.
@@ -78,15 +78,15 @@ class DialBack(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class DialledBack:
-    """What came of DialBack(ask_id). None: it could not be tried."""
+class ReachabilityProbed:
+    """What came of ProbeReachability(ask_id). None: it could not be tried."""
 
     ask_id: int
     reached: bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class DialledBy:
+class InboundConnection:
     """A peer opened a connection to us. `host` is the IP address that it comes from, or that of
     loopback for any that is this machine's."""
 
@@ -95,7 +95,7 @@ class DialledBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class PeerIdentified:
     """A connected peer said anew what it is: one with addresses is a server, one without is a
     client, and nobody may be sent to it."""
 
@@ -110,4 +110,11 @@ class Advertise(Effect):
     reach: Reach
 
 
-DhtEvent = Asked | Answered | AskFailed | DialledBack | DialledBy | Met
+DhtEvent = (
+    RequestReceived
+    | ResponseReceived
+    | RequestFailed
+    | ReachabilityProbed
+    | InboundConnection
+    | PeerIdentified
+)

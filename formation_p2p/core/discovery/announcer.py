@@ -33,8 +33,8 @@ from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.routing import K
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.depth_search import agreed
-from formation_p2p.core.discovery.publication_parameters import Terms
-from formation_p2p.core.discovery.shard_membership import Doubt, Home
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.shard_membership import Doubt, ShardMembership
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import WHOLE, Span, key_of
@@ -76,12 +76,12 @@ class _Holder(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _Publication:
     """A name that we are announced under, and who holds it: the nearest to it that we know of.
     `home` and `depth` are None for the name of our own value record."""
 
     name: bytes
-    home: Home | None = None
+    home: ShardMembership | None = None
     depth: int = 0
     holders: tuple[Contact, ...] = ()
 
@@ -96,7 +96,7 @@ class _Locating(NamedTuple):
 
     why: Why
     name: bytes
-    home: Home | None
+    home: ShardMembership | None
 
 
 class Announcer:
@@ -114,7 +114,7 @@ class Announcer:
         capability: Capability,
         issue: Callable[[Moment, tuple[Span, ...], bool], SignedProfile],
         rng: random.Random,
-        terms: Terms,
+        terms: PublicationParameters,
     ) -> None:
         self._own = own
         self._key = key_of_peer(own.peer_id)
@@ -124,8 +124,8 @@ class Announcer:
         self._issue = issue
         self._rng = rng
         self._terms = terms
-        self._homes = {bucket: Home(bucket) for bucket in buckets}
-        self._shelves: dict[bytes, _Shelf] = {}
+        self._homes = {bucket: ShardMembership(bucket) for bucket in buckets}
+        self._shelves: dict[bytes, _Publication] = {}
         self._signed: SignedProfile | None = None
         self._announced: Capacity | None = None
         self._round = 0
@@ -147,7 +147,7 @@ class Announcer:
 
     def start(self, now: Moment) -> None:
         own_name = value_name(self._own.peer_id)
-        self._shelves[own_name] = _Shelf(own_name)
+        self._shelves[own_name] = _Publication(own_name)
         self._plan(now)
         self._flush_s = now.mono_s + START_S
         self._locate("store", own_name, None, now)
@@ -260,7 +260,7 @@ class Announcer:
             if names[0] in self._shelves:
                 self._put(self._shelves[names[0]], delivery.added.closer, now)
 
-    def _doubt(self, home: Home, doubt: Doubt | None, now: Moment) -> None:
+    def _doubt(self, home: ShardMembership, doubt: Doubt | None, now: Moment) -> None:
         if doubt is None or any(each.home is home for each in self._locating.values()):
             return
         if home.is_restless(self._terms.ttl_s, now.mono_s):
@@ -270,13 +270,13 @@ class Announcer:
 
     # -- where ----------------------------------------------------------------------------------
 
-    def _shard(self, home: Home, depth: int) -> bytes:
+    def _shard(self, home: ShardMembership, depth: int) -> bytes:
         return shard_key(self._network_id, home.bucket, self._key, depth)
 
-    def _ask_shard(self, why: Why, home: Home, depth: int, now: Moment) -> None:
+    def _ask_shard(self, why: Why, home: ShardMembership, depth: int, now: Moment) -> None:
         self._locate(why, self._shard(home, depth), home, now)
 
-    def _looked(self, home: Home, count: ShardCount, now: Moment) -> None:
+    def _looked(self, home: ShardMembership, count: ShardCount, now: Moment) -> None:
         assert home.walk is not None, "it looks until it has settled"
         step = home.walk.learn(count)
         if step is None:
@@ -284,7 +284,7 @@ class Announcer:
         else:
             self._ask_shard("look", home, step, now)
 
-    def _settle(self, home: Home, span: Span, now: Moment) -> None:
+    def _settle(self, home: ShardMembership, span: Span, now: Moment) -> None:
         """Have shelves where a worker with this span is announced, and no others."""
         if home.settle(span, now.mono_s) and self._signed is not None:
             # The span is in it. Everybody is to have the new one: whoever reads two of them
@@ -300,13 +300,13 @@ class Announcer:
             del self._shelves[name]  # what is stored there expires
             self._ready.pop(name, None)
         for name, depth in depths.items():
-            shelf = self._shelves.setdefault(name, _Shelf(name, home, depth))
+            shelf = self._shelves.setdefault(name, _Publication(name, home, depth))
             if name in self._located:
                 self._put(shelf, self._located.pop(name), now)
             elif not shelf.holders:
                 self._locate("store", name, home, now)
 
-    def _locate(self, why: Why, name: bytes, home: Home | None, now: Moment) -> None:
+    def _locate(self, why: Why, name: bytes, home: ShardMembership | None, now: Moment) -> None:
         if any(each[:2] == (why, name) for each in self._locating.values()):
             return
         width = BETA if why in ("sparse", "apart") else self._terms.replicas
@@ -314,7 +314,7 @@ class Announcer:
         operation = self._dht.find_providers(name, query, now, CAUSE, width=width)
         self._locating[operation] = _Locating(why, name, home)
 
-    def _put(self, shelf: _Shelf, peers: Iterable[Contact], now: Moment) -> None:
+    def _put(self, shelf: _Publication, peers: Iterable[Contact], now: Moment) -> None:
         """Of the holders and these peers the nearest are to hold it, and the new ones are told."""
         before = {holder.peer_id for holder in shelf.holders}
         # Not who has failed in this round: it may answer all who look for it, and take nothing, as
@@ -337,7 +337,7 @@ class Announcer:
         if self._ready and not self._locating and not hurried:
             self._flush(now)
 
-    def _room(self, shelf: _Shelf) -> int:
+    def _room(self, shelf: _Publication) -> int:
         """How many peers are to hold it. Of a sample some may be missing."""
         is_sample = shelf.home is not None and not shelf.is_full
         return max(1, self._terms.replicas // 2) if is_sample else self._terms.replicas

@@ -36,7 +36,7 @@ def is_left(count: ShardCount) -> bool:
     return count.deeper > SAMPLE * count.settled
 
 
-class Walk:
+class DepthSearch:
     """Along the prefix of one key, from a first guess to the shards with all its workers.
 
     Read the shard at `depth`, hand its count to `learn`, and go on while that gives another

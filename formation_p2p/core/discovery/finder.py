@@ -20,7 +20,7 @@ from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.messages import MAX_PROVIDERS, ProviderQuery, ShardCount
 from formation_p2p.core.dht.operations import BETA, OperationId, Searched
-from formation_p2p.core.discovery.depth_search import Walk, agreed
+from formation_p2p.core.discovery.depth_search import DepthSearch, agreed
 from formation_p2p.core.discovery.trace import Step, Trace
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
@@ -106,7 +106,7 @@ class _Find:
     buckets: list[str]  # still to be tried, the most selective first
     bucket: str
     region: Key
-    walk: Walk
+    walk: DepthSearch
     fresh: bool
     suited: bool = True
     roomy: bool = False
@@ -219,7 +219,7 @@ class Finder:
             others,
             bucket,
             target,
-            Walk(0),
+            DepthSearch(0),
             fresh,
             suited=bool(requirements),
             roomy=roomy,
@@ -273,7 +273,7 @@ class Finder:
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:
         """Begin at the shard of the target's prefix."""
         find.bucket, find.region = bucket, find.target
-        find.walk = Walk(self._depth(bucket, now) or 0)
+        find.walk = DepthSearch(self._depth(bucket, now) or 0)
 
     def _next_region(self, find: _Find, now: Moment) -> bool:
         """After a walk: whether, and where, to go on."""
@@ -297,7 +297,7 @@ class Finder:
         if ahead >> depth:
             return False
         find.region = Key(find.target ^ (ahead << (KEY_BITS - depth)))
-        find.walk = Walk(depth)
+        find.walk = DepthSearch(depth)
         return True
 
     def _search(self, find: _Find, now: Moment) -> _Answer | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PublicationParameters:
     """The defaults are measured (docs/performance.md, "Announcements").
 
     A worker that dies without a word is offered for at most `ttl_s`. It publishes itself again

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from formation_p2p.core.capability.shards import MERGE, SPLIT
 from formation_p2p.core.dht.messages import ShardCount
-from formation_p2p.core.discovery.depth_search import Walk, deeper_by, is_left
+from formation_p2p.core.discovery.depth_search import DepthSearch, deeper_by, is_left
 from formation_p2p.core.keyspace import MAX_DEPTH, WHOLE, Span
 
 Doubt = Literal["full", "sparse"]
@@ -32,11 +32,11 @@ MAX_MOVES: Final = 3
 
 
 @dataclass(slots=True)
-class Home:
+class ShardMembership:
     """`counts` are the latest of the shards that the worker is a member of, by depth."""
 
     bucket: str
-    walk: Walk | None = field(default_factory=lambda: Walk(0))
+    walk: DepthSearch | None = field(default_factory=lambda: DepthSearch(0))
     span: Span = WHOLE
     moves_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_MOVES))
     counts: dict[int, ShardCount] = field(default_factory=dict)

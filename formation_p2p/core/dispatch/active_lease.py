@@ -21,7 +21,7 @@ BATCH_BYTES: Final = 256 * KIB
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class ActiveLease:
     """A lease in force and what runs under it, by attempt id, the oldest first.
 
     `parts` is what the worker has of what tasks share, `load` how much is under way.

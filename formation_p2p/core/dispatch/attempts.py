@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.dispatcher import Dispatcher
 from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPrinted, WorkerLost
 from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.task_group import Group
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
@@ -38,7 +38,7 @@ class Attempts:
         self._dispatcher = dispatcher
         self._experienced = experienced
 
-    def began(self, slot: Slot, message: TaskStarted, now: Moment) -> bool:
+    def began(self, slot: ActiveLease, message: TaskStarted, now: Moment) -> bool:
         """One runs for longer than a moment. Returns whether that is of any interest."""
         run = slot.attempts.get(message.attempt_id)
         if run is None or not run.is_wanted:
@@ -47,20 +47,22 @@ class Attempts:
         self._jobs.tell(run.job, TaskBegan(run.task.task_id, slot.worker))
         return True
 
-    def printed(self, slot: Slot, message: TaskOutput) -> None:
+    def printed(self, slot: ActiveLease, message: TaskOutput) -> None:
         run = slot.attempts.get(message.attempt_id)
         if run is not None and run.is_wanted and run.printed_bytes < MAX_PRINTED_BYTES:
             run.printed_bytes += len(message.data)
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
             self._jobs.tell(run.job, printed)
 
-    def ended(self, group: Group, slot: Slot, ended: Sequence[Ended], now: Moment) -> None:
+    def ended(
+        self, group: TaskGroup, slot: ActiveLease, ended: Sequence[Ended], now: Moment
+    ) -> None:
         """Results, or why there is none. Each counts once."""
         group.took(slot.mean_s(ended, now))
         for each in ended:
             self._ended(group, slot, each, now)
 
-    def lost(self, group: Group, slot: Slot, refusal: Refusal, now: Moment) -> None:
+    def lost(self, group: TaskGroup, slot: ActiveLease, refusal: Refusal, now: Moment) -> None:
         """All that are under way on a lease, with it."""
         runs = list(slot.attempts.items())
         why = str(refusal)
@@ -84,7 +86,7 @@ class Attempts:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _ended(self, group: Group, slot: Slot, ended: Ended, now: Moment) -> None:
+    def _ended(self, group: TaskGroup, slot: ActiveLease, ended: Ended, now: Moment) -> None:
         attempt_id, outcome = ended.attempt_id, ended.outcome
         recalled = attempt_id in slot.recalled
         run = slot.remove(attempt_id, now)
@@ -109,7 +111,7 @@ class Attempts:
         if again:
             group.wait(run, first=True)
 
-    def _cancel_copies(self, group: Group, run: TaskRun, cause: str) -> None:
+    def _cancel_copies(self, group: TaskGroup, run: TaskRun, cause: str) -> None:
         for slot in group.slots.values():
             copies = [a for a, other in slot.attempts.items() if other is run]
             self._dispatcher.cancel(slot, copies, cause)

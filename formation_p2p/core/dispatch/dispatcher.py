@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import TaskPlaced
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
-from formation_p2p.core.dispatch.task_group import Group
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
@@ -23,7 +23,7 @@ class Dispatcher:
         self._jobs = jobs
         self._effects = effects
 
-    def fill(self, group: Group, depth: int, coming: int, now: Moment, cause: str) -> None:
+    def fill(self, group: TaskGroup, depth: int, coming: int, now: Moment, cause: str) -> None:
         """Give leases more to do, up to `depth` each, or as deep as pays for 0. So many more
         leases are `coming` for what waits."""
         slots = [
@@ -43,7 +43,7 @@ class Dispatcher:
             count = min(deep - under_way, share)
             self._place(slot, group.take(slot.worker, count, slot.has_room_for, now), now, cause)
 
-    def rebalance(self, group: Group, now: Moment, cause: str) -> set[Slot]:
+    def rebalance(self, group: TaskGroup, now: Moment, cause: str) -> set[ActiveLease]:
         """Nothing waits here: see to what waits on a lease, and to what is slow. Returns the idle
         leases that are to be kept, since a slow task gets its second attempt there soon."""
         idle = [
@@ -51,7 +51,7 @@ class Dispatcher:
             for slot in idle_of(group.slots.values())
             if not group.is_barred(slot.worker) and not group.is_failing(slot.worker, now)
         ]
-        kept: set[Slot] = set()
+        kept: set[ActiveLease] = set()
         for slot in list(group.slots.values()):
             behind, again_s = to_recall(slot, group.mean_s, bool(idle), now)
             self._take_back(slot, behind, False, cause)
@@ -70,21 +70,21 @@ class Dispatcher:
                     group.wake_s = min(group.wake_s, due_s)
         return kept
 
-    def repeat(self, slot: Slot, cause: str) -> None:
+    def repeat(self, slot: ActiveLease, cause: str) -> None:
         """The worker may have missed any of it: tell it once more what to run, and what not."""
         slot.parts.forget()
         self._dispatch(slot, slot.attempts.items(), cause)
         self.cancel(slot, [a for a, run in slot.attempts.items() if not run.is_wanted], cause)
         self._take_back(slot, slot.recalled, False, cause)
 
-    def cancel(self, slot: Slot, attempt_ids: Iterable[str], cause: str) -> None:
+    def cancel(self, slot: ActiveLease, attempt_ids: Iterable[str], cause: str) -> None:
         """Have the worker end these, begun or not."""
         self._take_back(slot, attempt_ids, True, cause)
 
     # -- the insides ------------------------------------------------------------------------------
 
     def _place(
-        self, slot: Slot, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
+        self, slot: ActiveLease, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
     ) -> None:
         attempts: list[tuple[str, TaskRun]] = []
         worker, lease_id = slot.worker, slot.lease.lease_id
@@ -100,13 +100,17 @@ class Dispatcher:
             self._jobs.tell(run.job, placed)
         self._dispatch(slot, attempts, cause)
 
-    def _dispatch(self, slot: Slot, attempts: Iterable[tuple[str, TaskRun]], cause: str) -> None:
+    def _dispatch(
+        self, slot: ActiveLease, attempts: Iterable[tuple[str, TaskRun]], cause: str
+    ) -> None:
         for message in slot.messages(attempts):
             self._send(slot, message, cause)
 
-    def _take_back(self, slot: Slot, attempt_ids: Iterable[str], begun: bool, cause: str) -> None:
+    def _take_back(
+        self, slot: ActiveLease, attempt_ids: Iterable[str], begun: bool, cause: str
+    ) -> None:
         if ids := tuple(attempt_ids):
             self._send(slot, Cancel(slot.lease.lease_id, ids, begun), cause)
 
-    def _send(self, slot: Slot, message: WorkMessage, cause: str) -> None:
+    def _send(self, slot: ActiveLease, message: WorkMessage, cause: str) -> None:
         self._effects.append(Send(slot.lease.lessor, message, cause=cause))

@@ -138,7 +138,7 @@ JobEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Effect):
+class EmitJobEvent(Effect):
     """Hand an event of a job to whoever submitted it."""
 
     job_id: str
@@ -146,7 +146,7 @@ class Tell(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold(Effect):
+class PersistLease(Effect):
     """Note a lease, for a next life of this scheduler to find it again."""
 
     lease_id: str
@@ -158,7 +158,7 @@ class Hold(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo(Effect):
+class ForgetLease(Effect):
     """A lease that was noted is no more: given back, or lost."""
 
     worker: PeerId

@@ -7,6 +7,7 @@ from typing import Final
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    EmitJobEvent,
     JobEnded,
     JobEvent,
     TaskCancelled,
@@ -15,7 +16,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
 )
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Effect, Moment
@@ -80,7 +80,7 @@ class Jobs:
         return ready
 
     def tell(self, job: JobRun, event: JobEvent) -> None:
-        self._told.append(Tell(job.job.job_id, event, cause=type(event).__name__))
+        self._told.append(EmitJobEvent(job.job.job_id, event, cause=type(event).__name__))
 
     # -- how a task ends ------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.core.discovery.finder import Finder
-from formation_p2p.core.dispatch.task_group import Group, Known
+from formation_p2p.core.dispatch.task_group import Known, TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.lessee import Lessee
@@ -27,13 +27,13 @@ ASK_AT_ONCE: Final = 3
 MAX_ASK_AT_ONCE: Final = 16
 
 
-class Recruiter:
+class LeaseAcquirer:
     def __init__(self, finder: Finder, lessee: Lessee, known: Known) -> None:
         self._finder = finder
         self._known = known
         self._lessee = lessee
 
-    def seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
+    def seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
         """Ask workers for leases, or look for more workers, around `head` first. Returns how many
         leases may yet come of what is under way."""
         if self._has_aged(group, now):
@@ -58,20 +58,20 @@ class Recruiter:
         group.wake_s = min(group.wake_s, group.next_askable_s())
         return 0
 
-    def _has_aged(self, group: Group, now: Moment) -> bool:
+    def _has_aged(self, group: TaskGroup, now: Moment) -> bool:
         """Whether what is free decides, and what is known of that was announced some time ago."""
         if group.find is not None or not seeks_room(group.terms.policy):
             return False
         return now.mono_s >= group.looked_s + LOOK_AGAIN_S
 
-    def is_hopeless(self, group: Group) -> bool:
+    def is_hopeless(self, group: TaskGroup) -> bool:
         """Whether discovery has had nobody to name, time and again."""
         if not group.is_stranded or group.find is not None:
             return False
         patient = (group.had_leases or not group.answered) and not group.is_denied
         return group.looks >= (LOOKS_FOR_LOST if patient else LOOKS)
 
-    def _look(self, group: Group, head: TaskRun, now: Moment, cause: str) -> None:
+    def _look(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time."""
         pause_s = SECOND_LOOK_S if group.is_stranded else LOOK_AGAIN_S
         due_s = group.looked_s + pause_s

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from formation_p2p.core.dispatch.active_lease import Slot
-from formation_p2p.core.dispatch.task_group import Facts, Group
+from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.task_group import Facts, TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
@@ -15,23 +15,23 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import refusal_of
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 
 # What a question that nobody filters by is decided with: the least that a task can need.
-_ANYTHING: Final = AskedTerms(Requirements(cpu_milli=1, memory_bytes=1))
+_ANYTHING: Final = SchedulingKey(Requirements(cpu_milli=1, memory_bytes=1))
 
 # Whoever falls below a policy's gate gets tasks for so much longer. To judge 1,024 workers takes
 # 10 ms.
 JUDGED_EVERY_S: Final = 1.0
 
 # Whether grants allow that a worker runs tasks of these terms; without terms, that it works at all.
-Authorised = Callable[[Profile, AskedTerms | None, Moment], Denied | None]
+Authorised = Callable[[Profile, SchedulingKey | None, Moment], Denied | None]
 
 
-class Choosing:
+class PlacementDecider:
     """`facts` says what this node knows of a worker beside what it signed, `slots` what of ours is
     under way now."""
 
@@ -39,7 +39,7 @@ class Choosing:
         self,
         authorised: Authorised,
         facts: Facts,
-        slots: Callable[[], Iterable[Slot]],
+        slots: Callable[[], Iterable[ActiveLease]],
     ) -> None:
         self._authorised = authorised
         self._facts = facts
@@ -47,7 +47,7 @@ class Choosing:
 
     def decide(
         self,
-        terms: AskedTerms | None,
+        terms: SchedulingKey | None,
         name: str,
         key: Key,
         profiles: Iterable[Profile],
@@ -64,7 +64,7 @@ class Choosing:
             now_unix_s=now.unix_s,
         )
 
-    def judge(self, group: Group, now: Moment) -> None:
+    def judge(self, group: TaskGroup, now: Moment) -> None:
         """Bar those of the group's workers whom the policy admits no longer: trust falls while
         tasks run. Now and then; call it at any time."""
         head = group.first()
@@ -73,7 +73,7 @@ class Choosing:
         group.judged_s = now.mono_s
         self.bar(group, head, group.profiles, now)
 
-    def bar(self, group: Group, run: TaskRun, profiles: Iterable[Profile], now: Moment) -> None:
+    def bar(self, group: TaskGroup, run: TaskRun, profiles: Iterable[Profile], now: Moment) -> None:
         """Those of these workers whom the group's policy does not admit for this task."""
         terms = group.terms
         task = terms.asked(run.task.task_id, run.key)
@@ -84,7 +84,7 @@ class Choosing:
         group.bar(tuple((worker, why) for worker, why in said if why is not None))
 
     def candidates(
-        self, profiles: Iterable[Profile], terms: AskedTerms, now: Moment
+        self, profiles: Iterable[Profile], terms: SchedulingKey, now: Moment
     ) -> list[Candidate]:
         """With what of ours is under way there."""
         under_way: dict[PeerId, list[TaskRun]] = {}

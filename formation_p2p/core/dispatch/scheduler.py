@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import assert_never
 
 from formation_p2p.core.discovery.finder import Finder, Found
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.dispatcher import Dispatcher
 from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.lease_acquirer import Recruiter
+from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
 from formation_p2p.core.dispatch.leases import Leases
-from formation_p2p.core.dispatch.placement_decider import Authorised, Choosing
+from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.resume import revive
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.dispatch.task_group import Facts, Group
+from formation_p2p.core.dispatch.task_group import Facts, TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
@@ -41,7 +41,7 @@ from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.refusals import Refusal
@@ -63,12 +63,12 @@ class Scheduler:
         experienced: Callable[[PeerId, Experience, Moment], None],
     ) -> None:
         self._own = own
-        self._groups: dict[AskedTerms, Group] = {}
+        self._groups: dict[SchedulingKey, TaskGroup] = {}
         self._effects: list[Effect] = []
         self._acks: list[Effect] = []
         self._jobs = Jobs()
-        self._choosing = Choosing(authorised, facts, self.slots)
-        self._recruiter = Recruiter(finder, lessee, self._choosing.candidates)
+        self._choosing = PlacementDecider(authorised, facts, self.slots)
+        self._recruiter = LeaseAcquirer(finder, lessee, self._choosing.candidates)
         self._leases = Leases(lessee, self._effects)
         self._dispatcher = Dispatcher(self._jobs, self._effects)
         self._attempts = Attempts(self._jobs, self._dispatcher, experienced)
@@ -94,9 +94,9 @@ class Scheduler:
             self._pump(group, now, f"submit of {job.job_id}")
         return self._take()
 
-    def _queue(self, runs: Iterable[TaskRun]) -> list[Group]:
+    def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
         """Have tasks wait for workers. Returns their groups."""
-        touched: dict[tuple[JobRun, Requirements], Group] = {}
+        touched: dict[tuple[JobRun, Requirements], TaskGroup] = {}
         for run in runs:
             key = (run.job, run.task.needs)
             group = touched.get(key)
@@ -122,7 +122,7 @@ class Scheduler:
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)
-        touched: dict[AskedTerms, Group] = {}
+        touched: dict[SchedulingKey, TaskGroup] = {}
         for run in runs.values():
             terms = _terms_of(run.job, run.task)
             group = touched[terms] = self._group(terms)
@@ -137,7 +137,7 @@ class Scheduler:
         known = (runs[task_id] for _, task_id in saved.attempts if task_id in runs)
         terms = next(
             (_terms_of(run.job, run.task) for run in known),
-            AskedTerms(saved.needs, saved.priority),
+            SchedulingKey(saved.needs, saved.priority),
         )
         slot = self._leases.adopt(self._group(terms), saved, now)
         for attempt_id, task_id in saved.attempts:
@@ -185,11 +185,11 @@ class Scheduler:
     def jobs(self) -> Iterator[JobRun]:
         return iter(self._jobs)
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[ActiveLease]:
         return (slot for group in self._groups.values() for slot in group.slots.values())
 
     def explain(
-        self, terms: AskedTerms | None, name: str, profiles: Iterable[Profile], now: Moment
+        self, terms: SchedulingKey | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
         tasks of the same terms are under way. Without terms, who may work at all."""
@@ -332,7 +332,7 @@ class Scheduler:
 
     # -- the insides ------------------------------------------------------------------------------
 
-    def _pump(self, group: Group, now: Moment, cause: str) -> None:
+    def _pump(self, group: TaskGroup, now: Moment, cause: str) -> None:
         """Do all that can be done for a group now. Called after everything that touches it."""
         group.wake_s = float("inf")
         group.forget_expired(now)
@@ -350,7 +350,7 @@ class Scheduler:
             self._leases.linger(group, kept, now, cause)
             self._forget_idle(group)
 
-    def _seek(self, group: Group, head: TaskRun, now: Moment, cause: str) -> int:
+    def _seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
         """Go for more leases. Returns how many may yet come of what is under way."""
         if group.round is not None or group.committing:
             return max(1, len(group.committing))
@@ -362,27 +362,27 @@ class Scheduler:
                 self._jobs.unplaceable(run, reasons)
         return coming
 
-    def _make_room(self, group: Group, cause: str) -> None:
+    def _make_room(self, group: TaskGroup, cause: str) -> None:
         """Leases that are kept warm for other kinds of tasks may be in the way."""
         for other in list(self._groups.values()):
             if other is not group:
                 self._leases.release_idle(other, cause)
                 self._forget_idle(other)
 
-    def _forget_idle(self, group: Group) -> None:
+    def _forget_idle(self, group: TaskGroup) -> None:
         if group.is_idle:
             self._groups.pop(group.terms, None)
 
-    def _group(self, terms: AskedTerms) -> Group:
+    def _group(self, terms: SchedulingKey) -> TaskGroup:
         group = self._groups.get(terms)
         if group is None:
-            group = self._groups[terms] = Group(terms)
+            group = self._groups[terms] = TaskGroup(terms)
         return group
 
-    def _slot(self, key: tuple[PeerId, str]) -> Slot | None:
+    def _slot(self, key: tuple[PeerId, str]) -> ActiveLease | None:
         return next((g.slots[key] for g in self._groups.values() if key in g.slots), None)
 
-    def _group_of(self, slot: Slot) -> Group:
+    def _group_of(self, slot: ActiveLease) -> TaskGroup:
         return self._groups[slot.lease.terms]
 
     def _take(self) -> list[Effect]:
@@ -393,8 +393,8 @@ class Scheduler:
         return effects
 
 
-def _terms_of(run: JobRun, task: Task) -> AskedTerms:
+def _terms_of(run: JobRun, task: Task) -> SchedulingKey:
     job = run.job
-    return AskedTerms(
+    return SchedulingKey(
         task.needs, job.priority, job.max_price_micro, run.policy, job.hints, job.scope
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.effects import Moment
 
 # What waits behind a slow task is taken back at once where a worker is idle. Where none is, once,
@@ -23,17 +23,19 @@ STRAGGLER: Final = 2.0
 LEAST_STRAGGLER_S: Final = 0.5
 
 
-def idle_of(slots: Iterable[Slot]) -> list[Slot]:
+def idle_of(slots: Iterable[ActiveLease]) -> list[ActiveLease]:
     return [slot for slot in slots if not slot.attempts and not slot.lease.doubtful]
 
 
-def is_stuck(slot: Slot, mean_s: float, now: Moment) -> bool:
+def is_stuck(slot: ActiveLease, mean_s: float, now: Moment) -> bool:
     """Whether the lease runs a slow task, and nothing is to wait behind that any more."""
     slow = slot.slow
     return slow is not None and (slot.cleared == slow or now.mono_s >= _patient_s(slot, mean_s))
 
 
-def to_recall(slot: Slot, mean_s: float, any_idle: bool, now: Moment) -> tuple[list[str], float]:
+def to_recall(
+    slot: ActiveLease, mean_s: float, any_idle: bool, now: Moment
+) -> tuple[list[str], float]:
     """The attempts to take back from a lease, and when to ask again. Marks them as recalled.
 
     `mean_s` is how long others take, infinite where nobody knows.
@@ -52,7 +54,7 @@ def to_recall(slot: Slot, mean_s: float, any_idle: bool, now: Moment) -> tuple[l
     return behind, float("inf")
 
 
-def overtake_s(slot: Slot, mean_s: float) -> float:
+def overtake_s(slot: ActiveLease, mean_s: float) -> float:
     """When the slow task of a lease should get a second attempt; infinity for never."""
     slow = slot.slow
     if slow is None or mean_s == float("inf"):
@@ -63,6 +65,6 @@ def overtake_s(slot: Slot, mean_s: float) -> float:
     return slot.began_s + max(LEAST_STRAGGLER_S, STRAGGLER * mean_s)
 
 
-def _patient_s(slot: Slot, mean_s: float) -> float:
+def _patient_s(slot: ActiveLease, mean_s: float) -> float:
     patience_s = min(max(LEAST_PATIENCE_S, PATIENCE * mean_s), MOST_PATIENCE_S)
     return slot.began_s + patience_s

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from formation_p2p.core.discovery.finder import FindId
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer
@@ -22,7 +22,7 @@ from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Ranked, rank
 from formation_p2p.core.placement.guarded import home_of
 from formation_p2p.core.placement.nearest import Peers
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied, Refusal, Unwanted
 from formation_p2p.core.workload.hints import NO_HINTS
@@ -44,14 +44,14 @@ MAX_WORKERS: Final = 1024
 _T = TypeVar("_T")
 
 # What this node knows of a worker beside what it signed, for tasks of these terms; and of many.
-Facts = Callable[[Profile, AskedTerms, Moment], Candidate]
-Known = Callable[[Iterable[Profile], AskedTerms, Moment], Iterable[Candidate]]
+Facts = Callable[[Profile, SchedulingKey, Moment], Candidate]
+Known = Callable[[Iterable[Profile], SchedulingKey, Moment], Iterable[Candidate]]
 
 
-class Group:
-    def __init__(self, terms: AskedTerms) -> None:
+class TaskGroup:
+    def __init__(self, terms: SchedulingKey) -> None:
         self.terms = terms
-        self.slots: dict[tuple[PeerId, str], Slot] = {}
+        self.slots: dict[tuple[PeerId, str], ActiveLease] = {}
         self.round: RoundId | None = None
         self.committing: set[PeerId] = set()
         self.find: FindId | None = None
@@ -208,7 +208,7 @@ class Group:
         """How long a task takes, as far as is known; infinite where none has ended."""
         return float("inf") if self._mean_s is None else self._mean_s
 
-    def depth(self, slot: Slot) -> int:
+    def depth(self, slot: ActiveLease) -> int:
         """How many attempts to have under way on a lease."""
         if self._mean_s is None:
             return min(PIPELINE, slot.lease.window)

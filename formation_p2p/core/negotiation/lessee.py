@@ -23,15 +23,15 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
     Renewed,
+    RequestRefused,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.round import ANSWER_S, Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Gone, Refusal, Silent
 
 # A renewal is sent every second until it is answered.
@@ -76,7 +76,7 @@ class HeldLease:
 
     lease_id: str
     lessor: Contact
-    terms: AskedTerms
+    terms: SchedulingKey
     state: HeldState
     expires_s: float
     fence: int = 0
@@ -157,7 +157,7 @@ class Lessee:
     def ask(
         self,
         order: Sequence[Contact],
-        terms: AskedTerms,
+        terms: SchedulingKey,
         *,
         wanted: int,
         now: Moment,
@@ -187,7 +187,7 @@ class Lessee:
             # Too late, or never asked for. (Where it is known, the message came twice.)
             self._send(sender, Release(offer.lease_id), "an offer that nobody waits for")
 
-    def refused(self, sender: Contact, message: Refused, now: Moment) -> None:
+    def refused(self, sender: Contact, message: RequestRefused, now: Moment) -> None:
         asked = self._round_of(sender, message.request_id)
         if asked is not None:
             asked.refusals[sender.peer_id] = message.refusal
@@ -228,7 +228,7 @@ class Lessee:
         self,
         lessor: Contact,
         lease_id: str,
-        terms: AskedTerms,
+        terms: SchedulingKey,
         fence: int,
         device_ids: tuple[str, ...],
         now: Moment,

@@ -29,10 +29,10 @@ from formation_p2p.core.negotiation.messages import (
     LeaseEnded,
     Offer,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
     Renewed,
+    RequestRefused,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
@@ -52,7 +52,7 @@ from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import fits
 from formation_p2p.core.resources.ledger import Ledger
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.mix import Seen
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
@@ -88,7 +88,7 @@ class Lessor:
         capability: Capability,
         labels: Mapping[str, str],
         drivers: Collection[str],
-        warden: Warden,
+        warden: AdmissionController,
         rng: random.Random,
         price_micro: int = 0,
         budget: Budget | None = None,
@@ -126,7 +126,7 @@ class Lessor:
             price_micro, there = self._price_micro, self._places(request.near)
             answer = Offer(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there)
         else:
-            answer = Refused(request.request_id, lease)
+            answer = RequestRefused(request.request_id, lease)
         return [Send(sender, answer, cause=cause)]
 
     def committed(self, sender: Contact, message: Commit, now: Moment) -> list[Effect]:

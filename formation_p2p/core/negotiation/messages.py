@@ -96,7 +96,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RequestRefused:
     request_id: int
     refusal: PeerRefusal
 
@@ -239,7 +239,7 @@ class Opinions:
 WorkMessage = (
     PlacementRequest
     | Offer
-    | Refused
+    | RequestRefused
     | Commit
     | Leased
     | CommitRefused
@@ -267,7 +267,7 @@ def pack(message: WorkMessage) -> bytes:
         case Offer(request_id, lease_id, holds, price_micro, hold_ms, there):
             held = pack_held(holds)
             return encode([2, request_id, lease_id, held, price_micro, hold_ms, list(there)])
-        case Refused(request_id, refusal):
+        case RequestRefused(request_id, refusal):
             return encode([3, request_id, pack_refusal(refusal)])
         case Commit(lease_id):
             return encode([4, lease_id])
@@ -342,7 +342,7 @@ def _parse(fields: object) -> WorkMessage:
                 tuple(_place(each) for each in take_list(there, "there", MAX_NEAR)),
             )
         case [3, request_id, refusal]:
-            return Refused(_count(request_id), read_refusal(refusal))
+            return RequestRefused(_count(request_id), read_refusal(refusal))
         case [4, lease_id]:
             return Commit(_id(lease_id))
         case [5, lease_id, fence, ttl_ms, window]:

@@ -14,7 +14,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held import shortfall
 from formation_p2p.core.negotiation.messages import Offer
 from formation_p2p.core.placement.hinted import unmet
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Infeasible, Refusal, TooDear
 
 RoundId = NewType("RoundId", int)
@@ -48,7 +48,7 @@ class Round:
     """
 
     round: RoundId
-    terms: AskedTerms
+    terms: SchedulingKey
     order: tuple[Contact, ...]
     wanted: int
     started_s: float

@@ -12,7 +12,7 @@ from formation_p2p.core.workload.blob import Cid
 MAX_BLOBS: Final = 16_384
 
 
-class Blobs:
+class BlobIndex:
     def __init__(self) -> None:
         self._here: dict[Cid, None] = {}  # the latest at the end
 

@@ -14,7 +14,7 @@ from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
@@ -74,13 +74,13 @@ class CancelJob:
 @dataclass(frozen=True, slots=True)
 class Explain:
     """Who could run a task of this name and these terms, in what order, and why not the others?
-    Ends in Explained, or Refuse.
+    Ends in Explained, or RejectRequest.
 
     Without terms: who is there at all.
     """
 
     query: int
-    terms: AskedTerms | None
+    terms: SchedulingKey | None
     name: str
 
 
@@ -147,7 +147,7 @@ class Left(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse(Effect):
+class RejectRequest(Effect):
     """What the person asked for cannot be done. `what` is the job's id, the number of the query
     as text, or `serve`."""
 

@@ -13,11 +13,18 @@ from typing import assert_never
 
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.dht.rpc import Answered, Asked, AskFailed, DialledBack, DialledBy, Met
+from formation_p2p.core.dht.rpc import (
+    InboundConnection,
+    PeerIdentified,
+    ReachabilityProbed,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+)
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.announcer import names_of
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import InvalidInput
@@ -37,10 +44,10 @@ from formation_p2p.core.negotiation.messages import (
     Offer,
     Opinions,
     PlacementRequest,
-    Refused,
     Release,
     Renew,
     Renewed,
+    RequestRefused,
     ResultAck,
     TaskOutput,
     TasksEnded,
@@ -48,7 +55,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.core.peer.blob_index import Blobs
+from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.events import (
     BlobsChanged,
     CancelJob,
@@ -59,14 +66,14 @@ from formation_p2p.core.peer.events import (
     Leave,
     Left,
     Measured,
-    Refuse,
+    RejectRequest,
     Resume,
     Serve,
     Submit,
     Tick,
 )
-from formation_p2p.core.peer.placement_context import Surroundings
-from formation_p2p.core.peer.reputation_gossip import Hearsay
+from formation_p2p.core.peer.placement_context import PlacementContext
+from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
@@ -87,7 +94,7 @@ class Peer:
         identity: Identity,
         network: Network,
         rng: random.Random,
-        terms: Terms | None = None,
+        terms: PublicationParameters | None = None,
         reputation: Reputation | None = None,
     ) -> None:
         self._identity = identity
@@ -98,15 +105,15 @@ class Peer:
         store = RecordStore(
             self._membership.may_work, lambda profile: names_of(profile, self._network_id), suits
         )
-        self._terms = terms or Terms()
+        self._terms = terms or PublicationParameters()
         self.dht = Kademlia(identity.peer_id, store, rng)
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
-        self._blobs = Blobs()
+        self._blobs = BlobIndex()
         self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
         self.reputation = reputation or Reputation(identity.peer_id)
-        self._hearsay = Hearsay(identity, network.grant, self._membership, self.reputation)
-        self._surroundings = Surroundings(
+        self._hearsay = ReputationGossip(identity, network.grant, self._membership, self.reputation)
+        self._surroundings = PlacementContext(
             network, self._membership, self.reputation, self._circles, self._round_trips
         )
         self._finder = Finder(self.dht, self._network_id, self._surroundings.labels)
@@ -168,9 +175,16 @@ class Peer:
 
     def _dispatch(self, event: Event, now: Moment) -> list[Effect]:
         match event:
-            case Asked() | Answered() | AskFailed() | DialledBack() | DialledBy() | Met():
+            case (
+                RequestReceived()
+                | ResponseReceived()
+                | RequestFailed()
+                | ReachabilityProbed()
+                | InboundConnection()
+                | PeerIdentified()
+            ):
                 self.dht.handle(event, now)
-                if isinstance(event, Answered | Asked):
+                if isinstance(event, ResponseReceived | RequestReceived):
                     self._scheduler.heard(event.sender.peer_id)
             case Received(sender, message):
                 return self._received(sender, message, now)
@@ -216,7 +230,7 @@ class Peer:
         match message:
             case Offer():
                 self._lessee.offered(sender, message, now)
-            case Refused():
+            case RequestRefused():
                 self._lessee.refused(sender, message, now)
             case Leased():
                 self._lessee.leased(sender, message)
@@ -238,7 +252,7 @@ class Peer:
                 self._hearsay.told(sender, message, now)
             case PlacementRequest() if self._distrusts(sender, now):
                 denied = Denied("submit", "this node has had bad experience with you")
-                refused = Refused(message.request_id, denied)
+                refused = RequestRefused(message.request_id, denied)
                 return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
             case _ if self._worker is None:
                 return self._without_worker(sender, message, now)
@@ -267,7 +281,9 @@ class Peer:
         answer: WorkMessage
         match message:
             case PlacementRequest():
-                answer = Refused(message.request_id, self._why_no_worker(sender, message, now))
+                answer = RequestRefused(
+                    message.request_id, self._why_no_worker(sender, message, now)
+                )
             case Commit(lease_id):
                 answer = CommitRefused(lease_id, Leaving())
             case Renew(lease_id) | Dispatch(lease_id):
@@ -316,18 +332,18 @@ class Peer:
         try:
             worker.start(now)
         except InvalidInput as error:
-            return [Refuse("serve", str(error), cause="serve")]
+            return [RejectRequest("serve", str(error), cause="serve")]
         self._worker = worker
         return []
 
     def _submit(self, event: Submit, now: Moment) -> list[Effect]:
         job_id = event.job.job_id
         if self._leaving:
-            return [Refuse(job_id, "the node is leaving", cause="submit")]
+            return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
             return self._scheduler.submit(event.job, now, event.policy)
         except InvalidInput as error:
-            return [Refuse(job_id, str(error), cause="submit")]
+            return [RejectRequest(job_id, str(error), cause="submit")]
 
     def _explain(self, event: Explain, now: Moment) -> list[Effect]:
         target = key_of(event.name.encode())
@@ -337,10 +353,10 @@ class Peer:
             else:
                 find = self._finder.find(event.terms.needs, target, now, "explain", fresh=True)
         except InvalidInput as error:
-            return [Refuse(str(event.query), str(error), cause="explain")]
+            return [RejectRequest(str(event.query), str(error), cause="explain")]
         if find is None:
             why = "too many queries are under way; ask again when one has ended"
-            return [Refuse(str(event.query), why, cause="explain")]
+            return [RejectRequest(str(event.query), why, cause="explain")]
         self._explaining[find] = event
         return []
 

@@ -6,7 +6,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.round_trips import RoundTrips
-from formation_p2p.core.placement.scheduling_key import AskedTerms
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_good_at
@@ -17,7 +17,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
 
 
-class Surroundings:
+class PlacementContext:
     """Of the node whose `network` and `circles` these are."""
 
     def __init__(
@@ -40,7 +40,9 @@ class Surroundings:
         """Those of the workers that our grant is for."""
         return frozenset() if self._rights is None else self._rights.labels
 
-    def authorised(self, profile: Profile, terms: AskedTerms | None, now: Moment) -> Denied | None:
+    def authorised(
+        self, profile: Profile, terms: SchedulingKey | None, now: Moment
+    ) -> Denied | None:
         """Whether a worker's grant lets it work, and ours lets us have tasks of these terms run:
         what every worker would refuse, it would refuse for the same reason."""
         denied = self._membership.may_work(profile, now)
@@ -57,7 +59,7 @@ class Surroundings:
         )
         return verdict if isinstance(verdict, Denied) else None
 
-    def candidate(self, profile: Profile, terms: AskedTerms, now: Moment) -> Candidate:
+    def candidate(self, profile: Profile, terms: SchedulingKey, now: Moment) -> Candidate:
         """A worker, as a task of these terms sees it."""
         worker, hints, rights = profile.peer_id, terms.hints, self._rights
         return Candidate(

@@ -61,7 +61,7 @@ class _Lately:
             del self._origins[origin]
 
 
-class Hearsay:
+class ReputationGossip:
     """`grant` shows that this node belongs to the network."""
 
     def __init__(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from formation_p2p.core.dispatch.active_lease import Slot
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.task_run import JobRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
@@ -68,7 +68,7 @@ class Status:
 
 def status_of(
     jobs: Iterable[JobRun],
-    slots: Iterable[Slot],
+    slots: Iterable[ActiveLease],
     granted: Iterable[tuple[Lease, int]],
     free: Capacity | None,
     now: Moment,
@@ -106,7 +106,7 @@ def _job_status(run: JobRun, under_way: int) -> JobStatus:
     )
 
 
-def _held_status(slot: Slot) -> HeldStatus:
+def _held_status(slot: ActiveLease) -> HeldStatus:
     lease = slot.lease
     return HeldStatus(
         lease.lease_id,

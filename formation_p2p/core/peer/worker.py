@@ -10,7 +10,7 @@ from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.publication_parameters import Terms
+from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.execution.executions import Executions
@@ -31,11 +31,11 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.peer.blob_index import Blobs
+from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.resources.capability import Capacity
-from formation_p2p.core.trust.admission import Warden
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.circles import Circles
 from formation_p2p.core.trust.membership import Membership
 
@@ -56,9 +56,9 @@ class Worker:
         dht: Kademlia[SignedProfile],
         membership: Membership,
         circles: Circles,
-        blobs: Blobs,
+        blobs: BlobIndex,
         rng: random.Random,
-        terms: Terms,
+        terms: PublicationParameters,
     ) -> None:
         self._identity = identity
         self._own = own
@@ -66,7 +66,9 @@ class Worker:
         self._serve = serve
         self._sequence = 0
         self._executions = Executions()
-        self._warden = Warden(membership, dict(serve.labels), serve.used, serve.permissive)
+        self._warden = AdmissionController(
+            membership, dict(serve.labels), serve.used, serve.permissive
+        )
         self._lessor = Lessor(
             serve.capability,
             dict(serve.labels),

@@ -30,7 +30,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TermTable:
     """What decided, in the order in which it did: hints, the score, and what that is made of.
 
     What is the same for all workers made no difference: it is no column, but told in `alike`.
@@ -78,7 +78,7 @@ def _lacking(ranked: Ranked) -> str:
     return "" if why is None else str(why)
 
 
-def terms_of(ranked: Sequence[Ranked]) -> Terms:
+def terms_of(ranked: Sequence[Ranked]) -> TermTable:
     """As columns, whose cells are in the order of the workers."""
     hints, hints_alike = _columns([_by_name(each.hints, "hint ") for each in ranked])
     terms, terms_alike = _columns([_by_name(each.score.terms) for each in ranked])
@@ -86,7 +86,7 @@ def terms_of(ranked: Sequence[Ranked]) -> Terms:
         terms.insert(0, Column("score", "", tuple(_number(each.score.value) for each in ranked)))
     alike = [*hints_alike, *terms_alike]
     told = f"alike for all: {', '.join(alike)}" if alike else ""
-    return Terms(tuple(hints), tuple(terms), told)
+    return TermTable(tuple(hints), tuple(terms), told)
 
 
 def _columns(workers: Sequence[dict[str, Term]]) -> tuple[list[Column], list[str]]:

@@ -23,7 +23,7 @@ from typing import Final
 
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, scored
 
@@ -50,7 +50,7 @@ def rendezvous(task: Key, workers: Iterable[PeerId]) -> PeerId | None:
 class Balanced(Policy):
     """By lot among the 32 nearest, then the others by distance."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         near = sorted(candidates, key=lambda each: each.distance(task))[:NEAREST]
         scores = {each.peer_id: _score(task, each) for each in near}
         return [scores.get(each.peer_id, NO_SCORE) for each in candidates]
@@ -62,7 +62,7 @@ class Balanced(Policy):
         return "balanced"
 
 
-def _score(task: Asked, candidate: Candidate) -> Score:
+def _score(task: TaskView, candidate: Candidate) -> Score:
     """Above 0, so that nobody who is farther comes before."""
     drawn = lot(task.key, key_of_peer(candidate.peer_id))
     return scored([Term("lot", ((drawn >> KEY_BITS - _BITS) + 1) / (1 << _BITS))])

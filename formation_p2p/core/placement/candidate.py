@@ -15,7 +15,7 @@ from formation_p2p.core.workload.scope import Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TaskView:
     """A task to place. `name` seeds what is drawn for it, `key` is where it stands in the key
     space, `scope` the widest circle that it may go to.
     """
@@ -53,11 +53,11 @@ class Candidate:
     def peer_id(self) -> PeerId:
         return self.profile.peer_id
 
-    def distance(self, task: Asked) -> int:
+    def distance(self, task: TaskView) -> int:
         """By XOR, from the task."""
         return distance(key_of_peer(self.profile.peer_id), task.key)
 
-    def lacks(self, task: Asked) -> Denied | Infeasible | None:
+    def lacks(self, task: TaskView) -> Denied | Infeasible | None:
         """Why the task could not begin there now: our grant, or what the worker has announced."""
         if self.forbidden is not None:
             return self.forbidden

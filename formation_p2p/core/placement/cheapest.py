@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Term, scored
 from formation_p2p.core.placement.pricing import weight_of
 from formation_p2p.core.refusals import Infeasible
@@ -25,7 +25,7 @@ class Cheapest(Policy):
     round of asking takes one offer from each worker.
     """
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         costs = [_cost(task, each) for each in candidates]
         lowest = min(costs, default=0)
         # As if everything cost a millionth more: what is dear is told from what is dearer beside
@@ -37,7 +37,7 @@ class Cheapest(Policy):
         return "cheapest"
 
 
-def _cost(task: Asked, candidate: Candidate) -> int:
+def _cost(task: TaskView, candidate: Candidate) -> int:
     """In millionths, times ONE_UNIT. Exact: small tasks differ by less than a millionth."""
     profile = candidate.profile
     gpus = claims_on(task.needs, profile.capability, profile.capacity)

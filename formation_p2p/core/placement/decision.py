@@ -20,7 +20,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.as_text import as_text
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.guarded import name_of, refusal_of, scores_of
 from formation_p2p.core.placement.hinted import unwanted, welcome
 from formation_p2p.core.placement.policy import NO_SCORE, PlacementPolicy, Score, Term, added
@@ -72,7 +72,7 @@ class Decision:
 
 
 def decide(
-    task: Asked,
+    task: TaskView,
     candidates: Iterable[Candidate],
     policy: PlacementPolicy,
     *,
@@ -96,7 +96,7 @@ def decide(
 
 
 def rank(
-    task: Asked, candidates: Iterable[Candidate], policy: PlacementPolicy
+    task: TaskView, candidates: Iterable[Candidate], policy: PlacementPolicy
 ) -> tuple[Ranked, ...] | Unwanted:
     """Those that passed every gate, best first: where our grant is good, who has room, whom hints
     prefer, who scores highest, who is nearest. Or what is wrong with the policy."""
@@ -126,7 +126,7 @@ def _rank(each: Ranked) -> tuple[bool, bool, float, float]:
 
 
 def _refusal(
-    task: Asked, candidate: Candidate, policy: PlacementPolicy, now_unix_s: float
+    task: TaskView, candidate: Candidate, policy: PlacementPolicy, now_unix_s: float
 ) -> Refusal | None:
     return (
         refusal_of(policy, task, candidate)
@@ -138,18 +138,18 @@ def _refusal(
     )
 
 
-def _out_of_scope(task: Asked, candidate: Candidate) -> OutOfScope | None:
+def _out_of_scope(task: TaskView, candidate: Candidate) -> OutOfScope | None:
     if candidate.scope <= task.scope:
         return None
     return OutOfScope(candidate.scope.name.lower(), task.scope.name.lower())
 
 
-def _incapable(task: Asked, candidate: Candidate) -> Infeasible | None:
+def _incapable(task: TaskView, candidate: Candidate) -> Infeasible | None:
     profile = candidate.profile
     return fits(task.needs, profile.capability, dict(profile.labels), profile.drivers)
 
 
-def _too_dear(task: Asked, candidate: Candidate) -> TooDear | None:
+def _too_dear(task: TaskView, candidate: Candidate) -> TooDear | None:
     price_micro, most = candidate.profile.price_micro, task.max_price_micro
     return None if most is None or price_micro <= most else TooDear(price_micro, most)
 

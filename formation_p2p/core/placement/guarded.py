@@ -9,7 +9,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import (
     MAX_TEXT,
@@ -37,7 +37,7 @@ def sound(policy: PlacementPolicy) -> PlacementPolicy:
     return policy
 
 
-def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Refusal | None:
+def refusal_of(policy: PlacementPolicy, task: TaskView, candidate: Candidate) -> Refusal | None:
     try:
         said: object = policy.admit(task, candidate)
         if said is None or isinstance(said, Refusal):
@@ -48,7 +48,7 @@ def refusal_of(policy: PlacementPolicy, task: Asked, candidate: Candidate) -> Re
 
 
 def scores_of(
-    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+    policy: PlacementPolicy, task: TaskView, candidates: Sequence[Candidate]
 ) -> Sequence[Score] | Unwanted:
     """One score in [0, 1] for each candidate, or what was wrong with the policy."""
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final, assert_never
 
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Term
 from formation_p2p.core.placement.round_trips import nearness
 from formation_p2p.core.refusals import Unwanted
@@ -24,7 +24,7 @@ from formation_p2p.core.workload.hints import Hints, Kind
 LAST_RESORT: Final = float(len(Kind))
 
 
-def unwanted(task: Asked, candidate: Candidate) -> Unwanted | None:
+def unwanted(task: TaskView, candidate: Candidate) -> Unwanted | None:
     """Which required hint the candidate does not meet; None where there is none such."""
     hints = task.hints
     for kind in hints.kinds:
@@ -33,7 +33,7 @@ def unwanted(task: Asked, candidate: Candidate) -> Unwanted | None:
     return None
 
 
-def welcome(task: Asked, candidate: Candidate) -> tuple[Term, ...]:
+def welcome(task: TaskView, candidate: Candidate) -> tuple[Term, ...]:
     """How far it meets each hint."""
     hints = task.hints
     return tuple(_term(kind, _met(kind, hints, candidate)) for kind in hints.kinds)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.fragmentation import Fit, best_fit
 from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, scored
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
@@ -26,7 +26,7 @@ class Packed(Policy):
     more in fragments, 0.75 with one less, and never beyond 0 and 1. 0 where there is no room now.
     """
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         roomy = (each for each in candidates if each.lacks(task) is None)
         nearest = sorted(roomy, key=lambda each: each.distance(task))[:CANDIDATES]
         mix = merged(each.profile.mix for each in nearest)
@@ -41,7 +41,7 @@ class Packed(Policy):
         return "packed"
 
 
-def _score(task: Asked, candidate: Candidate, mix: Mix) -> Score:
+def _score(task: TaskView, candidate: Candidate, mix: Mix) -> Score:
     profile = candidate.profile
     fit = best_fit(task.needs, profile.capability, profile.capacity, mix)
     value = _value(fit, mix) if isinstance(fit, Fit) else 0.0

@@ -18,7 +18,7 @@ from typing import Final, Protocol, SupportsFloat
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.bounds import shown
@@ -81,10 +81,10 @@ def as_weight(number: object) -> float:
 class PlacementPolicy(Protocol):
     """What `Node.submit(policy=…)` takes. `str()` of those built in is read by `parse_policy`."""
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         """Why a worker is out of the question; None where it is not."""
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         """One for each candidate, in their order; higher is better."""
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
@@ -114,7 +114,7 @@ class BadScores(ValueError):
 
 
 def checked_scores(
-    policy: PlacementPolicy, task: Asked, candidates: Sequence[Candidate]
+    policy: PlacementPolicy, task: TaskView, candidates: Sequence[Candidate]
 ) -> Sequence[Score]:
     """One in [0, 1] for each candidate, as anybody's policy should give them. Raises BadScores."""
     name, scores = type(policy).__name__, list(policy.scores(task, candidates))
@@ -158,10 +158,10 @@ class Policy:
 
     __slots__ = ()
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         return None
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return [NO_SCORE] * len(candidates)
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
@@ -195,10 +195,10 @@ class Gated(Policy):
         check_policy(self.gate)
         check_policy(self.policy)
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         return self.gate.admit(task, candidate) or self.policy.admit(task, candidate)
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return self.policy.scores(task, candidates)
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
@@ -232,11 +232,11 @@ class Sum(Policy):
         if self._total() == float("inf"):
             raise InvalidInput("policy", "the weights are too large to add up; write smaller ones")
 
-    def admit(self, task: Asked, candidate: Candidate) -> Refusal | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         refusals = (policy.admit(task, candidate) for _, policy in self.parts)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         total = self._total()
         parts = [
             [

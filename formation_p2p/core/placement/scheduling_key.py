@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.candidate import Asked
+from formation_p2p.core.placement.candidate import TaskView
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.requirements import Requirements
@@ -15,7 +15,7 @@ from formation_p2p.core.workload.scope import Scope
 NEAREST: Final = Xor()
 
 
-class AskedTerms(NamedTuple):
+class SchedulingKey(NamedTuple):
     """All of it hashes, a policy of one's own too: two are the same policy where they are equal.
 
     What a worker may ask at the most, whom we prefer and how we rank is kept from the workers.
@@ -28,9 +28,9 @@ class AskedTerms(NamedTuple):
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
 
-    def asked(self, name: str, key: Key) -> Asked:
+    def asked(self, name: str, key: Key) -> TaskView:
         """A task of these terms."""
-        return Asked(
+        return TaskView(
             name=name,
             key=key,
             needs=self.needs,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.load import free_part
 from formation_p2p.core.placement.policy import Policy, Score, Term, as_weight, scored
 from formation_p2p.core.placement.round_trips import nearness
@@ -77,10 +77,10 @@ class Scored(Policy):
     def weights(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in TERMS}
 
-    def admit(self, task: Asked, candidate: Candidate) -> Distrusted | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Distrusted | None:
         return _GATE.admit(task, candidate)
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         weights = {name: weight for name, weight in self.weights().items() if weight}
         return [
             scored([Term(name, _VALUES[name](task, each), weights[name]) for name in weights])
@@ -112,35 +112,35 @@ PRESETS: Final[Mapping[str, Scored]] = {
 }
 
 
-def _trust(task: Asked, candidate: Candidate) -> float:
+def _trust(task: TaskView, candidate: Candidate) -> float:
     known = candidate.trust_milli
     return (STRANGER_MILLI if known is None else known) / 1000
 
 
-def _capacity(task: Asked, candidate: Candidate) -> float:
+def _capacity(task: TaskView, candidate: Candidate) -> float:
     profile = candidate.profile
     return free_part(task.needs, profile.capability, profile.capacity)
 
 
-def _queue(task: Asked, candidate: Candidate) -> float:
+def _queue(task: TaskView, candidate: Candidate) -> float:
     return max(_LONG_QUEUE - candidate.queue, 0) / _LONG_QUEUE
 
 
-def _rtt(task: Asked, candidate: Candidate) -> float:
+def _rtt(task: TaskView, candidate: Candidate) -> float:
     return nearness(candidate.rtt_us)
 
 
-def _data(task: Asked, candidate: Candidate) -> float:
+def _data(task: TaskView, candidate: Candidate) -> float:
     if candidate.data_bytes == 0:
         return 0.0
     return min(candidate.local_bytes, candidate.data_bytes) / candidate.data_bytes
 
 
-def _scope(task: Asked, candidate: Candidate) -> float:
+def _scope(task: TaskView, candidate: Candidate) -> float:
     return _AFFINITY[candidate.scope] / _AFFINITY[0]
 
 
-def _hints(task: Asked, candidate: Candidate) -> float:
+def _hints(task: TaskView, candidate: Candidate) -> float:
     hints, labels = task.hints, dict(candidate.profile.labels)
     wanted = any(labels.get(key) == value for key, value in hints.labels)
     if wanted or hints.prefers(candidate.peer_id):
@@ -148,7 +148,7 @@ def _hints(task: Asked, candidate: Candidate) -> float:
     return _REGION if hints.region and labels.get("region") == hints.region else 0.0
 
 
-def _jitter(task: Asked, candidate: Candidate) -> float:
+def _jitter(task: TaskView, candidate: Candidate) -> float:
     drawn = hashlib.sha256(f"{task.name}\0{candidate.peer_id}".encode()).digest()
     return int.from_bytes(drawn[:_JITTER_BYTES], "big") / (1 << 8 * _JITTER_BYTES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.load import free_part, task_part
 from formation_p2p.core.placement.policy import Policy, Score, Term, scored
 
@@ -19,14 +19,14 @@ class Spread(Policy):
     of attempts halves the score.
     """
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         return [scored([Term("room", 1 / (1 + _full(task, each)))]) for each in candidates]
 
     def __str__(self) -> str:
         return "spread"
 
 
-def _full(task: Asked, candidate: Candidate) -> float:
+def _full(task: TaskView, candidate: Candidate) -> float:
     profile = candidate.profile
     ours = candidate.queue * task_part(task.needs, profile.capability)
     return max(ours, 1 - free_part(task.needs, profile.capability, profile.capacity))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.bounds import shown
@@ -34,7 +34,7 @@ class Trusted(Policy):
         if not 0 <= self.least_milli <= 1000:
             raise InvalidInput("policy", "trust is from 0 to 1; write it like trust>=0.3")
 
-    def admit(self, task: Asked, candidate: Candidate) -> Distrusted | None:
+    def admit(self, task: TaskView, candidate: Candidate) -> Distrusted | None:
         known = candidate.trust_milli
         trust_milli = STRANGER_MILLI if known is None else known
         if trust_milli >= self.least_milli:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, key_of
-from formation_p2p.core.placement.candidate import Asked, Candidate
+from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.hashing import hash_of
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import Policy, Score, Term, scored
@@ -94,7 +94,7 @@ class Xor(Policy):
         if self.hashing:
             hash_of("policy", self.hashing)
 
-    def scores(self, task: Asked, candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         if not self.hashing:
             return Policy.scores(self, task, candidates)
         ranked = rank_by_xor(task.name, candidates, self.hashing)

@@ -23,7 +23,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights, accounts_of, rights_of
 from formation_p2p.core.trust.hours import Hours, opening_in_words
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import NOTHING, Account, Used, month_of
+from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
 
 # Accounts of all months, at 200 bytes each. Anyone can narrow a grant into more; of too many, those
 # go that have used least, so that getting rid of one costs as much as it has used, many times over.
@@ -47,7 +47,7 @@ class Charged(Effect):
     """Each of these accounts has used this much more in a month, such as `2026-11`."""
 
     month: str
-    accounts: tuple[Account, ...]
+    accounts: tuple[QuotaAccount, ...]
     used: Used
 
 
@@ -63,13 +63,13 @@ class Tolerated(Effect):
 class _Lease:
     """`charged` is what of it has been, since it was committed at `began_s`."""
 
-    accounts: tuple[Account, ...]
+    accounts: tuple[QuotaAccount, ...]
     reserved: Used  # a second of it
     began_s: float | None = None
     charged: Used = NOTHING
 
 
-class Warden:
+class AdmissionController:
     """`labels` are the worker's; `used` is what was counted before, by month and account.
 
     A `permissive` one tells of what quotas, hours and labels forbid, and allows it. Who shows no

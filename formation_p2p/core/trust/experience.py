@@ -60,7 +60,7 @@ def _unit_of(unix_s: int) -> int:
 
 
 @dataclass(slots=True)
-class Account:
+class PeerHistory:
     """Of one peer: `good` and `bad` as they counted at `seen_unix_s`, how often each kind of
     experience was had in all, and when the last loss that counted.
 
@@ -107,7 +107,7 @@ class Account:
             bad += WRONG_WEIGHT * age.unit
         self.good, self.bad = _remembered(good, bad, age)
 
-    def copy(self) -> Account:
+    def copy(self) -> PeerHistory:
         return replace(self)
 
     def aged(self, age: Age) -> tuple[int, int]:

@@ -40,7 +40,7 @@ from formation_p2p.core.resources.bounds import (
     sorted_labels,
 )
 from formation_p2p.core.trust.hours import Hours
-from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Account, Quota
+from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
 from formation_p2p.core.trust.statements import (
     CIRCLES,
     Block,
@@ -191,7 +191,7 @@ def rights_of(grant: bytes, root_public_key: bytes) -> Rights:
     return _read(grant, root_public_key).rights
 
 
-def accounts_of(grant: bytes, root_public_key: bytes) -> tuple[Account, ...]:
+def accounts_of(grant: bytes, root_public_key: bytes) -> tuple[QuotaAccount, ...]:
     """Whom a lease on this grant is charged to (see quota.py). Raises InvalidInput."""
     return _read(grant, root_public_key).accounts
 
@@ -302,7 +302,7 @@ def _checked(limits: Block) -> BlockBuilder:
 class _Terms:
     rights: Rights
     bound_to: str | None
-    accounts: tuple[Account, ...]
+    accounts: tuple[QuotaAccount, ...]
     invitation: str
 
 
@@ -333,10 +333,10 @@ def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
         kept(place, whole.circles),
         _weight_milli(blocks),
     )
-    accounts = [Account(peer_id, whole.quota) for peer_id in whole.peers]
+    accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
     names = [_account_name(revocation_id) for revocation_id in token.revocation_ids]
     accounts += (
-        Account(name, block.quota)
+        QuotaAccount(name, block.quota)
         for name, block in zip(names, blocks, strict=True)
         if block.quota != UNLIMITED
     )

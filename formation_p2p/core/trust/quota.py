@@ -93,7 +93,7 @@ NOTHING: Final = Used()
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class QuotaAccount:
     """`name` is a peer id, or 32 hexadecimal digits for a block of a grant."""
 
     name: str

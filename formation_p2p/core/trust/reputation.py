@@ -30,7 +30,7 @@ from formation_p2p.core.trust.attestation import (
     open_attestation,
     seal_attestation,
 )
-from formation_p2p.core.trust.experience import MEMORY, Account, Age, Experience, age_of
+from formation_p2p.core.trust.experience import MEMORY, Age, Experience, PeerHistory, age_of
 
 # Whom to give work, and whom to take work from.
 EXECUTE_MILLI: Final = 300
@@ -104,7 +104,7 @@ class Standing:
 class Changes:
     """What is to be kept since it was last asked; None: to be forgotten."""
 
-    accounts: tuple[tuple[PeerId, Account | None], ...]
+    accounts: tuple[tuple[PeerId, PeerHistory | None], ...]
     attestations: tuple[tuple[PeerId, bytes | None], ...]
 
 
@@ -114,7 +114,7 @@ class Reputation:
     def __init__(
         self,
         own: PeerId,
-        accounts: Iterable[tuple[PeerId, Account]] = (),
+        accounts: Iterable[tuple[PeerId, PeerHistory]] = (),
         attestations: Iterable[Attestation] = (),
     ) -> None:
         self._own = own
@@ -144,7 +144,7 @@ class Reputation:
             self._changed.add(peer_id)
         self._silence(peer_id)
 
-    def _begin(self, peer_id: PeerId, now: Moment) -> Account:
+    def _begin(self, peer_id: PeerId, now: Moment) -> PeerHistory:
         if len(self._accounts) >= MAX_PEERS:
             age = self._age_at(now.unix_s)
             known = self._accounts
@@ -153,7 +153,7 @@ class Reputation:
             )
             for each in least:
                 self.forget(each)
-        account = self._accounts[peer_id] = Account()
+        account = self._accounts[peer_id] = PeerHistory()
         return account
 
     # -- what others say --------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Reputation:
 
     def explain(self, peer_id: PeerId, now: Moment) -> Standing:
         age = self._age_at(now.unix_s)
-        account = self._accounts.get(peer_id, Account())
+        account = self._accounts.get(peer_id, PeerHistory())
         good, bad = account.aged(age)
         heard = self._heard_of(peer_id, now)
         heard_good, heard_bad = self._held(heard)

@@ -38,7 +38,7 @@ _INTERPRETER: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class MemoryEstimate:
     """What a task of this kind is given. `kind` begins with its driver: `process:train.py`."""
 
     kind: str
@@ -57,7 +57,7 @@ class Learnt:
         return f"memory {memory}: learnt from {self.runs} runs of {what} ({how})"
 
 
-def learn(kind: str, used_bytes: Sequence[int]) -> Learnt | None:
+def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
     """Of the memory that earlier runs have used; None where they are too few to say."""
     if len(used_bytes) < MIN_RUNS:
         return None
@@ -65,7 +65,7 @@ def learn(kind: str, used_bytes: Sequence[int]) -> Learnt | None:
     most = ranked[-(-_PERCENTILE * len(ranked) // 100) - 1]
     wanted = max(-(-most * (100 + _HEADROOM_PERCENT) // 100), MIN_MEMORY_BYTES)
     stepped = -(-wanted // _STEP_BYTES) * _STEP_BYTES
-    return Learnt(kind, len(ranked), min(stepped, MAX_MEMORY_BYTES))
+    return MemoryEstimate(kind, len(ranked), min(stepped, MAX_MEMORY_BYTES))
 
 
 def kind_of(work: Work, name: str = "") -> str:

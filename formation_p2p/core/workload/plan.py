@@ -10,7 +10,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.memory_estimate import Learnt, kind_of
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate, kind_of
 from formation_p2p.core.workload.task import MAX_TASKS, Task, task_id
 from formation_p2p.core.workload.work import Work
 
@@ -82,7 +82,7 @@ def check_texts(field: str, given: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskTerms:
+class TaskDefaults:
     """What the tasks of a job have in common. `learnt` is by kind; None where nothing is to be
     learnt either."""
 
@@ -90,15 +90,15 @@ class TaskTerms:
     memory_given: bool
     attempts: int
     timeout_s: float | None
-    learnt: Mapping[str, Learnt] | None = None
+    learnt: Mapping[str, MemoryEstimate] | None = None
 
 
 def tasks_of(
-    plan: Plan, job_id: str, terms: TaskTerms
-) -> tuple[tuple[Task, ...], tuple[Learnt, ...]]:
+    plan: Plan, job_id: str, terms: TaskDefaults
+) -> tuple[tuple[Task, ...], tuple[MemoryEstimate, ...]]:
     """The tasks, and what was learnt that they use. Raises InvalidInput."""
     ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
-    used: dict[str, Learnt] = {}
+    used: dict[str, MemoryEstimate] = {}
     known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, str, int]] = {}
     tasks: list[Task] = []
     for place, each in enumerate(plan.tasks):
@@ -133,8 +133,8 @@ def _sized(
     needs: Requirements,
     given: bool,
     kind: str,
-    learnt: Mapping[str, Learnt],
-    used: dict[str, Learnt],
+    learnt: Mapping[str, MemoryEstimate],
+    used: dict[str, MemoryEstimate],
 ) -> tuple[Requirements, str, int]:
     size = None if given else learnt.get(kind)
     if size is None:

@@ -24,7 +24,7 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Have, Refused
+from formation_p2p.core.data.messages import BlobRefused, Have
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import (
     LocalError,
@@ -292,7 +292,7 @@ class _Run:
             channel = await self._exchange._stack.open(source, PROTOCOL, timeout_s=DIAL_S)
             stream = DataStream(channel, self._blob)
             opened = await stream.begin(self._exchange._grant, manifest=manifest)
-            if isinstance(opened, Refused):
+            if isinstance(opened, BlobRefused):
                 return fetching.SourceRefused(peer, opened.why)
             listed = Manifest.read(self._blob, opened.manifest) if manifest else None
             self._streams[peer] = stream
@@ -357,7 +357,7 @@ class _Run:
             await places.acquire()
             buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
             reply = await stream.next(memoryview(buffer))
-            if isinstance(reply, Refused):
+            if isinstance(reply, BlobRefused):
                 end(fetching.SourceRefused(peer, reply.why))
                 return
             self._arrived.append(_Arrived(*reply, buffer, stored))

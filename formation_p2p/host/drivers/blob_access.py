@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from formation_p2p.core.workload.blob import Blob
 
 
-class Blobs(Protocol):
+class BlobAccess(Protocol):
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
         """Put copies at these paths, whose folders exist, readable and executable, fetching what
         is not on this machine. Raises LocalError, RemoteError."""
@@ -25,4 +25,4 @@ class Blobs(Protocol):
 class UsesBlobs(Protocol):
     """A driver that is given the node's blobs before it runs anything."""
 
-    blobs: Blobs | None
+    blobs: BlobAccess | None

@@ -19,7 +19,7 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers.blob_access import Blobs
+from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, State, task_user
 from formation_p2p.host.drivers.output import Output
@@ -42,7 +42,7 @@ class ContainerDriver:
         # The client is the node's own, and reads its user's credentials.
         self._machine = replace(machine, sandbox=None)
         self._engine = engine
-        self.blobs: Blobs | None = None
+        self.blobs: BlobAccess | None = None
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:

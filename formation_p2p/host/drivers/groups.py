@@ -37,7 +37,7 @@ _REMOVE_PAUSE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """The group of one task, in force for whatever is put into its `cgroup.procs`."""
 
     path: Path
@@ -96,7 +96,7 @@ class Groups:
                 _removed(path)  # or else at the next start, should the kernel hold it
 
     @asynccontextmanager
-    async def group(self, limits: TaskLimits) -> AsyncIterator[Group]:
+    async def group(self, limits: TaskLimits) -> AsyncIterator[ProcessGroup]:
         """A new group; at the end it is removed with all that still runs in it.
 
         Raises OSError. Limits whose controller is not to be had are left out.
@@ -108,7 +108,7 @@ class Groups:
                 # Opened without creating: a group has only the files of its controllers.
                 with suppress(FileNotFoundError), (path / name).open("r+") as file:
                     file.write(value)
-            yield Group(path)
+            yield ProcessGroup(path)
         finally:
             with trio.CancelScope(shield=True):
                 await _remove(path)

@@ -23,7 +23,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.blob_access import Blobs
+from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.supervised import (
@@ -46,7 +46,7 @@ class ProcessDriver:
 
     def __init__(self, machine: Machine | None = None) -> None:
         self._machine = machine or Machine.found()
-        self.blobs: Blobs | None = None
+        self.blobs: BlobAccess | None = None
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
@@ -129,7 +129,7 @@ def result_of(
 
 
 async def exited(
-    code: int, output: Output, folder: Path, spec: ProcessSpec, blobs: Blobs | None
+    code: int, output: Output, folder: Path, spec: ProcessSpec, blobs: BlobAccess | None
 ) -> Outcome:
     """The outcome of a program that has ended with `code`, with what it left in `folder`."""
     outputs: dict[str, Blob] = {}
@@ -201,7 +201,7 @@ def open_file(folder: Path, name: str) -> int:
     return found
 
 
-async def fetch_inputs(blobs: Blobs | None, folder: Path, inputs: Mapping[str, Blob]) -> None:
+async def fetch_inputs(blobs: BlobAccess | None, folder: Path, inputs: Mapping[str, Blob]) -> None:
     """Put inputs into `folder`, which has no links. Raises OSError, LocalError, RemoteError."""
     if not inputs:
         return
@@ -212,7 +212,9 @@ async def fetch_inputs(blobs: Blobs | None, folder: Path, inputs: Mapping[str, B
     await blobs.copies((folder / name, blob) for name, blob in inputs.items())
 
 
-async def keep_outputs(blobs: Blobs | None, folder: Path, names: Iterable[str]) -> dict[str, Blob]:
+async def keep_outputs(
+    blobs: BlobAccess | None, folder: Path, names: Iterable[str]
+) -> dict[str, Blob]:
     """Keep files of `folder`, in which nothing runs any more, for others to fetch. Raises
     LocalError, and OSError, with the name, for what is no plain file."""
     kept: dict[str, Blob] = {}

@@ -48,7 +48,7 @@ from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Stream
-from formation_p2p.host.drivers.groups import Group, Groups
+from formation_p2p.host.drivers.groups import Groups, ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
@@ -161,7 +161,7 @@ class Supervised:
         supervisor: trio.Process,
         control: socket.socket,
         outputs: Mapping[Stream, int],
-        group: Group | None,
+        group: ProcessGroup | None,
     ) -> None:
         self._supervisor = supervisor
         self._control = control
@@ -349,7 +349,7 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
 def _order(
     launch: Launch,
     cores: tuple[int, ...],
-    group: Group | None,
+    group: ProcessGroup | None,
     procs: int,
     sandbox: Bubblewrap | None,
 ) -> bytes:

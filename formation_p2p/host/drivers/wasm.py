@@ -30,7 +30,7 @@ from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.blob_access import Blobs
+from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import Execution, Report
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import (
@@ -175,7 +175,7 @@ class WasmDriver:
     def __init__(self, machine: Machine | None = None) -> None:
         check()
         self._machine = machine or Machine.found()
-        self.blobs: Blobs | None = None
+        self.blobs: BlobAccess | None = None
         # As many as the worker has leases.
         self._runners: dict[str, _Runner] = {}
 
@@ -229,7 +229,7 @@ def memory_of_module(execution: Execution) -> int:
 
 
 async def _run(
-    runner: _Runner, spec: WasmSpec, execution: Execution, output: Output, blobs: Blobs | None
+    runner: _Runner, spec: WasmSpec, execution: Execution, output: Output, blobs: BlobAccess | None
 ) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="call-", dir=runner.folder))
     try:

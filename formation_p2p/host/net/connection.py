@@ -16,9 +16,9 @@ from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.addresses import told_by
-from formation_p2p.host.net.limits import STREAMS_PER_S, Pace
+from formation_p2p.host.net.limits import STREAMS_PER_S, TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.yamux import Muxer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ NEGOTIATION_S: Final = 5.0
 IDENTIFY_S: Final = 10.0
 IDENTIFY_WAIT_S: Final = 2.0
 
-StreamHandler = Callable[[Channel], Awaitable[None]]
+StreamHandler = Callable[[MuxedStream], Awaitable[None]]
 
 
 class Connection(INetConn):
@@ -57,7 +57,7 @@ class Connection(INetConn):
         remote = muxer.get_remote_address()
         self.remote_host = remote[0] if remote is not None else None
         self._muxer = muxer
-        self._stream_pace = Pace(STREAMS_PER_S)
+        self._stream_pace = TokenBucket(STREAMS_PER_S)
         self._identified = trio.Event()
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
@@ -104,13 +104,13 @@ class Connection(INetConn):
                 await self._muxer.close()
             nursery.cancel_scope.cancel()
 
-    async def open(self, protocol: str) -> Channel:
+    async def open(self, protocol: str) -> MuxedStream:
         """A stream that speaks `protocol`. Raises Unreachable, ProtocolViolation, NotSpoken."""
         channel = await self.offer(protocol)
         await self.confirm(channel, protocol)
         return channel
 
-    async def offer(self, protocol: str) -> Channel:
+    async def offer(self, protocol: str) -> MuxedStream:
         """A stream that shall speak `protocol`: what is written next goes out with the proposal.
         Then `confirm`, before anything is read. Raises Unreachable.
         """
@@ -121,13 +121,13 @@ class Connection(INetConn):
         await self._negotiate(channel, net_negotiation.offer(channel, protocol))
         return channel
 
-    async def confirm(self, channel: Channel, protocol: str) -> None:
+    async def confirm(self, channel: MuxedStream, protocol: str) -> None:
         """Read the answer to `offer`. Raises Unreachable, ProtocolViolation, NotSpoken: then
         nothing that was written on `channel` has arrived, and it is reset.
         """
         await self._negotiate(channel, net_negotiation.confirm(channel, protocol))
 
-    async def _negotiate(self, channel: Channel, step: Awaitable[None]) -> None:
+    async def _negotiate(self, channel: MuxedStream, step: Awaitable[None]) -> None:
         try:
             with trio.fail_after(NEGOTIATION_S):
                 await step
@@ -192,7 +192,7 @@ class Connection(INetConn):
         finally:
             self._identified.set()
 
-    async def _serve(self, channel: Channel, handler: StreamHandler) -> None:
+    async def _serve(self, channel: MuxedStream, handler: StreamHandler) -> None:
         try:
             await handler(channel)
         except (RemoteError, IOException, trio.TooSlowError) as error:

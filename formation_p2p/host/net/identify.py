@@ -22,7 +22,7 @@ from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.records.addresses import read_addresses
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.protocols.frames import Deframer
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"
 PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
@@ -42,7 +42,7 @@ class Identified(NamedTuple):
     protocols: frozenset[str]
 
 
-async def read_message(channel: Channel) -> Identified:
+async def read_message(channel: MuxedStream) -> Identified:
     """The one message on `channel`. The caller bounds the time.
 
     Raises ProtocolViolation, Unreachable.

@@ -28,11 +28,11 @@ from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import IDENTIFY_S, NEGOTIATION_S, Connection
-from formation_p2p.host.net.limits import Pace
+from formation_p2p.host.net.limits import TokenBucket
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.swarm import GuardedSwarm
 from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 if TYPE_CHECKING:
     from libp2p.abc import INetStream
@@ -63,7 +63,7 @@ class GuardedHost(BasicHost):
         swarm.notifees.clear()  # BasicHost's, which would identify each peer once more
         self._swarm = swarm
         self._on_told = on_told
-        self._push_paces: WeakKeyDictionary[Connection, Pace] = WeakKeyDictionary()
+        self._push_paces: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
         self.addresses: tuple[str, ...] = ()
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
@@ -125,10 +125,10 @@ class GuardedHost(BasicHost):
 
     async def _told(self, stream: INetStream) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""
-        assert isinstance(stream, Channel)
+        assert isinstance(stream, MuxedStream)
         connection = self._swarm.connection_of(stream)
         with trio.fail_after(IDENTIFY_S):
-            await self._push_paces.setdefault(connection, Pace(PUSHES_PER_S)).wait()
+            await self._push_paces.setdefault(connection, TokenBucket(PUSHES_PER_S)).wait()
             said = await net_identify.read_message(stream)
         if connection.pushed(said):
             self._on_told(connection)

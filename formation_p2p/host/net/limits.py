@@ -52,7 +52,7 @@ STREAMS_PER_S: Final = 128
 BURST_S: Final = 4
 
 
-class Pace:
+class TokenBucket:
     """A token bucket. Whoever is ahead of the rate waits, so that frames stay with the peer."""
 
     def __init__(self, per_s: int) -> None:
@@ -75,22 +75,22 @@ class Pace:
         self._tokens -= max(cpu_s - FRAME_CPU_S, 0.0) / FRAME_CPU_S
 
 
-class Share:
+class PeerLimits:
     """One peer's part."""
 
-    def __init__(self, peer: PeerId, all_peers: Shares) -> None:
+    def __init__(self, peer: PeerId, all_peers: PeerLimitsTable) -> None:
         self._peer = peer
         self._all = all_peers
         self._frame_bytes = 0
         self._streams = {"kad": 0, "work": 0, "data": 0}
-        self.kad_pace = Pace(KAD_FRAMES_PER_S)
-        self._work_pace = Pace(WORK_FRAMES_PER_S)
-        self._strangers_pace = Pace(STRANGERS_FRAMES_PER_S)
-        self.data_pace = Pace(DATA_FRAMES_PER_S)
+        self.kad_pace = TokenBucket(KAD_FRAMES_PER_S)
+        self._work_pace = TokenBucket(WORK_FRAMES_PER_S)
+        self._strangers_pace = TokenBucket(STRANGERS_FRAMES_PER_S)
+        self.data_pace = TokenBucket(DATA_FRAMES_PER_S)
         self.answering = trio.CapacityLimiter(MAX_ANSWERING)
 
     @property
-    def work_pace(self) -> Pace:
+    def work_pace(self) -> TokenBucket:
         return self._work_pace if self._all.trusts(self._peer) else self._strangers_pace
 
     @contextmanager
@@ -122,16 +122,16 @@ class Share:
         self._all.large_frame_bytes -= size if size > SMALL_FRAME_BYTES else 0
 
 
-class Shares:
+class PeerLimitsTable:
     """Of the peers that were there lately: one that comes back has no new share by that."""
 
     def __init__(self) -> None:
         self.large_frame_bytes = 0
-        self._shares: dict[PeerId, Share] = {}  # the latest at the end
+        self._shares: dict[PeerId, PeerLimits] = {}  # the latest at the end
         self._trusted: dict[PeerId, None] = {}  # likewise
 
-    def of(self, peer: PeerId) -> Share:
-        share = self._shares.pop(peer, None) or Share(peer, self)
+    def of(self, peer: PeerId) -> PeerLimits:
+        share = self._shares.pop(peer, None) or PeerLimits(peer, self)
         self._shares[peer] = share
         if len(self._shares) > MAX_SHARES:
             del self._shares[next(iter(self._shares))]

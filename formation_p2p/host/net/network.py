@@ -26,11 +26,11 @@ from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.libp2p_host import GuardedHost
-from formation_p2p.host.net.limits import Shares
+from formation_p2p.host.net.limits import PeerLimitsTable
 from formation_p2p.host.net.protocols.kad import KadCaller, serve_kad
 from formation_p2p.host.net.protocols.work import WorkSessions
 from formation_p2p.host.net.swarm import GuardedSwarm
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Handlers, Serve
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 
 
-class Network:
+class RunningStack:
     """What exists while a stack runs. `nursery` is the one that it runs in."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Network:
         self._handlers = handlers
         self._kad_protocol = kad_protocol
         self._nursery = nursery
-        self._shares = Shares()
+        self._shares = PeerLimitsTable()
         self.swarm = GuardedSwarm(
             peer_id,
             peerstore,
@@ -100,7 +100,7 @@ class Network:
         """Before `start`: speak one protocol more."""
 
         async def serve_stream(stream: INetStream) -> None:
-            assert isinstance(stream, Channel)
+            assert isinstance(stream, MuxedStream)
             connection = self.swarm.connection_of(stream)
             await serve(stream, connection.contact, self._shares.of(connection.peer))
 
@@ -115,13 +115,13 @@ class Network:
         self._shares.trust(peer)
 
     async def _serve_kad(self, stream: INetStream) -> None:
-        assert isinstance(stream, Channel)
+        assert isinstance(stream, MuxedStream)
         connection = self.swarm.connection_of(stream)
         share = self._shares.of(connection.peer)
         await serve_kad(stream, connection, share, self._handlers.asked, self._kad_protocol)
 
     async def _serve_work(self, stream: INetStream) -> None:
-        assert isinstance(stream, Channel)
+        assert isinstance(stream, MuxedStream)
         await self.work.serve(stream, self.swarm.connection_of(stream))
 
     def advertise(self, serving: bool) -> None:

@@ -27,9 +27,9 @@ from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from formation_p2p.host.net.limits import Share
-    from formation_p2p.host.net.network import Network
-    from formation_p2p.host.net.transport.stream import Channel
+    from formation_p2p.host.net.limits import PeerLimits
+    from formation_p2p.host.net.network import RunningStack
+    from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ MAX_DROPS_TOLD: Final = 10
 
 # What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
 # IOException and TooSlowError resets the stream.
-Serve = Callable[["Channel", Contact, "Share"], Awaitable[None]]
+Serve = Callable[["MuxedStream", Contact, "PeerLimits"], Awaitable[None]]
 
 
 class Handlers(Protocol):
@@ -113,7 +113,7 @@ class Stack:
         self._served: dict[str, Serve] = {}
         self._pending: set[trio.CancelScope] = set()
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
-        self._network: Network | None = None
+        self._network: RunningStack | None = None
         self._closing = trio.Event()
         self._closed = trio.Event()
 
@@ -128,12 +128,12 @@ class Stack:
         network underneath. Calls that are pending then raise NodeClosed.
         """
         # 0.7 s and 78 MB, which nobody pays who does not run a network.
-        from formation_p2p.host.net.network import Network
+        from formation_p2p.host.net.network import RunningStack
 
         refused: LocalError | None = None
         try:
             async with trio.open_nursery() as nursery:
-                network = Network(
+                network = RunningStack(
                     self._identity, handlers, nursery, self._kad_protocol, self._work_protocol
                 )
                 for protocol, serve in self._served.items():
@@ -218,7 +218,7 @@ class Stack:
         _check_size(frame, MAX_WORK_FRAME_BYTES)
         self._running.work.send(to, frame, urgent=urgent)
 
-    async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> Channel:
+    async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> MuxedStream:
         """A stream that speaks `protocol`, to a peer that is dialled if need be. Close or abort
         it. Raises Unreachable, ProtocolViolation, NodeClosed."""
         network = self._running
@@ -271,7 +271,7 @@ class Stack:
         return to if network is None or connection is None else network.server(connection)
 
     @property
-    def _running(self) -> Network:
+    def _running(self) -> RunningStack:
         if self._network is None:
             raise NodeClosed("the network does not run; start it, or wait until it is restarted")
         return self._network

@@ -37,7 +37,7 @@ from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.tcp import TcpListener, TcpTransport
 from formation_p2p.host.net.transport.upgrade import Upgrader
 from formation_p2p.host.net.transport.yamux import Muxer
@@ -169,7 +169,7 @@ class GuardedSwarm(Swarm):
         newest_first.sort(key=lambda connection: connection.fleeting)  # stable
         return newest_first[0] if newest_first else None
 
-    def connection_of(self, channel: Channel) -> Connection:
+    def connection_of(self, channel: MuxedStream) -> Connection:
         """The one that `channel` runs on, while it is open. Raises Unreachable once it is not."""
         peer = peer_id_from_bytes(channel.muxed_conn.peer_id.to_bytes())
         for connection in self._table.get(peer, ()):

@@ -18,12 +18,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
     TaskCancelled,
     TaskGaveUp,
     TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
-    Tell,
 )
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded
@@ -33,7 +33,7 @@ from formation_p2p.core.negotiation.messages import (
     Leased,
     Offer,
     PlacementRequest,
-    Refused,
+    RequestRefused,
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Received, Send
@@ -119,7 +119,7 @@ class Metrics(Collector):
         elif type(event) is Submit:
             self._submitted += len(event.job.tasks)
         for effect in effects:
-            if type(effect) is Tell:
+            if type(effect) is EmitJobEvent:
                 outcome = _OUTCOMES.get(type(effect.event))
                 if outcome is not None:
                     self._tasks[outcome] += 1
@@ -144,7 +144,7 @@ class Metrics(Collector):
             asked_s = self._asked.pop((peer_id, message.lease_id), None)
             if asked_s is not None:
                 self._negotiation.observe(now.mono_s - asked_s)
-        elif type(message) is Refused or type(message) is CommitRefused:
+        elif type(message) is RequestRefused or type(message) is CommitRefused:
             self._refusals["them", type(message.refusal).__name__.lower()] += 1
 
     def _send(self, effect: Send, now: Moment) -> None:
@@ -155,7 +155,7 @@ class Metrics(Collector):
                 self._open(self._sent, message.assignments[0].attempt_id, now.mono_s)
         elif type(message) is PlacementRequest:
             self._open(self._asked, (effect.to.peer_id, message.request_id), now.mono_s)
-        elif type(message) is Refused or type(message) is CommitRefused:
+        elif type(message) is RequestRefused or type(message) is CommitRefused:
             self._refusals["us", type(message.refusal).__name__.lower()] += 1
 
     # -- what is asked for ------------------------------------------------------------------------

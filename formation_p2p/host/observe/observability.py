@@ -18,7 +18,7 @@ from formation_p2p.host.shell import Observe, Shell
 log = logging.getLogger(__name__)
 
 
-class Beside:
+class Observability:
     """`open` before the runtime, `begin` with each new shell, `close` at the end.
 
     `metrics_at` is where metrics are served; None for nowhere. `more` are further observers.

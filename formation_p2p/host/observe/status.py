@@ -30,11 +30,11 @@ from typing import Any, Final, Protocol
 import trio
 
 from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
     JobEnded,
     JobEvent,
     TaskPrinted,
     TaskSucceeded,
-    Tell,
     WorkerLost,
 )
 from formation_p2p.core.effects import Effect, Moment
@@ -103,7 +103,7 @@ class Events:
             for saved in event.jobs:
                 self._know(saved.job)
         for effect in effects:
-            if type(effect) is Tell:
+            if type(effect) is EmitJobEvent:
                 self._note(now.unix_s, effect.job_id, effect.event)
             elif type(effect) is Explained and effect.query in self.explained:
                 self.explained[effect.query] = effect

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from formation_p2p.core.dispatch.job_events import Hold, JobEnded, LetGo, Tell
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, JobEnded, PersistLease
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.negotiation.messages import (
@@ -37,7 +37,7 @@ from formation_p2p.core.negotiation.messages import (
     Leased,
     Offer,
     PlacementRequest,
-    Refused,
+    RequestRefused,
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Received, Send
@@ -62,7 +62,7 @@ LAST_SPANS_S: Final = 5.0
 Note = Callable[[], None]
 
 _SENT: Final = frozenset({PlacementRequest, Dispatch})
-_TOLD: Final = frozenset({Offer, Refused, Leased, CommitRefused, TasksEnded})
+_TOLD: Final = frozenset({Offer, RequestRefused, Leased, CommitRefused, TasksEnded})
 
 
 class Tracing:
@@ -115,12 +115,12 @@ class Tracing:
             if type(effect) is Send:
                 if type(effect.message) in _SENT:
                     self._note(partial(self._sent, effect.to.peer_id, effect.message, now_ns))
-            elif type(effect) is Tell:
+            elif type(effect) is EmitJobEvent:
                 if type(effect.event) is JobEnded:
                     self._note(partial(self._end_job, effect.job_id, effect.event, now_ns))
-            elif type(effect) is Hold:
+            elif type(effect) is PersistLease:
                 self._note(partial(self._hold, effect, now_ns))
-            elif type(effect) is LetGo:
+            elif type(effect) is ForgetLease:
                 self._note(partial(self._let_go, effect, now_ns))
 
     def _note(self, note: Note) -> None:
@@ -198,8 +198,8 @@ class Tracing:
                 self._open["ask", worker, message.lease_id] = span
         elif isinstance(message, Leased):
             self._end(("ask", worker, message.lease_id), now_ns)
-        elif isinstance(message, Refused | CommitRefused):
-            named = message.request_id if isinstance(message, Refused) else message.lease_id
+        elif isinstance(message, RequestRefused | CommitRefused):
+            named = message.request_id if isinstance(message, RequestRefused) else message.lease_id
             why = {"formation.refusal": str(message.refusal)}
             self._end(("ask", worker, str(named)), now_ns, False, why)
         elif isinstance(message, TasksEnded):
@@ -220,7 +220,7 @@ class Tracing:
         self._end(key, now_ns, failed)
         self._end(("dispatch", ended.attempt_id), now_ns, failed)
 
-    def _hold(self, hold: Hold, now_ns: int) -> None:
+    def _hold(self, hold: PersistLease, now_ns: int) -> None:
         wanted = (hold.needs, hold.priority)
         self._leases[wanted] += 1
         worker = hold.lessor.peer_id
@@ -230,7 +230,7 @@ class Tracing:
         job_id = self._wanting.get(wanted, "")
         self._begin(key, "formation.lease", job_id, now_ns, attributes)
 
-    def _let_go(self, let_go: LetGo, now_ns: int) -> None:
+    def _let_go(self, let_go: ForgetLease, now_ns: int) -> None:
         key = ("lease", let_go.worker, let_go.lease_id)
         wanted = self._needs_of.pop(key, None)
         if wanted is not None:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from formation_p2p.core.dispatch.job_events import (
-    Hold,
+    EmitJobEvent,
+    ForgetLease,
     JobEnded,
-    LetGo,
+    PersistLease,
     TaskBegan,
     TaskPrinted,
-    Tell,
     WorkerLost,
 )
 from formation_p2p.core.effects import Effect
@@ -95,13 +95,13 @@ class Journal:
         What is not performed at once is performed with others, and then `performed` called."""
         if self._closed:
             # The next life begins with what is stored. So nothing more is acknowledged.
-            if isinstance(effect, Tell):
+            if isinstance(effect, EmitJobEvent):
                 perform(effect)
             return
         if self._last_put == self._last_performed and not self._is_stored(effect):
             perform(effect)
             return
-        is_output = isinstance(effect, Tell) and isinstance(effect.event, TaskPrinted)
+        is_output = isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
             if is_output and self._output >= MAX_OUTPUT:
@@ -128,9 +128,9 @@ class Journal:
 
     def _is_stored(self, effect: Effect) -> bool:
         match effect:
-            case Tell(job_id, event):
+            case EmitJobEvent(job_id, event):
                 return not isinstance(event, _NOT_STORED) and self._state.is_under_way(job_id)
-            case Hold() | LetGo():
+            case PersistLease() | ForgetLease():
                 return True
             case _:
                 return False
@@ -188,7 +188,7 @@ class Journal:
                     self._failing = False
                     log.warning("%s can be written again", self._state.path)
                 self._may_prune |= any(
-                    isinstance(x, Tell) and isinstance(x.event, JobEnded) for x in effects
+                    isinstance(x, EmitJobEvent) and isinstance(x.event, JobEnded) for x in effects
                 )
                 return True
             with self._news:
@@ -237,4 +237,4 @@ class Journal:
 
 
 def _is_output(effect: Effect) -> bool:
-    return isinstance(effect, Tell) and isinstance(effect.event, TaskPrinted)
+    return isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    EmitJobEvent,
     JobEnded,
     TaskRetried,
     TaskSucceeded,
-    Tell,
 )
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
@@ -54,7 +54,7 @@ class Learner:
                 self._know(saved.job)
         if self._kinds:
             for effect in effects:
-                if type(effect) is Tell and effect.job_id in self._kinds:
+                if type(effect) is EmitJobEvent and effect.job_id in self._kinds:
                     self._told(effect)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Learner:
             self._kinds[job.job_id] = kinds
             self._samples[job.job_id] = deque(maxlen=_MAX_KEPT)
 
-    def _told(self, tell: Tell) -> None:
+    def _told(self, tell: EmitJobEvent) -> None:
         tasks = self._kinds[tell.job_id]
         match tell.event:
             case TaskRetried(task_id, Attempt(lost=False), counts=False) if task_id in tasks:

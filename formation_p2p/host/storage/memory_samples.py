@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES, Learnt, learn
+from formation_p2p.core.workload.memory_estimate import (
+    MAX_KINDS,
+    MAX_SAMPLES,
+    MemoryEstimate,
+    learn,
+)
 from formation_p2p.host.storage.sqlite import (
     Migration,
     check_mode,
@@ -83,7 +88,7 @@ class KindSeen:
     cpu_milli: int | None
     ran_ms: int
     last_unix_s: float
-    learnt: Learnt | None
+    learnt: MemoryEstimate | None
 
 
 class SizesFile:
@@ -92,7 +97,7 @@ class SizesFile:
     def __init__(self, home: Path) -> None:
         self.path = home / _NAME
 
-    def learnt(self, kinds: Iterable[str]) -> dict[str, Learnt]:
+    def learnt(self, kinds: Iterable[str]) -> dict[str, MemoryEstimate]:
         """What is known of these; nothing where the file cannot be read."""
         try:
             with self._reading() as db:

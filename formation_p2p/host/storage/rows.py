@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    Hold,
+    ForgetLease,
     JobEnded,
     JobEvent,
-    LetGo,
+    PersistLease,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
@@ -284,7 +284,7 @@ HOLD: Final = (
 LET_GO: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 
 
-def hold_row(hold: Hold) -> Row:
+def hold_row(hold: PersistLease) -> Row:
     return (
         hold.lessor.peer_id,
         hold.lease_id,
@@ -296,7 +296,7 @@ def hold_row(hold: Hold) -> Row:
     )
 
 
-def let_go_row(let_go: LetGo) -> Row:
+def let_go_row(let_go: ForgetLease) -> Row:
     return let_go.worker, let_go.lease_id
 
 

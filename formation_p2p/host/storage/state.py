@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.dispatch.job_events import Hold, JobEnded, JobEvent, LetGo, Tell
+from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
+    ForgetLease,
+    JobEnded,
+    JobEvent,
+    PersistLease,
+)
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
@@ -139,18 +145,22 @@ class State:
                         (
                             row(self._numbers[tell.job_id], tell.event)
                             for tell in group
-                            if isinstance(tell, Tell) and tell.job_id in self._numbers
+                            if isinstance(tell, EmitJobEvent) and tell.job_id in self._numbers
                         ),
                     )
                 elif kind is JobEnded:
-                    over = [tell.job_id for tell in group if isinstance(tell, Tell)]
+                    over = [tell.job_id for tell in group if isinstance(tell, EmitJobEvent)]
                     sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
                     db.executemany(sql, [(time.time(), job_id) for job_id in over])
                     ended += over
-                elif kind is Hold:
-                    db.executemany(HOLD, (hold_row(x) for x in group if isinstance(x, Hold)))
-                elif kind is LetGo:
-                    db.executemany(LET_GO, (let_go_row(x) for x in group if isinstance(x, LetGo)))
+                elif kind is PersistLease:
+                    db.executemany(
+                        HOLD, (hold_row(x) for x in group if isinstance(x, PersistLease))
+                    )
+                elif kind is ForgetLease:
+                    db.executemany(
+                        LET_GO, (let_go_row(x) for x in group if isinstance(x, ForgetLease))
+                    )
         for job_id in ended:
             self._numbers.pop(job_id, None)
 
@@ -269,7 +279,7 @@ def peek(path: Path) -> tuple[JobSummary, ...]:
 
 
 def _kind(effect: Effect) -> type:
-    return type(effect.event) if isinstance(effect, Tell) else type(effect)
+    return type(effect.event) if isinstance(effect, EmitJobEvent) else type(effect)
 
 
 def _number_of(db: sqlite3.Connection, job_id: str) -> int | None:

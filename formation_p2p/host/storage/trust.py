@@ -22,7 +22,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import BadRecord, StateError
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.trust.attestation import Attestation, open_attestation
-from formation_p2p.core.trust.experience import Account, Experience
+from formation_p2p.core.trust.experience import Experience, PeerHistory
 from formation_p2p.core.trust.reputation import MAX_PEERS, MAX_VOICES, Reputation
 from formation_p2p.host.clock import moment
 from formation_p2p.host.storage.sqlite import (
@@ -35,14 +35,14 @@ from formation_p2p.host.storage.sqlite import (
     state_errors,
     transaction,
 )
-from formation_p2p.host.storage.write_behind import Behind
+from formation_p2p.host.storage.write_behind import WriteBehind
 
 # "fort"
 APPLICATION_ID: Final = 0x666F7274
 # What people say of peers, before a node has heard of it.
 MAX_SAID: Final = 1_000
 
-_FIELDS: Final = attrgetter(*(field.name for field in fields(Account)))
+_FIELDS: Final = attrgetter(*(field.name for field in fields(PeerHistory)))
 
 
 def _first(db: sqlite3.Connection) -> None:
@@ -103,10 +103,10 @@ class TrustFile:
 
     def __init__(self, path: Path, own: PeerId) -> None:
         self._file = _File(path)
-        self._accounts: dict[PeerId, Account | None] = {}  # to be stored
+        self._accounts: dict[PeerId, PeerHistory | None] = {}  # to be stored
         self._attestations: dict[PeerId, bytes | None] = {}
         self._notes: list[_Note] = []  # to be followed
-        self._behind = Behind(
+        self._behind = WriteBehind(
             self._file.path, "what was learnt of others", self._gather, self._exchange
         )
         try:
@@ -209,12 +209,12 @@ def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> _Loaded:
     return _Loaded(reputation, done, stale)
 
 
-def _account(columns: tuple[object, ...]) -> Account:
+def _account(columns: tuple[object, ...]) -> PeerHistory:
     """Raises ValueError for what was not written so."""
     counts = [each for each in columns if type(each) is int and each >= 0]
     if len(counts) < len(columns):
         raise ValueError("an account that does not count")
-    return Account(*counts)
+    return PeerHistory(*counts)
 
 
 def _sound(db: sqlite3.Connection, now: Moment) -> tuple[list[Attestation], tuple[PeerId, ...]]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import MAX_ACCOUNTS, Charged
-from formation_p2p.core.trust.quota import NOTHING, Account, Quota, Used
+from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
 from formation_p2p.host.storage.sqlite import (
     Migration,
     StateFile,
@@ -27,7 +27,7 @@ from formation_p2p.host.storage.sqlite import (
     state_errors,
     transaction,
 )
-from formation_p2p.host.storage.write_behind import Behind
+from formation_p2p.host.storage.write_behind import WriteBehind
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +68,10 @@ class _File(StateFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class AccountUsage:
     """What an account has used in a month, and of how much."""
 
-    account: Account
+    account: QuotaAccount
     used: Used
 
 
@@ -87,7 +87,7 @@ class UsageFile:
         self._path = file.path
         self._charged: _Charges = {}  # and not yet gathered
         self._waiting: _Charges = {}  # to be stored
-        self._behind = Behind(self._path, "what grants use", self._gather, self._store)
+        self._behind = WriteBehind(self._path, "what grants use", self._gather, self._store)
         try:
             with state_errors(self._path):
                 self._db = file.connect()
@@ -168,7 +168,7 @@ _BOUND: Final = """
         ORDER BY gpu_milli_s DESC, cpu_milli_s DESC LIMIT -1 OFFSET ?)"""
 
 
-def peek(path: Path, month: str) -> tuple[Usage, ...]:
+def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
     """What was used in a month, whether or not a node uses the file; the most first. Raises
     StateError."""
     check_mode(path)
@@ -180,7 +180,9 @@ def peek(path: Path, month: str) -> tuple[Usage, ...]:
             (month,),
         )
         counted = ((_counted(*row[:3]), Quota(*row[3:])) for row in rows)
-        return tuple(Usage(Account(name, quota), used) for (name, used), quota in counted)
+        return tuple(
+            AccountUsage(QuotaAccount(name, quota), used) for (name, used), quota in counted
+        )
 
 
 def _counted(name: object, cpu_milli_s: object, gpu_milli_s: object) -> tuple[str, Used]:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 STORED_EVERY_S: Final = 1.0
 
 
-class Behind:
+class WriteBehind:
     """`gather`, on the node's thread, puts aside what `write` is to write next. `write`, on any
     thread, forgets it once it is on the disk; where it fails, all is there for the next time.
     `what` that is, the log says."""

@@ -16,7 +16,7 @@ import trio
 from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.data import messages
-from formation_p2p.core.data.messages import Chunk, Have, Open, Opened, Refused, Want
+from formation_p2p.core.data.messages import BlobRefused, Chunk, Have, Open, Opened, Want
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
 from formation_p2p.core.units import KIB
@@ -28,8 +28,8 @@ from formation_p2p.host.net.protocols.framing import FrameReader
 if TYPE_CHECKING:
     from formation_p2p.core.workload.blob import Blob
     from formation_p2p.host.blobs.files import Content
-    from formation_p2p.host.net.limits import Share
-    from formation_p2p.host.net.transport.stream import Channel
+    from formation_p2p.host.net.limits import PeerLimits
+    from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class DataServer:
         self._buffers: list[bytearray] = []  # free ones, which have had their pages
         self.sent_bytes = 0
 
-    async def serve(self, channel: Channel, peer: Contact, share: Share) -> None:
+    async def serve(self, channel: MuxedStream, peer: Contact, share: PeerLimits) -> None:
         """One stream, until the peer finishes. Raises RemoteError, IOException, TooSlowError."""
         with (
             share.stream("data", MAX_DATA_STREAMS),
@@ -85,7 +85,7 @@ class DataServer:
                     raise ProtocolViolation("a data stream that does not begin with Open")
                 why = self._admit(peer, opening.grant)
                 if why is not None:
-                    await channel.write(_framed(Refused(why)))
+                    await channel.write(_framed(BlobRefused(why)))
                     return
                 await self._places.acquire()
             try:
@@ -94,12 +94,17 @@ class DataServer:
                 self._places.release()
 
     async def _serve_one(
-        self, channel: Channel, peer: Contact, share: Share, frames: FrameReader, opening: Open
+        self,
+        channel: MuxedStream,
+        peer: Contact,
+        share: PeerLimits,
+        frames: FrameReader,
+        opening: Open,
     ) -> None:
         with trio.fail_after(OPEN_S):
             content = await _run_in_thread(self._content, opening.cid)
             if content is None:
-                await channel.write(_framed(Refused("does not have it")))
+                await channel.write(_framed(BlobRefused("does not have it")))
                 return
         with content:
             channel.send_much()
@@ -107,9 +112,9 @@ class DataServer:
 
     async def _serve(
         self,
-        channel: Channel,
+        channel: MuxedStream,
         peer: Contact,
-        share: Share,
+        share: PeerLimits,
         frames: FrameReader,
         content: Content,
         opening: Open,
@@ -125,7 +130,7 @@ class DataServer:
             if trio.current_time() >= admitted_s + ADMIT_EVERY_S:
                 admitted_s = trio.current_time()
                 if (why := self._admit(peer, opening.grant)) is not None:
-                    await channel.write(_framed(Refused(why)))
+                    await channel.write(_framed(BlobRefused(why)))
                     return
             match request:
                 case None:
@@ -139,7 +144,7 @@ class DataServer:
                                 await self._send(channel, content, index, memoryview(buffer))
                         except LocalError as error:
                             log.warning("a chunk is not served: %s", error)
-                            await channel.write(_framed(Refused("cannot read it any more")))
+                            await channel.write(_framed(BlobRefused("cannot read it any more")))
                             return
                         finally:
                             self._buffers.append(buffer)
@@ -149,7 +154,7 @@ class DataServer:
                     raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 
     async def _send(
-        self, channel: Channel, content: Content, index: int, buffer: memoryview
+        self, channel: MuxedStream, content: Content, index: int, buffer: memoryview
     ) -> None:
         chunk = content.read(index, buffer, wait=False)
         if chunk is None:
@@ -163,14 +168,14 @@ class DataStream:
     """Our side of a stream to somebody who may have a blob. `begin` first; then `want` chunks,
     and take them with `next` in the order asked for. `close` or `abort` at the end."""
 
-    def __init__(self, channel: Channel, blob: Blob) -> None:
+    def __init__(self, channel: MuxedStream, blob: Blob) -> None:
         self._channel = channel
         self._blob = blob
         self._asked: deque[int] = deque()
         self._unsaid: deque[bytes] = deque()
         self._more = trio.Event()
 
-    async def begin(self, grant: bytes, *, manifest: bool) -> Opened | Refused:
+    async def begin(self, grant: bytes, *, manifest: bool) -> Opened | BlobRefused:
         """Raises RemoteError, IOException, TooSlowError."""
         with trio.fail_after(OPEN_S):
             self._channel.take_much()
@@ -200,12 +205,12 @@ class DataStream:
             self._more = trio.Event()
             await self._more.wait()
 
-    async def next(self, buffer: memoryview) -> tuple[int, memoryview] | Refused:
+    async def next(self, buffer: memoryview) -> tuple[int, memoryview] | BlobRefused:
         """The next chunk, in front of `buffer`. Waits for as long as it takes: the caller has a
         deadline for each source. Raises RemoteError, IOException."""
         reply = await self._reply()
         match reply:
-            case Refused():
+            case BlobRefused():
                 return reply
             case Chunk(index, size) if self._asked and self._asked[0] == index:
                 if size != self._blob.chunk_bytes(index):

@@ -12,9 +12,9 @@ from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.limits import Share
+from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.protocols.frames import Deframer
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES, Channel
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
 # A frame that began has this long to end, and longer by its size at the slowest link worth
 # having. Between two frames a stream may rest for as long as its connection lives, which the
@@ -32,7 +32,7 @@ class FrameReader:
     After any exception of `next`, cancellation included, nothing more can be read.
     """
 
-    def __init__(self, channel: Channel, share: Share, max_frame_bytes: int) -> None:
+    def __init__(self, channel: MuxedStream, share: PeerLimits, max_frame_bytes: int) -> None:
         self._channel = channel
         self._deframer = Deframer(max_frame_bytes, reserve=share.reserve, release=share.release)
         self._ready: deque[bytes] = deque()

@@ -24,14 +24,14 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.limits import MAX_KAD_STREAMS, Share, Shares
+from formation_p2p.host.net.limits import MAX_KAD_STREAMS, PeerLimits, PeerLimitsTable
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     encode_frame,
 )
 from formation_p2p.host.net.protocols.framing import FrameReader
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ Asked = Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
 
 
 async def serve_kad(
-    channel: Channel, connection: Connection, share: Share, asked: Asked, protocol: str
+    channel: MuxedStream, connection: Connection, share: PeerLimits, asked: Asked, protocol: str
 ) -> None:
     """Answer the requests of one stream, in order, until it ends."""
     await connection.wait_identified()
@@ -69,7 +69,7 @@ async def serve_kad(
                     await channel.write(framed)
 
 
-async def _answer(sender: Contact, request: bytes, asked: Asked, share: Share) -> bytes | None:
+async def _answer(sender: Contact, request: bytes, asked: Asked, share: PeerLimits) -> bytes | None:
     answered = trio.Event()
     answers: list[bytes | None] = []
 
@@ -93,7 +93,7 @@ class KadCaller:
         self,
         protocol: str,
         dial: Callable[[Contact], Awaitable[Connection]],
-        shares: Shares,
+        shares: PeerLimitsTable,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._protocol = protocol
@@ -174,7 +174,7 @@ class _Line:
     def __init__(
         self,
         peer: PeerId,
-        channel: Channel,
+        channel: MuxedStream,
         confirm: Callable[[], Awaitable[None]],
         *,
         expects_answer: bool,
@@ -229,7 +229,7 @@ class _Line:
                 self._channel.abort("a request was cut short")
                 raise
 
-    async def read(self, share: Share) -> None:
+    async def read(self, share: PeerLimits) -> None:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
         await self._confirm()
         self._confirmed.set()

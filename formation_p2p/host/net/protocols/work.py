@@ -21,10 +21,10 @@ from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.limits import MAX_WORK_STREAMS, Shares
+from formation_p2p.host.net.limits import MAX_WORK_STREAMS, PeerLimitsTable
 from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
 from formation_p2p.host.net.protocols.framing import FrameReader
-from formation_p2p.host.net.transport.stream import Channel, StreamStalled
+from formation_p2p.host.net.transport.stream import MuxedStream, StreamStalled
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class WorkSessions:
         self,
         protocol: str,
         dial: Callable[[Contact], Awaitable[Connection]],
-        shares: Shares,
+        shares: PeerLimitsTable,
         spawn: Spawn,
         received: Received,
         undelivered: Undelivered,
@@ -76,7 +76,7 @@ class WorkSessions:
         """
         self._session(to.peer_id).send(to, frame, urgent=urgent)
 
-    async def serve(self, channel: Channel, connection: Connection) -> None:
+    async def serve(self, channel: MuxedStream, connection: Connection) -> None:
         """Read a stream that the peer opened, until it ends."""
         with self.shares.of(connection.peer).stream("work", MAX_WORK_STREAMS):
             session = self._session(connection.peer)
@@ -96,7 +96,7 @@ class _Session:
     def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
         self._all = sessions
         self._peer = peer
-        self.channels: list[Channel] = []
+        self.channels: list[MuxedStream] = []
         self._common = _Lane(self, sessions, peer)
         self._urgent = _Lane(self, sessions, peer)
 
@@ -104,7 +104,7 @@ class _Session:
         overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
         (self._urgent if overtakes else self._common).send(to, frame)
 
-    def free_channel(self) -> Channel | None:
+    def free_channel(self) -> MuxedStream | None:
         """An open stream that nothing is sent on."""
         taken = {self._common.sending, self._urgent.sending}
         return next((c for c in self.channels if c.broken is None and c not in taken), None)
@@ -115,7 +115,7 @@ class _Session:
 
     # -- reading --------------------------------------------------------------------------
 
-    async def read(self, channel: Channel, connection: Connection) -> None:
+    async def read(self, channel: MuxedStream, connection: Connection) -> None:
         """A stream that is among `channels`. Raises RemoteError, and what `received` raises."""
         try:
             await connection.wait_identified()
@@ -131,14 +131,14 @@ class _Session:
         finally:
             self._ended(channel)
 
-    async def read_own(self, channel: Channel, connection: Connection) -> None:
+    async def read_own(self, channel: MuxedStream, connection: Connection) -> None:
         try:
             await self.read(channel, connection)
         except RemoteError as error:
             log.debug("the work stream with %s ends: %s", self._peer, error)
             channel.abort(str(error))
 
-    def _ended(self, channel: Channel) -> None:
+    def _ended(self, channel: MuxedStream) -> None:
         self.channels.remove(channel)
         self._common.ended(channel)
         self._urgent.ended(channel)
@@ -156,7 +156,7 @@ class _Lane:
         self._session = session
         self._all = sessions
         self._peer = peer
-        self.sending: Channel | None = None
+        self.sending: MuxedStream | None = None
         self.queued_bytes = 0
         self._sent_at = -math.inf
         self._queue: deque[bytes] = deque()
@@ -194,7 +194,7 @@ class _Lane:
             self._sent_at = trio.current_time()
         return written
 
-    def ended(self, channel: Channel) -> None:
+    def ended(self, channel: MuxedStream) -> None:
         """A stream with the peer is over."""
         if channel is self.sending and self._writer is None:
             self.sending = None
@@ -246,13 +246,13 @@ class _Lane:
         for _ in range(count):
             self.queued_bytes -= len(self._queue.popleft())
 
-    def _choose(self) -> Channel | None:
+    def _choose(self) -> MuxedStream | None:
         """The stream sent on before, for as long as it is open, so that frames stay in order."""
         if self.sending is None:
             self.sending = self._session.free_channel()
         return self.sending
 
-    async def _open(self, to: Contact) -> Channel:
+    async def _open(self, to: Contact) -> MuxedStream:
         with trio.fail_after(OPEN_S):
             connection = await self._all.dial(to)
             channel = await connection.offer(self._all.protocol)

@@ -22,7 +22,7 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.transport.stream import Channel
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 HEADER: Final = "/multistream/1.0.0"
 NOT_SPOKEN: Final = "na"
@@ -126,7 +126,7 @@ async def _read(stream: ReadWriteCloser) -> str:
 
 async def _read_exactly(stream: ReadWriteCloser, n: int) -> bytes:
     # A message comes byte by byte: what is there already is taken without a wait.
-    data = stream.read_now(n) if isinstance(stream, Channel) else b""
+    data = stream.read_now(n) if isinstance(stream, MuxedStream) else b""
     while len(data) < n:
         data += await stream.read(n - len(data))
     return data

@@ -55,7 +55,7 @@ class Carrier(Protocol):
     def widened(self, size: int) -> None:
         """So many bytes more may lie unread; of fewer than none, less."""
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: MuxedStream) -> None:
         """The stream is over in both directions."""
 
     def abort(self, reason: str) -> None:
@@ -64,7 +64,7 @@ class Carrier(Protocol):
     def get_remote_address(self) -> tuple[str, int] | None: ...
 
 
-class Channel(INetStream):
+class MuxedStream(INetStream):
     """One stream. One task may read and one may write at a time.
 
     A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe

@@ -34,7 +34,7 @@ from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.noise import NoiseStream
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES, Channel
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -109,16 +109,16 @@ class Muxer(IMuxedConn):
         self._initiator = secured_conn.is_initiator
         self._next_id = 1 if self._initiator else 2
         self._last_remote_id = 0
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, MuxedStream] = {}
         self._inbound = 0
-        self._accepted: deque[Channel] = deque()
+        self._accepted: deque[MuxedStream] = deque()
         self._acceptable = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         # reading
         self._unconfirmed = unconfirmed
         self._header = bytearray()
-        self._body_of: Channel | None = None
+        self._body_of: MuxedStream | None = None
         self._body_left = 0
         self._body_flags = 0
         self._unread = 0
@@ -184,11 +184,11 @@ class Muxer(IMuxedConn):
         await trio.lowlevel.checkpoint()
         return self.open()  # type: ignore[return-value]  # as SwarmConn, a stream for both
 
-    def open(self) -> Channel:
+    def open(self) -> MuxedStream:
         """A new stream to the peer. Raises MuxedConnUnavailable."""
         if self.broken is not None:
             raise MuxedConnUnavailable(self.broken)
-        channel = Channel(self, self, self._next_id, inbound=False)
+        channel = MuxedStream(self, self, self._next_id, inbound=False)
         self._channels[self._next_id] = channel
         self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
         self._next_id += 2
@@ -197,7 +197,7 @@ class Muxer(IMuxedConn):
     async def accept_stream(self) -> IMuxedStream:
         return await self.accept()  # type: ignore[return-value]  # as above
 
-    async def accept(self) -> Channel:
+    async def accept(self) -> MuxedStream:
         """The next stream that the peer opened. Raises MuxedConnUnavailable at the end."""
         await trio.lowlevel.checkpoint()
         while not self._accepted:
@@ -245,7 +245,7 @@ class Muxer(IMuxedConn):
             raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[MuxedStream, ...]:
         return tuple(self._channels.values())
 
     # -- the streams' side ----------------------------------------------------------------
@@ -331,7 +331,7 @@ class Muxer(IMuxedConn):
     def widened(self, size: int) -> None:
         self._max_unread += size
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: MuxedStream) -> None:
         if self._channels.pop(channel.stream_id, None) is not None:
             self._inbound -= channel.inbound
             self._stray_bytes += channel.allowed_bytes
@@ -504,7 +504,7 @@ class Muxer(IMuxedConn):
         else:
             raise ProtocolViolation(f"yamux frame of type {kind}")
 
-    def _channel(self, stream_id: int, flags: int) -> Channel | None:
+    def _channel(self, stream_id: int, flags: int) -> MuxedStream | None:
         """The stream a frame is for; None for one that was refused or is gone."""
         theirs = stream_id % 2 != self._next_id % 2
         if flags & _SYN:
@@ -519,12 +519,12 @@ class Muxer(IMuxedConn):
             raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
         return channel
 
-    def _opened(self, stream_id: int) -> Channel | None:
+    def _opened(self, stream_id: int) -> MuxedStream | None:
         if self._inbound >= MAX_INBOUND_STREAMS:
             self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
             self._stray_bytes += WINDOW_BYTES
             return None
-        channel = Channel(self, self, stream_id, inbound=True)
+        channel = MuxedStream(self, self, stream_id, inbound=True)
         self._channels[stream_id] = channel
         self._inbound += 1
         self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)
@@ -532,7 +532,7 @@ class Muxer(IMuxedConn):
         self._acceptable.unpark()
         return channel
 
-    def _flags(self, channel: Channel, flags: int) -> None:
+    def _flags(self, channel: MuxedStream, flags: int) -> None:
         if channel.broken is not None:
             return
         if flags & _RST:
