@@ -8,18 +8,18 @@ import sys
 import formation_p2p
 
 PUBLIC = """
-HASHES Asked Attempt Balanced Blob Busy Candidate Capability Capacity Cheapest ContainerSpec
-Decision Denied Discovery Distrusted Driver Execution Experience Failed FailureKind Faulty
-FormationError GivingWay Gone Gpu Hardware Heard Hints Home Hours Infeasible InvalidInput JobEnded
-JobEvent JobHandle JobSummary Learnt LeaseDriver Leaving Limits LocalError Mapped Node NodeClosed
+HASHES Attempt Balanced Blob Busy Candidate Capability Capacity Cheapest ContainerSpec Decision
+Denied Discovery Distrusted Driver Execution Experience Failed FailureKind Faulty FormationError
+GivingWay Gone Gpu Hardware Heard Hints Home Hours Infeasible InvalidInput JobEnded JobEvent
+JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped MemoryEstimate Node NodeClosed
 NodeExecutor OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask Policy Preempted
 ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError Report Requirements
 Retention Right Rights Scope Score Scored Shares Silent Spread Stage Standing StateError Step
 Succeeded SyncJob SyncNode Table TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskPlaced
-TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable Term TooDear Trace
-Trusted Turns Unauthorized Unplaceable Unreachable Unwanted Usage WasmSpec WorkerLost Xor
-__version__ cluster derive parse_policy parse_requirements pricing python_call python_calls
-rank_by_xor rendezvous responsible value_of
+TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable TaskView Term
+TooDear Trace Trusted Turns Unauthorized Unplaceable Unreachable Unwanted Usage WasmSpec
+WorkerLost Xor __version__ cluster derive parse_policy parse_requirements pricing python_call
+python_calls rank_by_xor rendezvous responsible value_of
 """
 
 
