@@ -1,0 +1,145 @@
+"""What the code base measures: its size, its long files, and how far tests reach into it.
+
+python -m tools.house            the figures, beside those from before the reorganisation
+python -m tools.house --where    also each place that counts
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LONG_FILE_LINES: Final = 400
+# A long file may stay whole where its first lines say why it is one concept.
+WHOLE: Final = "One concept:"
+DIALECT: Final = re.compile(r"\b(nobody|whoever|is no|the insides)\b", re.IGNORECASE)
+PROSE: Final = ("formation_p2p/**/*.py", "docs/**/*.md", "README.md", "ARCHITECTURE.md")
+# Generated, or CPython's own.
+FOREIGN: Final = re.compile(r"_pb2\.py$|^tests/system/cpython/")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place that counts towards a figure."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`before` is what it was before the reorganisation; `at_most` what a test allows."""
+
+    name: str
+    now: int
+    before: int
+    at_most: int
+    places: tuple[Place, ...] = ()
+
+
+def _files(*patterns: str) -> list[Path]:
+    found = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    return sorted(path for path in found if path.is_file())
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _own(*patterns: str) -> list[Path]:
+    return [path for path in _files(*patterns) if not FOREIGN.search(_name(path))]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def lines_of(*patterns: str) -> int:
+    """Lines of all Python files, blank ones and comments too."""
+    return sum(len(_lines(path)) for path in _files(*patterns))
+
+
+def long_files() -> Iterator[Place]:
+    """Files of the library past the bound that do not say at their top why they are one concept."""
+    for path in _own("formation_p2p/**/*.py"):
+        lines = _lines(path)
+        if len(lines) > LONG_FILE_LINES and not any(WHOLE in line for line in lines[:30]):
+            yield Place(_name(path), len(lines), "lines")
+
+
+def dialect() -> Iterator[Place]:
+    for path in _own(*PROSE):
+        for number, line in enumerate(_lines(path), 1):
+            for _ in DIALECT.findall(line):
+                yield Place(_name(path), number, line.strip())
+
+
+def private_accesses() -> Iterator[Place]:
+    """`node._shell` in a test: what a view of the library should offer. A test's own classes may
+    look into themselves."""
+    for path in _own("tests/**/*.py"):
+        lines = _lines(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Attribute):
+                continue
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if node.attr.startswith("_") and not node.attr.startswith("__") and not own:
+                yield Place(_name(path), node.lineno, lines[node.lineno - 1].strip())
+
+
+def patches() -> Iterator[Place]:
+    """Names of the library that a test or a simulation replaces: `setattr(module, "MAX_JOBS", 1)`.
+    What a protocol is parameterised by is passed as an argument in place of that."""
+    for path in _own("tests/**/*.py", "simulations/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "setattr"
+                and any(word in ast.unparse(node.func.value) for word in ("patch", "monkey"))
+            ):
+                yield Place(_name(path), node.lineno, ast.unparse(node))
+
+
+def constant_patches() -> Iterator[Place]:
+    """Of the patches, those of a constant of the library."""
+    for place in patches():
+        if re.search(r"[.'\"]_?[A-Z][A-Z_0-9]+['\"]", place.text):
+            yield place
+
+
+def figures() -> list[Figure]:
+    long, words = tuple(long_files()), tuple(dialect())
+    private, constants = tuple(private_accesses()), tuple(constant_patches())
+    return [
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 39_000),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 52_000),
+        Figure("files over 400 lines, unexplained", len(long), 12, 0, long),
+        Figure("patched constants", len(constants), 102, 10, constants),
+        Figure("private accesses in tests", len(private), 346, 60, private),
+        Figure("words of the dialect", len(words), 590, 147, words),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--where", action="store_true", help="name each place that counts")
+    arguments = parser.parse_args()
+    for figure in figures():
+        print(f"{figure.name:36} {figure.now:>8,} {figure.before:>8,} {figure.at_most:>8,}")
+        if arguments.where:
+            for place in figure.places:
+                print(f"  {place.path}:{place.line}: {place.text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
