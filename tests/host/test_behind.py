@@ -12,6 +12,7 @@ import trio
 
 from formation_p2p.host.storage import write_behind as module
 from formation_p2p.host.storage.write_behind import WriteBehind
+from tests.support.waiting import until
 
 
 class Notebook:
@@ -36,13 +37,11 @@ class Notebook:
         self.written += self.page
         self.page = []
 
-    def keep(self, until: Callable[[], bool]) -> None:
+    def keep(self, condition: Callable[[], bool]) -> None:
         async def main() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.behind.keep)
-                with trio.fail_after(10):
-                    while not until():  # noqa: ASYNC110 - threads tell nobody
-                        await trio.sleep(0.001)
+                await until(condition, 10)
                 nursery.cancel_scope.cancel()
 
         trio.run(main)

@@ -29,7 +29,7 @@ from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.host.storage import memory_samples as sizes_file
 from formation_p2p.host.storage.memory_recorder import Learner
 from formation_p2p.host.storage.memory_samples import Sample, SizesFile
-from tests.host.state_world import BOB, NEEDS
+from tests.support.state_world import BOB, NEEDS
 
 KIND = "process:train.py"
 
