@@ -99,3 +99,16 @@ class Unplaceable(FormationError):
 
 class Unauthorized(Unplaceable):
     """Every worker asked refused the grant, or there is no grant to show."""
+
+
+# -- a defect of this package ---------------------------------------------------------------
+
+
+class InvariantBroken(FormationError):
+    """State that this package keeps in two places disagrees."""
+
+
+def ensure(holds: bool, problem: str) -> None:
+    """Raises InvariantBroken."""
+    if not holds:
+        raise InvariantBroken(problem)
