@@ -21,8 +21,8 @@ from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.observe.tracing import Tracing
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.memory_recorder import Learner
-from formation_p2p.host.storage.memory_samples import SizesFile
+from formation_p2p.host.storage.memory_recorder import MemoryRecorder
+from formation_p2p.host.storage.memory_samples import MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
 
 
@@ -44,9 +44,9 @@ class NodeServices:
     def __init__(self, joining: NodeConfig) -> None:
         self._joining = joining
         self._tracing = joining.tracing
-        self.sizes = SizesFile(joining.home.path)
+        self.sizes = MemorySamples(joining.home.path)
         self.serving = Serving(joining.home.path)
-        self._learner = Learner(self.sizes)
+        self._learner = MemoryRecorder(self.sizes)
         traced = () if self._tracing is None else (self._tracing.observe,)
         self._beside = Observability(joining.metrics, (self._learner.observe, *traced))
         self._durable: DurableJobs | None = None

@@ -15,7 +15,7 @@ from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.plan import Plan, TaskDefaults, tasks_of
 from formation_p2p.core.workload.task import Job, Task
-from formation_p2p.host.storage.memory_samples import SizesFile
+from formation_p2p.host.storage.memory_samples import MemorySamples
 from formation_p2p.host.storage.rows import JobSummary
 
 
@@ -27,7 +27,7 @@ class Submissions:
         self,
         desk: JobBridge,
         durable: DurableJobs | None,
-        sizes: SizesFile,
+        sizes: MemorySamples,
         begun: Callable[[Job], None],
     ) -> None:
         self._desk = desk

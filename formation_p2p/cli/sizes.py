@@ -45,9 +45,9 @@ def sizes(
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import sizes as table
-    from formation_p2p.host.storage.memory_samples import SizesFile
+    from formation_p2p.host.storage.memory_samples import MemorySamples
 
-    file = SizesFile(Home(home).path)
+    file = MemorySamples(Home(home).path)
     if forget is not None:
         runs = file.forget(forget)
         if not runs:

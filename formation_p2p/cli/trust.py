@@ -141,12 +141,11 @@ def _meant(text: str, known: list[_Known]) -> PeerId:
 
 def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:
     """What these nodes know with that."""
-    from formation_p2p.host.storage.trust import Said, peek
-    from formation_p2p.host.storage.trust import say as tell
+    from formation_p2p.host.storage.trust import Verdict, leave_note, peek
 
-    what = Said.FORGET if forget else Said.WRONG
+    what = Verdict.FORGET if forget else Verdict.WRONG
     for each in known:
-        tell(each.path, meant, what)
+        leave_note(each.path, meant, what)
     return [replace(each, reputation=peek(each.path, each.node)) for each in known]
 
 

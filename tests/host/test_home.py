@@ -16,7 +16,6 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Right, Rights, check, issue, rights_of
 from formation_p2p.core.trust.network import Network, parse_join_string
-from formation_p2p.host.machine import home as home_module
 from formation_p2p.host.machine.home import Home, default_path
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
@@ -173,11 +172,9 @@ def test_processes_that_start_at_once_have_one_identity(tmp_path: Path) -> None:
             starter.join(20)
 
 
-def test_a_process_that_keeps_the_folder_is_waited_for_but_not_for_ever(
-    alice: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_keeps_the_folder_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
+    alice = Home(tmp_path / "alice", lock_timeout_s=0.1)
     alice.identity()
-    monkeypatch.setattr(home_module, "LOCK_TIMEOUT_S", 0.1)
     holder = subprocess.Popen(
         [
             sys.executable,

@@ -44,7 +44,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
-from tests.support.state_world import (
+from tests.host.state_world import (
     ALICE,
     BOB,
     BOBS,
@@ -255,7 +255,7 @@ def test_a_job_that_was_refused_is_forgotten(path: Path) -> None:
     job = job_of(2)
     state.save_job(job)
     state.forget(job.job_id)
-    assert not state.is_under_way(job.job_id)
+    assert not state.is_in_flight(job.job_id)
     assert state.summaries() == ()
     state.save_job(job)  # the id is free again
     state.close()
@@ -472,7 +472,7 @@ def test_one_process_at_a_time_may_use_it(path: Path) -> None:
 
 
 def test_a_folder_another_file_or_no_folder_is_no_state(tmp_path: Path, path: Path) -> None:
-    with pytest.raises(StateError, match="no plain file"):
+    with pytest.raises(StateError, match="is not a plain file"):
         State(tmp_path)
     with pytest.raises(StateError, match="No such file"):
         State(tmp_path / "nowhere" / "jobs.db")

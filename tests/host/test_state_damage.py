@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.workload.task import Job
-from formation_p2p.host.storage import sqlite as state_file
+from formation_p2p.host.storage.job_tables import JOBS
+from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.state import State, peek
-from tests.support.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
+from tests.host.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
 
 Story = tuple[Job | None, list[JobEvent]]
 
@@ -49,12 +51,12 @@ def all_that_it_says(state: State) -> dict[str, Story]:
     }
 
 
-def said_or_refused(path: Path) -> dict[str, Story] | None:
+def said_or_refused(path: Path, schema: Schema = JOBS) -> dict[str, Story] | None:
     """What it says; None where it says that it is damaged, and is left as it was."""
     before = path.read_bytes()
     refusal = ""
     try:
-        state = State(path)
+        state = State(path, schema=schema)
     except StateError as error:
         refusal = str(error)
         unchanged = path.read_bytes() == before
@@ -120,7 +122,7 @@ def test_another_programs_database_is_refused(path: Path) -> None:
         db.execute("CREATE TABLE photos (name TEXT)")
         db.commit()
     path.chmod(0o600)
-    with pytest.raises(StateError, match="no state of formation's"):
+    with pytest.raises(StateError, match="is not a formation file of jobs"):
         State(path)
 
 
@@ -154,13 +156,12 @@ def test_a_job_that_could_not_be_taken_up_is_an_error_while_it_is_read(
 
 
 def test_a_check_that_takes_too_long_is_left_off(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stories = filled(path)
-    monkeypatch.setattr(state_file, "CHECK_S", -1.0)
-    monkeypatch.setattr(state_file, "_OPCODES_BETWEEN_LOOKS", 10)
     caplog.set_level("INFO")
-    assert said_or_refused(path) == stories
+    hasty = replace(JOBS, check_s=-1.0, check_opcodes_between_looks=10)
+    assert said_or_refused(path, hasty) == stories
     assert "without having been checked whole" in caplog.text
 
 
@@ -229,7 +230,7 @@ def test_a_state_of_the_first_release_is_taken_over(path: Path) -> None:
     (summary,) = state.summaries()
     assert (summary.ended.succeeded, summary.ended_unix_s is None) == (2, False)
     state.close()
-    assert version_of(path) == len(state_file.MIGRATIONS)
+    assert version_of(path) == len(JOBS.migrations)
 
 
 def test_the_tables_of_a_new_state_are_those_of_an_old_one_brought_up(
@@ -247,24 +248,18 @@ def test_the_tables_of_a_new_state_are_those_of_an_old_one_brought_up(
     assert tables(path) == tables(tmp_path / "new.db")
 
 
-def test_a_step_that_fails_leaves_the_version_before_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def first(db: sqlite3.Connection) -> None:
-        db.execute("ALTER TABLE jobs ADD COLUMN colour TEXT")
-
-    def second(db: sqlite3.Connection) -> None:
-        db.execute("ALTER TABLE jobs ADD COLUMN shape TEXT")
-        db.execute("ALTER TABLE nowhere ADD COLUMN shape TEXT")
-
+def test_a_step_that_fails_leaves_the_version_before_it(path: Path) -> None:
+    first = ("ALTER TABLE jobs ADD COLUMN colour TEXT",)
+    second = (
+        "ALTER TABLE jobs ADD COLUMN shape TEXT",
+        "ALTER TABLE nowhere ADD COLUMN shape TEXT",
+    )
     version_1(path)
-    known = state_file.MIGRATIONS
-    monkeypatch.setattr(state_file, "MIGRATIONS", (*known, first, second))
+    known = JOBS.migrations
     with pytest.raises(StateError, match="no such table"):
-        State(path)
+        State(path, schema=replace(JOBS, migrations=(*known, first, second)))
     assert version_of(path) == len(known) + 1
-    monkeypatch.setattr(state_file, "MIGRATIONS", (*known, first))
-    state = State(path)
+    state = State(path, schema=replace(JOBS, migrations=(*known, first)))
     assert len(state.load(ALICE)[0]) == 1
     state.close()
 

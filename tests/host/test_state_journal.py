@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
@@ -27,10 +28,9 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.workload.task import Job
-from formation_p2p.host.storage import journal as journal_module
-from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
-from tests.support.state_world import (
+from tests.host.state_world import (
     ALICE,
     BOB,
     BOBS,
@@ -42,7 +42,6 @@ from tests.support.state_world import (
     succeeded,
     told,
 )
-from tests.support.waiting import until
 
 # No story here takes a second, unless a disk fails in it.
 STORY_S = 20.0
@@ -69,10 +68,12 @@ class Disk(State):
         super().__init__(path, retention)
         self.batches: list[list[Effect]] = []
         self.broken = False
+        self.tries = 0
         self.free = threading.Event()
         self.free.set()
 
     def write(self, effects: Iterable[Effect]) -> None:
+        self.tries += 1
         assert self.free.wait(STORY_S)
         if self.broken:
             raise StateError(f"{self.path}: the disk is full; make room")
@@ -91,9 +92,10 @@ class Shell:
     stored: list[int] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     failures: list[StateError] = field(default_factory=list)
+    parameters: JournalParameters | None = None
 
     def __post_init__(self) -> None:
-        self.journal = Journal(self.state, self.failures.append)
+        self.journal = Journal(self.state, self.failures.append, self.parameters)
 
     def put(self, *effects: Effect) -> None:
         for effect in effects:
@@ -107,15 +109,17 @@ class Shell:
         self.rounds.append(len(self.done))
 
     async def until(self, true: Callable[[], bool]) -> None:
-        await until(true, STORY_S)
+        with trio.fail_after(STORY_S):
+            while not true():  # noqa: ASYNC110 - other threads make it true
+                await trio.sleep(0.005)
 
     async def until_done(self, count: int) -> None:
         await self.until(lambda: len(self.done) >= count)
 
 
 @contextlib.contextmanager
-def shell_of(state: State) -> Iterator[Shell]:
-    shell = Shell(state)
+def shell_of(state: State, parameters: JournalParameters | None = None) -> Iterator[Shell]:
+    shell = Shell(state, parameters=parameters)
     try:
         yield shell
     finally:
@@ -218,7 +222,7 @@ def test_a_fault_with_one_effect_keeps_no_other_from_being_done(
 
 async def retention(path: Path) -> None:
     disk = Disk(path, Retention(jobs=1))
-    with shell_of(disk) as shell:
+    with shell_of(disk, JournalParameters(prune_every_s=0.05)) as shell:
         for n in range(4):
             job = job_of(1, f"{n:016d}")
             disk.save_job(job)
@@ -227,10 +231,7 @@ async def retention(path: Path) -> None:
         await shell.until(lambda: len(disk.summaries()) == 1)
 
 
-def test_what_is_old_is_deleted_when_a_job_has_ended(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "PRUNE_EVERY_S", 0.05)
+def test_what_is_old_is_deleted_when_a_job_has_ended(path: Path) -> None:
     trio.run(retention, path)
 
 
@@ -240,14 +241,15 @@ def test_what_is_old_is_deleted_when_a_job_has_ended(
 async def full(disk: Disk) -> None:
     job = job_of(4)
     disk.save_job(job)
-    with shell_of(disk) as shell:
+    with shell_of(disk, JournalParameters(retry_s=0.02)) as shell:
         disk.broken = True
         effects: list[Effect] = [*told(job, succeeded(job, 0)), ack(job, 0), printed(job)]
         shell.put(*effects)
         await shell.until(lambda: bool(shell.failures))
         shell.put(*told(job, succeeded(job, 1)), ack(job, 1))
-        await trio.sleep(0.1)
-        assert shell.done == []  # no worker forgets a result, nobody is told of one
+        tries = disk.tries
+        await shell.until(lambda: disk.tries > tries + 2)
+        assert shell.done == []  # no worker forgets a result, and none is reported
         assert len(shell.failures) == 1  # told once, however often it is tried
         disk.broken = False
         await shell.until_done(5)
@@ -262,9 +264,8 @@ async def full(disk: Disk) -> None:
 
 
 def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(journal_module, "RETRY_S", 0.02)
     trio.run(full, disk)
     assert "tried again until it can be written" in caplog.text
     assert "can be written again" in caplog.text
@@ -273,24 +274,23 @@ def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
 async def flood(disk: Disk) -> None:
     job = job_of(1)
     disk.save_job(job)
-    with shell_of(disk) as shell:
+    with shell_of(disk, JournalParameters(max_output=10)) as shell:
         disk.free.clear()
-        shell.put(*told(job, placed(job, 0)), *(printed(job) for _ in range(50)))
+        last = told(job, succeeded(job, 0))
+        shell.put(*told(job, placed(job, 0)), *(printed(job) for _ in range(50)), *last)
         disk.free.set()
-        await shell.until_done(11)
-        await trio.sleep(0.05)
-        assert len(shell.done) == 11
+        await shell.until(lambda: shell.done[-1:] == last)
+        assert len(shell.done) == 12
 
 
-def test_output_that_waits_is_bounded(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "MAX_OUTPUT", 10)
+def test_output_that_waits_is_bounded(disk: Disk) -> None:
     trio.run(flood, disk)
 
 
 async def overflow(disk: Disk) -> None:
     job = job_of(100)
     disk.save_job(job)
-    with shell_of(disk) as shell:
+    with shell_of(disk, JournalParameters(max_waiting=20)) as shell:
         disk.free.clear()
         for n in range(100):
             shell.put(*told(job, placed(job, n)))
@@ -298,14 +298,14 @@ async def overflow(disk: Disk) -> None:
         assert "formation resume" in str(error)
         shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
         disk.free.set()
-        await trio.sleep(0.05)
+        await trio.to_thread.run_sync(shell.journal.close)  # until its thread has ended
+        await trio.lowlevel.checkpoint()
         assert ack(job, 0) not in shell.done
 
 
 def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
+    disk: Disk,
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_WAITING", 20)
     trio.run(overflow, disk)
 
 
@@ -320,7 +320,7 @@ async def leave(disk: Disk) -> None:
         shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
         closing = threading.Thread(target=shell.journal.close)
         closing.start()
-        await shell.until(lambda: shell.journal._closed)
+        await shell.until(lambda: shell.journal.is_closed)
         late = told(job, succeeded(job, 1), JobEnded(1, 0, 0, 2))
         shell.put(*late, ack(job, 1), hold(), let_go())
         assert shell.done == late  # heard by nobody any more, and acknowledged by nobody
@@ -384,7 +384,7 @@ def test_what_is_being_stored_while_a_new_life_begins_is_there_when_it_reads(dis
     with shell_of(disk) as shell:
         disk.free.clear()
         trio.run(put_in, shell, told(job, succeeded(job, 0)))
-        while shell.journal._waiting:
+        while not disk.tries:
             time.sleep(0.001)
         life = threading.Thread(target=shell.journal.begin_life)
         life.start()
@@ -440,7 +440,7 @@ def test_a_job_for_which_there_is_no_room_is_refused_and_others_stay(small_disk:
     large = job_of(100, "b" * 16, size=50_000)
     with pytest.raises(StateError, match=r"jobs\.db.*make room"):
         state.save_job(large)
-    assert not state.is_under_way(large.job_id)
+    assert not state.is_in_flight(large.job_id)
     state.write(told(kept, placed(kept, 0), succeeded(kept, 0)))  # there is room for little things
     small_disk.make_room()
     state.save_job(large)
@@ -455,7 +455,7 @@ async def fill(small_disk: SmallDisk) -> None:
     state = State(small_disk.folder / "jobs.db")
     job = job_of(200)
     state.save_job(job)
-    with shell_of(state) as shell:
+    with shell_of(state, JournalParameters(retry_s=0.05)) as shell:
         for n in range(200):
             shell.put(*told(job, placed(job, n), succeeded(job, n, b"r" * 20_000)), ack(job, n))
             await trio.sleep(0.001)
@@ -473,8 +473,5 @@ async def fill(small_disk: SmallDisk) -> None:
         assert summary.ended.succeeded == n + 1
 
 
-def test_a_disk_that_fills_up_holds_back_what_it_cannot_store(
-    small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
+def test_a_disk_that_fills_up_holds_back_what_it_cannot_store(small_disk: SmallDisk) -> None:
     trio.run(fill, small_disk)

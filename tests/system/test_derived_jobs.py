@@ -25,10 +25,8 @@ from formation_p2p import (
 from formation_p2p.cli.job_file import read_job_file
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB
-from formation_p2p.host.storage.memory_samples import SizesFile
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
-from tests.support.waiting import until
+from formation_p2p.host.storage.memory_samples import MemorySamples
+from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
 
 SMALL = "cpu=0.25,memory=64MiB"
 JOB = """
@@ -60,7 +58,7 @@ async def network(folder: Path) -> AsyncIterator[tuple[Node, str]]:
     """A gate and a worker; the node that submits, and how to join."""
     async with gate_at(folder) as invitation:
         join = invitation()
-        async with Node.join(join, home=folder / "alice", listen=LISTEN) as alice:
+        async with Node.join(join, home=folder / "alice", listen=LOOPBACK) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=2048 * MIB))
             async with Node.join(join, home=folder / "bob", listen=()) as bob:
 
@@ -144,7 +142,7 @@ async def test_calls_of_functions_may_wait_for_each_other(tmp_path: Path) -> Non
     async with asyncio.timeout(DEADLINE_S):
         async with gate_at(tmp_path) as invitation:
             join = invitation()
-            async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
+            async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
                 # Without a sandbox, so that they meet in a folder of this machine.
                 await alice.worker(sandbox="off", limits=Limits(cpu_milli=2000))
                 *_, last = await (await alice.submit(plan, needs=SMALL))
@@ -187,7 +185,7 @@ async def test_memory_that_nobody_gave_is_learnt_from_earlier_runs(tmp_path: Pat
         given = await bob.submit([holding(100)] * 5, needs="cpu=0.25,memory=300MiB")
         assert given.sizes == ()
         assert {each.status for each in await given} == {"succeeded"}
-        sizes = SizesFile(tmp_path / "bob")
+        sizes = MemorySamples(tmp_path / "bob")
 
         async def learnt() -> bool:
             return bool(sizes.learnt(["process:hold.py"]))

@@ -7,7 +7,6 @@ while it runs take a further one each, with a grant bound to that.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.network import Network
+from formation_p2p.host.machine.file_lock import lock_file
 from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 
 
@@ -45,11 +45,8 @@ def claim(home: Home, network: Network | None = None) -> Claim:
         home.join(network)
     for index in range(MAX_IDENTITIES):
         identity = home.identity(index)
-        lock = os.open(home.path / f"identity-{index}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+        lock = lock_file(home.path / f"identity-{index}.lock")
+        if lock is None:
             continue
         try:
             known = home.network(index)

@@ -4,7 +4,7 @@
 | -------------- | ------------- |
 | `identity.key` | the node's private key and its peer id, in one line of text |
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
-| `trust-0.db`…  | what each of them has learnt of others (trust_file.py) |
+| `trust-0.db`…  | what each of them has learnt of others (storage/trust.py) |
 | `network`      | the join string of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
@@ -16,7 +16,6 @@ written over. Processes that come at once take turns.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shlex
@@ -31,12 +30,12 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue, rights_of
 from formation_p2p.core.trust.network import Network, parse_join_string
 from formation_p2p.core.workload.scope import NOWHERE, Place
+from formation_p2p.host.machine.file_lock import lock_file
 
 _log = logging.getLogger(__name__)
 
 # The lock is held for as long as it takes to write two small files.
 LOCK_TIMEOUT_S: Final = 10.0
-_LOCK_RETRY_S: Final = 0.02
 # A join string with all the gates that it may have takes 6 KiB.
 _MAX_FILE_BYTES: Final = 16 * 1024
 _SEED_BYTES: Final = 32
@@ -67,8 +66,9 @@ class Home:
     """Every method raises LocalError for a folder or file that is damaged, out of reach, or open
     to others; the message says what to do."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.path = (path or default_path()).expanduser().absolute()
+        self._lock_timeout_s = lock_timeout_s
 
     def __repr__(self) -> str:
         return f"Home({self.path})"
@@ -240,30 +240,17 @@ class Home:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_open_to_others(self.path, self.path.stat().st_mode, "700")
-            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = lock_file(self.path / ".lock", wait_s=self._lock_timeout_s)
+            if lock is None:
+                problem = f"another process has held {self.path} for {self._lock_timeout_s:.0f} s"
+                raise LocalError(f"{problem}; see what `fuser {self.path}/.lock` names")
             try:
-                self._wait_for(lock)
                 yield
             finally:
                 os.close(lock)  # and with it the lock
         except OSError as error:
             problem = f"{error.filename or self.path}: {error.strerror}"
             raise LocalError(f"{problem}; see that this user may read and write there") from error
-
-    def _wait_for(self, lock: int) -> None:
-        until = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    problem = f"another process has held {self.path} for {LOCK_TIMEOUT_S:.0f} s"
-                    raise LocalError(
-                        f"{problem}; see what `fuser {self.path}/.lock` names"
-                    ) from None
-                time.sleep(_LOCK_RETRY_S)
-            else:
-                return
 
 
 def _identity_file(index: int) -> str:

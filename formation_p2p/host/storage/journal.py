@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -38,24 +39,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# In one transaction. It takes some 30 ms, for which whoever submits a job waits.
-MAX_BATCH: Final = 4096
-# A full disk is tried again this often: somebody is making room.
-RETRY_S: Final = 1.0
-# Pieces of output that wait behind what is being stored, of at most 64 KiB each. Further ones
-# are dropped, as they are for a reader who lags behind (api/job.py).
-MAX_OUTPUT: Final = 1024
-# Everything else that waits. Workers stop by themselves long before: each lease has at most 4096
-# attempts with unacknowledged results (core/negotiation/messages.py), with three events each.
-MAX_WAITING: Final = 1_000_000
-# Where jobs end all the time, whether there are too many by now is looked up this often.
-PRUNE_EVERY_S: Final = 10.0
-# Leaving waits this long for what was told before to be stored.
-CLOSE_S: Final = 5.0
-
 Perform = Callable[[Effect], None]
 
 _NOT_STORED: Final = (TaskBegan, TaskPrinted, WorkerLost)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalParameters:
+    # In one transaction. It takes some 30 ms, for which a submission waits.
+    max_batch: int = 4096
+    # A full disk is tried again this often: a person is making room.
+    retry_s: float = 1.0
+    # Pieces of output that wait behind what is being stored, of at most 64 KiB each. Further ones
+    # are dropped, as they are for a reader who lags behind (api/job.py).
+    max_output: int = 1024
+    # Everything else that waits. Workers stop by themselves long before: each lease has at most
+    # 4096 attempts with unacknowledged results (core/negotiation/messages.py), with three events
+    # each.
+    max_waiting: int = 1_000_000
+    # Where jobs end all the time, whether there are too many by now is looked up this often.
+    prune_every_s: float = 10.0
+    # Leaving waits this long for what was emitted before to be stored.
+    close_s: float = 5.0
 
 
 class _Entry(NamedTuple):
@@ -70,8 +75,14 @@ class Journal:
     """`failed` is called, on the journal's thread, when the state cannot be written any more;
     once, until it could be written again in between."""
 
-    def __init__(self, state: State, failed: Callable[[StateError], None]) -> None:
+    def __init__(
+        self,
+        state: State,
+        failed: Callable[[StateError], None],
+        parameters: JournalParameters | None = None,
+    ) -> None:
         self._state = state
+        self._parameters = parameters or JournalParameters()
         self._failed = failed
         self._news = threading.Condition()
         self._life = threading.Lock()  # for as long as something is stored for one
@@ -104,9 +115,9 @@ class Journal:
         is_output = isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
-            if is_output and self._output >= MAX_OUTPUT:
+            if is_output and self._output >= self._parameters.max_output:
                 return
-            if len(self._waiting) >= MAX_WAITING:
+            if len(self._waiting) >= self._parameters.max_waiting:
                 self._overflow()
                 return
             self._last_put += 1
@@ -129,7 +140,7 @@ class Journal:
     def _is_stored(self, effect: Effect) -> bool:
         match effect:
             case EmitJobEvent(job_id, event):
-                return not isinstance(event, _NOT_STORED) and self._state.is_under_way(job_id)
+                return not isinstance(event, _NOT_STORED) and self._state.is_in_flight(job_id)
             case PersistLease() | ForgetLease():
                 return True
             case _:
@@ -137,13 +148,17 @@ class Journal:
 
     # -- from any thread --------------------------------------------------------------------------
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
-        """Store what waits, if that can be done within CLOSE_S, and nothing more. What is told
+        """Store what waits, if that can be done within `close_s`, and nothing more. What is told
         from here on is performed, but acknowledges nothing."""
         with self._news:
             self._closed = True
             self._news.notify_all()
-        self._thread.join(CLOSE_S)
+        self._thread.join(self._parameters.close_s)
         if self._thread.is_alive():
             log.error(
                 "%s could not be written; what was not stored is done again", self._state.path
@@ -157,11 +172,11 @@ class Journal:
                 while not self._waiting:
                     if self._closed:
                         return
-                    left_s = self._pruned_s + PRUNE_EVERY_S - time.monotonic()
+                    left_s = self._pruned_s + self._parameters.prune_every_s - time.monotonic()
                     if self._may_prune and left_s <= 0:
                         break
                     self._news.wait(left_s if self._may_prune else None)
-                count = min(len(self._waiting), MAX_BATCH)
+                count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_is_output(entry.effect) for entry in batch)
                 life = self._lives
@@ -193,7 +208,7 @@ class Journal:
                 return True
             with self._news:
                 if not self._closed:
-                    self._news.wait(RETRY_S)
+                    self._news.wait(self._parameters.retry_s)
                 if self._closed or life != self._lives:
                     return False
 
@@ -229,8 +244,8 @@ class Journal:
         self._closed = True
         self._waiting.clear()
         error = StateError(
-            f"{self._state.path}: {MAX_WAITING} events wait to be stored; see to the disk, and "
-            "go on with `formation resume`"
+            f"{self._state.path}: {self._parameters.max_waiting} events wait to be stored; see to "
+            "the disk, and go on with `formation resume`"
         )
         log.error("%s", error)
         self._failed(error)

@@ -1,4 +1,4 @@
-"""Looks on at what tasks use, and writes it down when their job is over."""
+"""Records the memory that tasks use, and writes it down when their job is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import Event, Resume, Submit
 from formation_p2p.core.workload.memory_estimate import MAX_SAMPLES
 from formation_p2p.core.workload.task import Job
-from formation_p2p.host.storage.memory_samples import Sample, SizesFile
+from formation_p2p.host.storage.memory_samples import MemorySamples, Sample
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _MAX_KEPT: Final = 10 * MAX_SAMPLES
 
 
 class _Known(NamedTuple):
-    """Of a task: what it has, and what it is to have if that is too little. A worker that tells of
+    """Of a task: what it has, and what it is to have if that is too little. A worker that reports
     more is wrong, or lies."""
 
     kind: str
@@ -37,10 +37,10 @@ class _Known(NamedTuple):
     more_bytes: int
 
 
-class Learner:
+class MemoryRecorder:
     """`observe` on the node's thread; `close` waits for what is being written."""
 
-    def __init__(self, file: SizesFile) -> None:
+    def __init__(self, file: MemorySamples) -> None:
         self._file = file
         self._writer = ThreadPoolExecutor(1, "formation-sizes")
         self._kinds: dict[str, dict[str, _Known]] = {}  # by job and task
@@ -55,7 +55,7 @@ class Learner:
         if self._kinds:
             for effect in effects:
                 if type(effect) is EmitJobEvent and effect.job_id in self._kinds:
-                    self._told(effect)
+                    self._record(effect)
 
     def close(self) -> None:
         for job_id in list(self._kinds):
@@ -73,9 +73,9 @@ class Learner:
             self._kinds[job.job_id] = kinds
             self._samples[job.job_id] = deque(maxlen=_MAX_KEPT)
 
-    def _told(self, tell: EmitJobEvent) -> None:
-        tasks = self._kinds[tell.job_id]
-        match tell.event:
+    def _record(self, emitted: EmitJobEvent) -> None:
+        tasks = self._kinds[emitted.job_id]
+        match emitted.event:
             case TaskRetried(task_id, Attempt(lost=False), counts=False) if task_id in tasks:
                 # It had too little memory: no other failure counts for nothing.
                 kind, had_bytes, more_bytes = tasks[task_id]
@@ -85,9 +85,9 @@ class Learner:
                     kind, had_bytes, _ = tasks[task_id]
                     memory_bytes = min(used.memory_bytes, had_bytes)
                     sample = Sample(kind, ran_ms, memory_bytes, used.cpu_ms)
-                    self._samples[tell.job_id].append(sample)
+                    self._samples[emitted.job_id].append(sample)
             case JobEnded():
-                self._write(tell.job_id)
+                self._write(emitted.job_id)
             case _:
                 pass
 

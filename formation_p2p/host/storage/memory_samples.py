@@ -1,14 +1,13 @@
-"""What tasks have used in earlier runs, by their kind: SQLite, in the home of whoever submits them.
+"""What tasks have used in earlier runs, by their kind, in the home of the node that submits them.
 
-All nodes of the home share it. It is advice: where it cannot be read or written, that is logged,
-and sizes are the default ones.
+All nodes of the home share the file. It is advice: where it cannot be read or written, that is
+logged, and sizes are the default ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -24,21 +23,30 @@ from formation_p2p.core.workload.memory_estimate import (
     learn,
 )
 from formation_p2p.host.storage.sqlite import (
-    Migration,
+    Database,
+    Schema,
+    check_kind,
     check_mode,
-    connect,
-    migrate,
     reading,
     state_errors,
-    transaction,
     version_of,
 )
 
 log = logging.getLogger(__name__)
 
-# "fors"
-APPLICATION_ID: Final = 0x666F7273
 _NAME: Final = "sizes.db"
+_TABLES: Final = (
+    """CREATE TABLE samples (
+        number INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        unix_s REAL NOT NULL,
+        ran_ms INTEGER NOT NULL,
+        memory_bytes INTEGER NOT NULL,
+        cpu_ms INTEGER)""",
+    "CREATE INDEX by_kind ON samples (kind, number)",
+)
+# "fors". What a power cut takes of it is learnt again.
+SCHEMA: Final = Schema("memory samples", 0x666F7273, (_TABLES,), synchronous=False)
 
 _FORGET_OLD: Final = (
     "DELETE FROM samples WHERE kind = ?1 AND number <="
@@ -49,23 +57,6 @@ _FORGET_KINDS: Final = (
     "DELETE FROM samples WHERE kind IN"
     " (SELECT kind FROM samples GROUP BY kind ORDER BY max(number) DESC LIMIT -1 OFFSET ?)"
 )
-
-
-def _first(db: sqlite3.Connection) -> None:
-    db.execute(
-        """CREATE TABLE samples (
-            number INTEGER PRIMARY KEY,
-            kind TEXT NOT NULL,
-            unix_s REAL NOT NULL,
-            ran_ms INTEGER NOT NULL,
-            memory_bytes INTEGER NOT NULL,
-            cpu_ms INTEGER)"""
-    )
-    db.execute("CREATE INDEX by_kind ON samples (kind, number)")
-
-
-# As for a scheduler's state (sqlite.py).
-_MIGRATIONS: Final[tuple[Migration, ...]] = (_first,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +82,15 @@ class KindSeen:
     learnt: MemoryEstimate | None
 
 
-class SizesFile:
-    """Methods open it and close it again, and may be called from any thread."""
+class MemorySamples:
+    """Methods open the file and close it again, and may be called from any thread."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(
+        self, home: Path, *, max_samples: int = MAX_SAMPLES, max_kinds: int = MAX_KINDS
+    ) -> None:
         self.path = home / _NAME
+        self._max_samples = max_samples
+        self._max_kinds = max_kinds
 
     def learnt(self, kinds: Iterable[str]) -> dict[str, MemoryEstimate]:
         """What is known of these; nothing where the file cannot be read."""
@@ -118,8 +113,8 @@ class SizesFile:
                     " VALUES (?, ?, ?, ?, ?)",
                     (each.kind, time.time(), each.ran_ms, each.memory_bytes, each.cpu_ms),
                 )
-            db.executemany(_FORGET_OLD, [(kind, MAX_SAMPLES) for kind in sorted(kinds)])
-            db.execute(_FORGET_KINDS, (MAX_KINDS,))
+            db.executemany(_FORGET_OLD, [(kind, self._max_samples) for kind in sorted(kinds)])
+            db.execute(_FORGET_KINDS, (self._max_kinds,))
 
     def seen(self) -> tuple[KindSeen, ...]:
         """Of each kind, the one that ran last first. Raises StateError."""
@@ -140,44 +135,28 @@ class SizesFile:
         with self._writing() as db:
             return db.execute("DELETE FROM samples WHERE kind = ?", (kind,)).rowcount
 
-    # -- the insides ------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """None where nothing has been learnt yet."""
+        """None where nothing has been learnt yet. The file is not read whole to check it: a job
+        that is submitted waits for this."""
         with state_errors(self.path):
-            if not self.path.exists() or self.path.stat().st_size == 0:
+            if not self.path.exists():
                 yield None
                 return
             check_mode(self.path)
             with reading(self.path) as db:
-                self._check(db)
-                yield db if version_of(db, self.path, _MIGRATIONS) else None
+                check_kind(db, self.path, SCHEMA)
+                yield db if version_of(db, self.path, SCHEMA) else None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with state_errors(self.path):
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            if self.path.stat().st_size:
-                check_mode(self.path)
-            with contextlib.closing(connect(self.path, read_only=False)) as db:
-                # What a power cut takes of it is learnt again.
-                db.execute("PRAGMA synchronous = NORMAL")
-                if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                self._check(db)
-                migrate(db, self.path, _MIGRATIONS)
-                with transaction(db):
-                    yield db
-
-    def _check(self, db: sqlite3.Connection) -> None:
-        if db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-            raise StateError(f"{self.path} is no file of sizes; move it away")
+        with Database(self.path, SCHEMA, shared=True) as database, database.writing() as db:
+            yield db
 
 
 def _seen(db: sqlite3.Connection, row: tuple[object, ...]) -> KindSeen:
     """Raises ValueError for what was not written so: SQLite keeps any value in any column, and a
-    sum over what is no number is one with a point."""
+    sum over other than numbers has a point."""
     match row:
         case (
             str(kind),

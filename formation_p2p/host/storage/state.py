@@ -31,6 +31,7 @@ from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.job_rows import insert_job, read_job
+from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.rows import (
     HOLD,
     LET_GO,
@@ -43,14 +44,7 @@ from formation_p2p.host.storage.rows import (
     read_leases,
     read_summaries,
 )
-from formation_p2p.host.storage.sqlite import (
-    StateFile,
-    check_mode,
-    check_sound,
-    reading,
-    state_errors,
-    transaction,
-)
+from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
 
 # Tasks deleted in one transaction: it takes some 20 ms, for which whoever submits waits.
 PRUNED_AT_ONCE: Final = 2_000
@@ -80,23 +74,24 @@ class State:
     One process at a time may have a state open. `peek` looks at one without that.
     """
 
-    def __init__(self, path: Path, retention: Retention | None = None) -> None:
-        self._file = StateFile(path)
+    def __init__(
+        self, path: Path, retention: Retention | None = None, schema: Schema = JOBS
+    ) -> None:
+        self._database = Database(path, schema)
         self._retention = retention or Retention()
         self._lock = threading.Lock()
-        self._numbers: dict[str, int] = {}  # of the jobs under way
+        self._numbers: dict[str, int] = {}  # of the jobs in flight
         try:
-            with state_errors(self.path):
-                self._db = self._file.connect()
-                under_way = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
-                self._numbers.update(self._db.execute(under_way))
+            with self._writing() as db:
+                in_flight = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
+                self._numbers.update(db.execute(in_flight))
         except BaseException:
-            self._file.close()
+            self._database.close()
             raise
 
     @property
     def path(self) -> Path:
-        return self._file.path
+        return self._database.path
 
     def close(self, *, left: bool = False) -> None:
         """`left` where the node that used it has given back its leases: all of them, then."""
@@ -106,11 +101,7 @@ class State:
                     db.execute("DELETE FROM leases")
         finally:
             with self._lock:
-                try:
-                    with state_errors(self.path):
-                        self._db.close()
-                finally:
-                    self._file.close()
+                self._database.close()
 
     # -- what is kept -----------------------------------------------------------------------------
 
@@ -122,7 +113,7 @@ class State:
             number = insert_job(db, job, needs, time.time())
         self._numbers[job.job_id] = number
 
-    def is_under_way(self, job_id: str) -> bool:
+    def is_in_flight(self, job_id: str) -> bool:
         """Whether the job is kept and has not ended."""
         return job_id in self._numbers
 
@@ -249,32 +240,28 @@ class State:
             return False
 
     def _shrink(self, go_on: Callable[[], bool]) -> bool:
+        db = self._database.connection
         while True:
             with self._lock, state_errors(self.path):
-                (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
+                (free,) = db.execute("PRAGMA freelist_count").fetchone()
                 if free < MAX_FREE_PAGES:
                     return True
                 # Not `execute`: that stops after the first page, for it has no columns to show.
-                self._db.executescript(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})")
+                db.executescript(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})")
                 if free <= FREED_AT_ONCE:
-                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if not go_on():
                 return False
 
-    # -- the insides ------------------------------------------------------------------------------
-
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, state_errors(self.path), transaction(self._db):
-            yield self._db
+        with self._lock, self._database.writing() as db:
+            yield db
 
 
 def peek(path: Path) -> tuple[JobSummary, ...]:
     """The jobs of a state, whether or not a process uses it; none is made. Raises StateError."""
-    path = path.expanduser().absolute()
-    check_mode(path)
-    with reading(path) as db:
-        check_sound(db, path)
+    with looking(path.expanduser().absolute(), JOBS) as db:
         return read_summaries(db)
 
 

@@ -1,17 +1,17 @@
 """What a node has learnt of others, on disk: loaded when it starts, stored a second behind it.
 
-The file is SQLite, as a scheduler's state is (sqlite.py), and belongs to one identity of a
-home.
+The file belongs to one identity of a home, and one process uses it. A node does not start on one
+that is damaged.
 
-Other programs of the same user read it, and leave in it what a person says of a peer; the node
-takes that up within two seconds, or when it starts. What they leave counts once: the node deletes
-it in the transaction that stores what came of it.
+Other programs of the same user read it, and leave notes in it of what a person says of a peer. The
+node takes a note up within two seconds, or when it starts, and deletes it in the transaction that
+stores what came of it: so a note counts once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from operator import attrgetter
@@ -25,58 +25,29 @@ from formation_p2p.core.trust.attestation import Attestation, open_attestation
 from formation_p2p.core.trust.experience import Experience, PeerHistory
 from formation_p2p.core.trust.reputation import MAX_PEERS, MAX_VOICES, Reputation
 from formation_p2p.host.clock import moment
-from formation_p2p.host.storage.sqlite import (
-    Migration,
-    StateFile,
-    check_mode,
-    check_sound,
-    connect,
-    reading,
-    state_errors,
-    transaction,
-)
-from formation_p2p.host.storage.write_behind import WriteBehind
+from formation_p2p.host.storage.sqlite import Schema, changing, looking, state_errors
+from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
 
-# "fort"
-APPLICATION_ID: Final = 0x666F7274
 # What people say of peers, before a node has heard of it.
-MAX_SAID: Final = 1_000
+MAX_NOTES: Final = 1_000
 
+_TABLES: Final = (
+    # The columns after the first are the fields of PeerHistory.
+    """CREATE TABLE accounts (peer_id TEXT PRIMARY KEY, good INTEGER NOT NULL,
+        bad INTEGER NOT NULL, began_unix_s INTEGER NOT NULL, seen_unix_s INTEGER NOT NULL,
+        other_good INTEGER NOT NULL, other_bad INTEGER NOT NULL, other_unix_s INTEGER NOT NULL,
+        successes INTEGER NOT NULL, errors INTEGER NOT NULL, lost INTEGER NOT NULL,
+        wrong INTEGER NOT NULL, lost_unix_s INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE TABLE attestations (author TEXT PRIMARY KEY, attestation BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE said (number INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " peer_id TEXT NOT NULL, what TEXT NOT NULL)",
+)
+# "fort"
+SCHEMA: Final = Schema("peer histories", 0x666F7274, (_TABLES,))
 _FIELDS: Final = attrgetter(*(field.name for field in fields(PeerHistory)))
 
 
-def _first(db: sqlite3.Connection) -> None:
-    """The columns of accounts are the fields of Account (core/trust/experience.py)."""
-    db.execute(
-        """CREATE TABLE accounts (
-            peer_id TEXT PRIMARY KEY,
-            good INTEGER NOT NULL,
-            bad INTEGER NOT NULL,
-            began_unix_s INTEGER NOT NULL,
-            seen_unix_s INTEGER NOT NULL,
-            other_good INTEGER NOT NULL,
-            other_bad INTEGER NOT NULL,
-            other_unix_s INTEGER NOT NULL,
-            successes INTEGER NOT NULL,
-            errors INTEGER NOT NULL,
-            lost INTEGER NOT NULL,
-            wrong INTEGER NOT NULL,
-            lost_unix_s INTEGER NOT NULL) WITHOUT ROWID"""
-    )
-    db.execute(
-        """CREATE TABLE attestations (
-            author TEXT PRIMARY KEY,
-            attestation BLOB NOT NULL) WITHOUT ROWID"""
-    )
-    db.execute(
-        """CREATE TABLE said (
-            number INTEGER PRIMARY KEY AUTOINCREMENT,
-            peer_id TEXT NOT NULL,
-            what TEXT NOT NULL)"""
-    )
-
-
-class Said(StrEnum):
+class Verdict(StrEnum):
     """What a person says of a peer."""
 
     WRONG = "wrong"  # its result was false
@@ -86,112 +57,84 @@ class Said(StrEnum):
 class _Note(NamedTuple):
     number: int
     peer_id: PeerId
-    what: Said
+    what: Verdict
 
 
-class _File(StateFile):
-    application_id = APPLICATION_ID
-
-    @property
-    def migrations(self) -> tuple[Migration, ...]:
-        return (_first,)
-
-
-class TrustFile:
+class TrustFile(WriteBehind):
     """A node's `reputation`, and the file that keeps it. Raises StateError, which names the file
     and says what to do."""
 
-    def __init__(self, path: Path, own: PeerId) -> None:
-        self._file = _File(path)
-        self._accounts: dict[PeerId, PeerHistory | None] = {}  # to be stored
+    def __init__(self, path: Path, own: PeerId, *, every_s: float = STORED_EVERY_S) -> None:
+        super().__init__(path, SCHEMA, every_s=every_s)
+        self._histories: dict[PeerId, PeerHistory | None] = {}  # to be stored
         self._attestations: dict[PeerId, bytes | None] = {}
         self._notes: list[_Note] = []  # to be followed
-        self._behind = WriteBehind(
-            self._file.path, "what was learnt of others", self._gather, self._exchange
-        )
+        self._deleted = 0  # of the notes up to here
         try:
-            with state_errors(self._file.path):
-                self._db = self._file.connect()
-                loaded = _load(self._db, own, moment())
-                self.reputation, self._done = loaded.reputation, loaded.done
-                self._attestations.update(dict.fromkeys(loaded.stale))
-                self._deleted = 0  # of the notes up to here
+            with state_errors(self.database.path):
+                loaded = _load(self.database.connection, own, moment())
         except BaseException:
-            self._file.close()
+            self.database.close()
             raise
+        self.reputation, self._done = loaded.reputation, loaded.done
+        self._attestations.update(dict.fromkeys(loaded.stale))
 
-    async def keep(self) -> None:
-        """On the node's thread, for as long as it runs."""
-        await self._behind.keep()
-
-    def close(self) -> None:
-        """Once the node's thread has ended. What cannot be stored is lost, and logged."""
-        self._behind.store()
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
-        self._file.close()
-
-    def _gather(self) -> None:
+    def gather(self) -> None:
         notes, self._notes = self._notes, []  # which are read again where one fails
         for note in notes:
             self._done = _follow(note, self.reputation, moment())
         changes = self.reputation.take()
-        self._accounts.update(changes.accounts)
+        self._histories.update(changes.accounts)
         self._attestations.update(changes.attestations)
 
-    def _exchange(self) -> None:
+    def write(self) -> None:
         """Store what has gathered; read what people have said meanwhile."""
-        if self._accounts or self._attestations or self._done > self._deleted:
-            with transaction(self._db):
-                self._store(self._db)
-            self._accounts.clear()
+        if self._histories or self._attestations or self._done > self._deleted:
+            with self.database.writing() as db:
+                self._store(db)
+            self._histories.clear()
             self._attestations.clear()
             self._deleted = self._done
-        self._notes = _notes(self._db, self._done)
+        self._notes = _notes(self.database.connection, self._done)
 
     def _store(self, db: sqlite3.Connection) -> None:
-        accounts = self._accounts.items()
-        gone = [(peer_id,) for peer_id, account in accounts if account is None]
-        db.executemany("DELETE FROM accounts WHERE peer_id = ?", gone)
+        db.executemany("DELETE FROM accounts WHERE peer_id = ?", _gone(self._histories))
         db.executemany(
             "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(peer_id, *_FIELDS(account)) for peer_id, account in accounts if account is not None],
+            [(peer_id, *_FIELDS(each)) for peer_id, each in self._histories.items() if each],
         )
-        attestations = self._attestations.items()
-        silent = [(author,) for author, raw in attestations if raw is None]
-        db.executemany("DELETE FROM attestations WHERE author = ?", silent)
+        db.executemany("DELETE FROM attestations WHERE author = ?", _gone(self._attestations))
         db.executemany(
             "REPLACE INTO attestations VALUES (?, ?)",
-            [(author, raw) for author, raw in attestations if raw is not None],
+            [(author, raw) for author, raw in self._attestations.items() if raw is not None],
         )
         db.execute("DELETE FROM said WHERE number <= ?", (self._done,))
+
+
+def _gone(changed: Mapping[PeerId, object]) -> list[tuple[PeerId]]:
+    return [(peer_id,) for peer_id, value in changed.items() if value is None]
 
 
 def peek(path: Path, own: PeerId) -> Reputation:
     """As a node has it, or would have it if it started now; the file is left as it is. Raises
     StateError."""
-    check_mode(path)
-    with reading(path) as db:
-        check_sound(db, path, APPLICATION_ID)
+    with looking(path, SCHEMA) as db:
         return _load(db, own, moment()).reputation
 
 
-def say(path: Path, peer_id: PeerId, what: Said) -> None:
-    """Leave word of a peer for the node whose file this is. Raises StateError."""
-    check_mode(path)
-    with state_errors(path), contextlib.closing(connect(path, read_only=False)) as db:
-        check_sound(db, path, APPLICATION_ID)
-        with transaction(db):
-            (count,) = db.execute("SELECT count(*) FROM said").fetchone()
-            if count >= MAX_SAID:
-                problem = f"{path} holds {count} notes already"
-                raise StateError(f"{problem}; start the node, which reads them")
-            db.execute("INSERT INTO said (peer_id, what) VALUES (?, ?)", (peer_id, what.value))
+def leave_note(path: Path, peer_id: PeerId, what: Verdict, *, at_most: int = MAX_NOTES) -> None:
+    """For the node whose file this is. Raises StateError."""
+    with changing(path, SCHEMA) as db:
+        (count,) = db.execute("SELECT count(*) FROM said").fetchone()
+        if count >= at_most:
+            problem = f"{path} holds {count} notes already"
+            raise StateError(f"{problem}; start the node, which reads them")
+        db.execute("INSERT INTO said (peer_id, what) VALUES (?, ?)", (peer_id, what.value))
 
 
 class _Loaded(NamedTuple):
-    """`done` is the number of the last note that was taken up; of the `stale` authors what they
-    said does not hold any more."""
+    """`done` is the number of the last note that was taken up; of the `stale` authors the
+    attestations have expired."""
 
     reputation: Reputation
     done: int
@@ -232,13 +175,13 @@ def _sound(db: sqlite3.Connection, now: Moment) -> tuple[list[Attestation], tupl
 def _notes(db: sqlite3.Connection, done: int) -> list[_Note]:
     rows = db.execute(
         "SELECT number, peer_id, what FROM said WHERE number > ? ORDER BY number LIMIT ?",
-        (done, MAX_SAID),
+        (done, MAX_NOTES),
     )
-    return [_Note(number, parse_peer_id(peer_id), Said(what)) for number, peer_id, what in rows]
+    return [_Note(number, parse_peer_id(peer_id), Verdict(what)) for number, peer_id, what in rows]
 
 
 def _follow(note: _Note, reputation: Reputation, now: Moment) -> int:
-    if note.what is Said.FORGET:
+    if note.what is Verdict.FORGET:
         reputation.forget(note.peer_id)
     else:
         reputation.note(note.peer_id, Experience.WRONG, now)

@@ -1,16 +1,13 @@
 """What grants have used of this machine, on disk: added up a second behind what is charged.
 
-One SQLite file in the home, for whichever identity works from there: a worker that takes another
-one the next time begins with what was counted before. Two that work at once see of each other what
-was there when they started.
+One file in the home, for all identities that work from there: a worker that takes another one the
+next time begins with what was counted before. Two that work at once see of each other what was
+there when they started. A worker does not start on a count that is damaged.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sqlite3
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,53 +15,37 @@ from typing import Final
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import MAX_ACCOUNTS, Charged
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
-from formation_p2p.host.storage.sqlite import (
-    Migration,
-    StateFile,
-    check_mode,
-    check_sound,
-    reading,
-    state_errors,
-    transaction,
-)
-from formation_p2p.host.storage.write_behind import WriteBehind
+from formation_p2p.host.storage.sqlite import Schema, looking, state_errors
+from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
 
 log = logging.getLogger(__name__)
 
-# "foru"
-APPLICATION_ID: Final = 0x666F7275
 # In a node's home.
 USAGE: Final = "usage.sqlite"
-# A year to look back on.
-KEPT_MONTHS: Final = 13
-# Of one month, at 150 bytes each; of more, those go that have used least.
-MAX_ROWS: Final = 2 * MAX_ACCOUNTS
-# Another node of this home has the file for a moment when it starts.
-_TRIES: Final = 20
-_TRY_S: Final = 0.05
+
+# The last three columns are the account's quota, as it was when it was charged last.
+_TABLE: Final = """CREATE TABLE usage (
+    month TEXT NOT NULL,
+    account TEXT NOT NULL,
+    cpu_milli_s INTEGER NOT NULL,
+    gpu_milli_s INTEGER NOT NULL,
+    cpu_milli_hours INTEGER,
+    gpu_milli_hours INTEGER,
+    leases INTEGER,
+    PRIMARY KEY (month, account)) WITHOUT ROWID"""
+# "foru"
+SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,),))
 
 
-def _first(db: sqlite3.Connection) -> None:
-    """The last three columns are the account's quota, as it was when it was charged last."""
-    db.execute(
-        """CREATE TABLE usage (
-            month TEXT NOT NULL,
-            account TEXT NOT NULL,
-            cpu_milli_s INTEGER NOT NULL,
-            gpu_milli_s INTEGER NOT NULL,
-            cpu_milli_hours INTEGER,
-            gpu_milli_hours INTEGER,
-            leases INTEGER,
-            PRIMARY KEY (month, account)) WITHOUT ROWID"""
-    )
-
-
-class _File(StateFile):
-    application_id = APPLICATION_ID
-
-    @property
-    def migrations(self) -> tuple[Migration, ...]:
-        return (_first,)
+@dataclass(frozen=True, slots=True)
+class UsageParameters:
+    # A year to look back on.
+    kept_months: int = 13
+    # Of one month, at 150 bytes each; of more, those go that have used least.
+    max_rows: int = 2 * MAX_ACCOUNTS
+    # As many as a worker keeps in mind.
+    max_loaded: int = MAX_ACCOUNTS
+    store_every_s: float = STORED_EVERY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +60,37 @@ class AccountUsage:
 _Charges = dict[tuple[str, str], tuple[Used, Quota]]
 
 
-class UsageFile:
+class UsageFile(WriteBehind):
     """The file, made where there is none. Raises StateError, which says what to do."""
 
-    def __init__(self, path: Path) -> None:
-        file = _opened(path)
-        self._path = file.path
+    def __init__(self, path: Path, parameters: UsageParameters | None = None) -> None:
+        self._parameters = parameters or UsageParameters()
+        super().__init__(path, SCHEMA, shared=True, every_s=self._parameters.store_every_s)
         self._charged: _Charges = {}  # and not yet gathered
         self._waiting: _Charges = {}  # to be stored
-        self._behind = WriteBehind(self._path, "what grants use", self._gather, self._store)
         try:
-            with state_errors(self._path):
-                self._db = file.connect()
-                with transaction(self._db):
-                    self._db.execute(
-                        "DELETE FROM usage WHERE month NOT IN "
-                        "(SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?)",
-                        (KEPT_MONTHS,),
-                    )
-        finally:
-            file.close()  # and another node of this home may have it too
+            with self.database.writing() as db:
+                db.execute(
+                    "DELETE FROM usage WHERE month NOT IN "
+                    "(SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?)",
+                    (self._parameters.kept_months,),
+                )
+        except BaseException:
+            self.database.close()
+            raise
 
     def load(self) -> tuple[tuple[str, str, Used], ...]:
         """What a worker begins with, the newest month last: as much as it keeps in mind. The clock
         is not asked which month it is, since it may be set right only later. Where the disk fails
         it begins with nothing, and the log says so."""
         try:
-            if not self._behind.store():
+            if not self.store():
                 return ()
-            with state_errors(self._path):
-                rows = self._db.execute(
+            with state_errors(self.database.path):
+                rows = self.database.connection.execute(
                     "SELECT month, account, cpu_milli_s, gpu_milli_s FROM usage "
                     "ORDER BY month DESC, gpu_milli_s DESC, cpu_milli_s DESC LIMIT ?",
-                    (MAX_ACCOUNTS,),
+                    (self._parameters.max_loaded,),
                 )
                 found = tuple((str(month), *_counted(*row)) for month, *row in rows)
                 return found[::-1]
@@ -122,37 +101,26 @@ class UsageFile:
     def add(self, charged: Charged) -> None:
         """To be stored soon."""
         for account in charged.accounts:
-            _add(self._charged, (charged.month, account.name), charged.used, account.quota)
+            self._add(self._charged, (charged.month, account.name), charged.used, account.quota)
 
-    async def keep(self) -> None:
-        """On the node's thread, for as long as it runs."""
-        await self._behind.keep()
-
-    def close(self) -> None:
-        """Once the node's thread has ended. What cannot be stored is lost, and logged."""
-        self._behind.store()
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
-
-    def _gather(self) -> None:
+    def gather(self) -> None:
         for key, (used, quota) in self._charged.items():
-            _add(self._waiting, key, used, quota)
+            self._add(self._waiting, key, used, quota)
         self._charged.clear()
 
-    def _store(self) -> None:
+    def write(self) -> None:
         if not self._waiting:
             return
-        with transaction(self._db):
-            self._db.executemany(_ADD, [_row(key, each) for key, each in self._waiting.items()])
+        with self.database.writing() as db:
+            db.executemany(_ADD, [_row(key, each) for key, each in self._waiting.items()])
             for month in {month for month, _ in self._waiting}:
-                self._db.execute(_BOUND, (month, month, MAX_ROWS))
+                db.execute(_BOUND, (month, month, self._parameters.max_rows))
         self._waiting.clear()
 
-
-def _add(counted: _Charges, key: tuple[str, str], used: Used, quota: Quota) -> None:
-    if key in counted or len(counted) < MAX_ROWS:
-        known, _ = counted.get(key, (NOTHING, quota))
-        counted[key] = (known + used, quota)
+    def _add(self, counted: _Charges, key: tuple[str, str], used: Used, quota: Quota) -> None:
+        if key in counted or len(counted) < self._parameters.max_rows:
+            known, _ = counted.get(key, (NOTHING, quota))
+            counted[key] = (known + used, quota)
 
 
 _ADD: Final = """
@@ -171,9 +139,7 @@ _BOUND: Final = """
 def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
     """What was used in a month, whether or not a node uses the file; the most first. Raises
     StateError."""
-    check_mode(path)
-    with reading(path) as db:
-        check_sound(db, path, APPLICATION_ID)
+    with looking(path, SCHEMA) as db:
         rows = db.execute(
             "SELECT account, cpu_milli_s, gpu_milli_s, cpu_milli_hours, gpu_milli_hours, leases "
             "FROM usage WHERE month = ? ORDER BY cpu_milli_s DESC, gpu_milli_s DESC, account",
@@ -199,11 +165,3 @@ def _row(key: tuple[str, str], each: tuple[Used, Quota]) -> tuple[str | int | No
     used, quota = each
     limits = (quota.cpu_milli_hours, quota.gpu_milli_hours, quota.leases)
     return (*key, used.cpu_milli_s, used.gpu_milli_s, *limits)
-
-
-def _opened(path: Path) -> _File:
-    for _ in range(_TRIES):
-        with contextlib.suppress(StateError):
-            return _File(path)
-        time.sleep(_TRY_S)
-    return _File(path)

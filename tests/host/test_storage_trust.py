@@ -23,11 +23,8 @@ from formation_p2p.core.trust.attestation import Opinion, seal_attestation
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.host.clock import moment
-from formation_p2p.host.storage import trust as module
-from formation_p2p.host.storage import write_behind as behind
-from formation_p2p.host.storage.trust import Said, TrustFile, peek, say
-from tests.support.stories import identity
-from tests.support.waiting import until
+from formation_p2p.host.storage.trust import TrustFile, Verdict, leave_note, peek
+from tests.unit.stories import identity
 
 ALICE, BOB, CAROL = (identity(name) for name in ("alice", "bob", "carol"))
 
@@ -37,8 +34,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trust-0.db"
 
 
-def opened(path: Path) -> TrustFile:
-    return TrustFile(path, BOB.peer_id)
+def opened(path: Path, *, every_s: float = 1.0) -> TrustFile:
+    return TrustFile(path, BOB.peer_id, every_s=every_s)
 
 
 def live(reputation: Reputation, count: int = 40) -> None:
@@ -60,10 +57,12 @@ def standings(reputation: Reputation) -> dict[PeerId, Standing]:
     return {each.peer_id: each for each in reputation.standings(moment())}
 
 
-async def kept(file: TrustFile, condition: Callable[[], bool]) -> None:
+async def kept(file: TrustFile, until: Callable[[], bool]) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(file.keep)
-        await until(condition, 10)
+        with trio.fail_after(10):
+            while not until():  # noqa: ASYNC110 - it may be a look at the disk
+                await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
 
@@ -100,7 +99,7 @@ def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) ->
     program = (
         "import sys, pathlib, trio\n"
         "from formation_p2p.host.storage.trust import TrustFile\n"
-        "from tests.host.test_trust_file import BOB, live\n"
+        "from tests.host.test_storage_trust import BOB, live\n"
         "async def main():\n"
         "    file = TrustFile(pathlib.Path(sys.argv[1]), BOB.peer_id)\n"
         "    async with trio.open_nursery() as nursery:\n"
@@ -124,11 +123,8 @@ def test_a_node_that_is_killed_loses_no_more_than_the_last_second(path: Path) ->
         assert CAROL.peer_id in standings(file.reputation)
 
 
-async def test_a_running_node_stores_what_changes_and_that_alone(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-    with closing(opened(path)) as file:
+async def test_a_running_node_stores_what_changes_and_that_alone(path: Path) -> None:
+    with closing(opened(path, every_s=0.01)) as file:
         live(file.reputation)
 
         def stored() -> bool:
@@ -141,7 +137,7 @@ async def test_a_running_node_stores_what_changes_and_that_alone(
         assert path.with_name(path.name + "-wal").stat().st_size == before
 
 
-async def on_trio(file: TrustFile, condition: Callable[[], bool]) -> None:
+async def on_trio(file: TrustFile, until: Callable[[], bool]) -> None:
     """These tests run on asyncio, and a node on trio."""
     await asyncio.to_thread(lambda: trio.run(kept, file, until))
 
@@ -149,13 +145,10 @@ async def on_trio(file: TrustFile, condition: Callable[[], bool]) -> None:
 # -- what people say --------------------------------------------------------------------------
 
 
-async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-    with closing(opened(path)) as file:
+async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(path: Path) -> None:
+    with closing(opened(path, every_s=0.01)) as file:
         live(file.reputation)
-        say(path, ALICE.peer_id, Said.WRONG)
+        leave_note(path, ALICE.peer_id, Verdict.WRONG)
 
         def heard() -> bool:
             return standings(file.reputation)[ALICE.peer_id].wrong == 1
@@ -163,7 +156,7 @@ async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(
         await on_trio(file, heard)
     with closing(opened(path)) as file:
         assert standings(file.reputation)[ALICE.peer_id].wrong == 1
-        say(path, ALICE.peer_id, Said.FORGET)
+        leave_note(path, ALICE.peer_id, Verdict.FORGET)
         await on_trio(file, lambda: not standings(file.reputation))
     assert standings(peek(path, BOB.peer_id)) == {}
     assert notes_in(path) == 0
@@ -172,21 +165,23 @@ async def test_a_running_node_takes_up_what_is_said_of_a_peer_once(
 async def test_a_fault_over_what_is_said_of_one_peer_has_none_counted_twice(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-    faults, followed = [CAROL.peer_id], module._follow
+    faults, note = [CAROL.peer_id], Reputation.note
 
-    def follow(note: module._Note, reputation: Reputation, now: Moment) -> int:
-        if note.peer_id in faults:
-            faults.remove(note.peer_id)
+    def faulty(
+        reputation: Reputation, peer_id: PeerId, experience: Experience, now: Moment
+    ) -> None:
+        if peer_id in faults:
+            faults.remove(peer_id)
             raise ZeroDivisionError
-        return followed(note, reputation, now)
+        note(reputation, peer_id, experience, now)
 
-    monkeypatch.setattr(module, "_follow", follow)
-    with closing(opened(path)) as file:
+    monkeypatch.setattr(Reputation, "note", faulty)
+    with closing(opened(path, every_s=0.01)) as file:
         live(file.reputation)
-        say(path, ALICE.peer_id, Said.WRONG)
-        say(path, CAROL.peer_id, Said.WRONG)
+        leave_note(path, ALICE.peer_id, Verdict.WRONG)
+        leave_note(path, CAROL.peer_id, Verdict.WRONG)
         await on_trio(file, lambda: standings(file.reputation)[CAROL.peer_id].wrong == 1)
+        assert faults == []
         assert standings(file.reputation)[ALICE.peer_id].wrong == 1
 
 
@@ -194,8 +189,8 @@ def test_what_is_said_while_no_node_runs_is_seen_at_once_and_taken_up_by_the_nex
     path: Path,
 ) -> None:
     filled(path)
-    say(path, ALICE.peer_id, Said.WRONG)
-    say(path, CAROL.peer_id, Said.WRONG)
+    leave_note(path, ALICE.peer_id, Verdict.WRONG)
+    leave_note(path, CAROL.peer_id, Verdict.WRONG)
     for _ in range(2):
         found = standings(peek(path, BOB.peer_id))
         assert (found[ALICE.peer_id].wrong, found[CAROL.peer_id].wrong) == (1, 1)
@@ -204,13 +199,12 @@ def test_what_is_said_while_no_node_runs_is_seen_at_once_and_taken_up_by_the_nex
     assert standings(peek(path, BOB.peer_id))[ALICE.peer_id].wrong == 1
 
 
-def test_what_is_said_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SAID", 2)
+def test_what_is_said_is_bounded(path: Path) -> None:
     filled(path)
     for _ in range(2):
-        say(path, ALICE.peer_id, Said.WRONG)
+        leave_note(path, ALICE.peer_id, Verdict.WRONG, at_most=2)
     with pytest.raises(StateError, match="2 notes already; start the node"):
-        say(path, ALICE.peer_id, Said.WRONG)
+        leave_note(path, ALICE.peer_id, Verdict.WRONG, at_most=2)
 
 
 def notes_in(path: Path) -> int:
@@ -250,7 +244,7 @@ def test_whichever_page_is_overwritten_nothing_false_is_said(path: Path) -> None
         ("UPDATE accounts SET good = 'much'", "damaged.*move it away"),
         ("UPDATE accounts SET peer_id = 'alice'", "damaged.*move it away"),
         ("INSERT INTO said VALUES (1, 'x', 'y')", "damaged.*move it away"),
-        ("PRAGMA application_id = 7", "no state of formation's"),
+        ("PRAGMA application_id = 7", "not a formation file of peer histories"),
         ("PRAGMA user_version = 9", "has version 9"),
     ],
 )
@@ -272,7 +266,7 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
         with pytest.raises(StateError, match="chmod 600"):
             look()
     with pytest.raises(StateError, match="chmod 600"):
-        say(path, ALICE.peer_id, Said.FORGET)
+        leave_note(path, ALICE.peer_id, Verdict.FORGET)
 
 
 def test_one_node_at_a_time_uses_it(path: Path) -> None:
@@ -293,18 +287,13 @@ def test_a_word_that_does_not_hold_any_more_is_dropped(path: Path) -> None:
 
 
 async def test_what_cannot_be_stored_now_is_stored_later(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-    with closing(opened(path)) as file:
+    with closing(opened(path, every_s=0.01)) as file:
         live(file.reputation)
-
-        def fails(db: sqlite3.Connection) -> object:
-            raise sqlite3.OperationalError("database or disk is full")
-
-        with monkeypatch.context() as full:
-            full.setattr(module, "transaction", fails)
-            await on_trio(file, lambda: "tried again" in caplog.text)
-            assert standings(peek(path, BOB.peer_id)) == {}
+        file.database.connection.execute("PRAGMA query_only = ON")
+        await on_trio(file, lambda: "tried again" in caplog.text)
+        assert standings(peek(path, BOB.peer_id)) == {}
+        file.database.connection.execute("PRAGMA query_only = OFF")
         await on_trio(file, lambda: ALICE.peer_id in standings(peek(path, BOB.peer_id)))
     assert caplog.text.count("tried again") == 1

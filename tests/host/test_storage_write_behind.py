@@ -10,21 +10,20 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.host.storage import write_behind as module
+from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.write_behind import WriteBehind
-from tests.support.waiting import until
 
 
-class Notebook:
+class Notebook(WriteBehind):
     """What bob sees is gathered into a page, and the page written while `fault` is None."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, Schema("what bob saw", 1, ()), every_s=0.001)
         self.seen: list[str] = []
         self.page: list[str] = []
         self.written: list[str] = []
         self.tries = 0
         self.fault: Exception | None = None
-        self.behind = WriteBehind(Path("notes.db"), "what bob saw", self.gather, self.write)
 
     def gather(self) -> None:
         self.page += self.seen
@@ -37,20 +36,21 @@ class Notebook:
         self.written += self.page
         self.page = []
 
-    def keep(self, condition: Callable[[], bool]) -> None:
+    def run(self, until: Callable[[], bool]) -> None:
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.behind.keep)
-                await until(condition, 10)
+                nursery.start_soon(self.keep)
+                with trio.fail_after(10):
+                    while not until():  # noqa: ASYNC110 - threads tell nobody
+                        await trio.sleep(0.001)
                 nursery.cancel_scope.cancel()
 
         trio.run(main)
 
 
 @pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
-    monkeypatch.setattr(module, "STORED_EVERY_S", 0.001)
-    return Notebook()
+def notebook(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "notes.db")
 
 
 FULL = sqlite3.OperationalError("database or disk is full")
@@ -58,7 +58,7 @@ FULL = sqlite3.OperationalError("database or disk is full")
 
 def test_what_is_seen_is_written_while_the_node_runs(notebook: Notebook) -> None:
     notebook.seen.append("alice")
-    notebook.keep(lambda: notebook.written == ["alice"])
+    notebook.run(lambda: notebook.written == ["alice"])
 
 
 def test_what_a_disk_refuses_is_written_once_it_takes_it(
@@ -66,10 +66,10 @@ def test_what_a_disk_refuses_is_written_once_it_takes_it(
 ) -> None:
     notebook.fault = FULL
     notebook.seen.append("alice")
-    notebook.keep(lambda: notebook.tries > 3)
+    notebook.run(lambda: notebook.tries > 3)
     notebook.fault = None
     notebook.seen.append("carol")
-    notebook.keep(lambda: notebook.written == ["alice", "carol"])
+    notebook.run(lambda: notebook.written == ["alice", "carol"])
     assert "what bob saw" not in caplog.text
 
 
@@ -79,8 +79,9 @@ def test_a_disk_that_fails_is_logged_once_until_it_has_worked(
     with caplog.at_level(logging.ERROR):
         for fault in (FULL, None, FULL):
             notebook.fault = fault
-            assert [notebook.behind.store() for _ in range(3)] == [fault is None] * 3
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["notes.db"] * 2
+            assert [notebook.store() for _ in range(3)] == [fault is None] * 3
+    logged = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert logged == [str(notebook.database.path)] * 2
 
 
 def test_a_fault_of_ours_does_not_end_the_node(
@@ -88,8 +89,8 @@ def test_a_fault_of_ours_does_not_end_the_node(
 ) -> None:
     notebook.fault = ZeroDivisionError()
     notebook.seen.append("alice")
-    notebook.keep(lambda: notebook.tries > 3)
-    assert "what bob saw is not stored; please report this" in caplog.text
+    notebook.run(lambda: notebook.tries > 3)
+    assert "what bob saw cannot be stored; please report this" in caplog.text
     notebook.fault = None
-    assert notebook.behind.store()
+    assert notebook.store()
     assert notebook.written == ["alice"]

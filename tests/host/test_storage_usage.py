@@ -13,9 +13,15 @@ import trio
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import Charged
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
-from formation_p2p.host.storage import usage as usage_file
-from formation_p2p.host.storage import write_behind as behind
-from formation_p2p.host.storage.usage import KEPT_MONTHS, AccountUsage, UsageFile, peek
+from formation_p2p.host.storage.usage import (
+    AccountUsage,
+    UsageFile,
+    UsageParameters,
+    peek,
+)
+
+KEPT_MONTHS = UsageParameters().kept_months
+SOON = UsageParameters(store_every_s=0.01)
 
 BOB = QuotaAccount("12D3KooWBob", Quota(1000, None, 4))
 BLOCK = QuotaAccount("01ae2cb0534f654e9b2e4f34ebb9a59c", Quota(1000))
@@ -49,15 +55,16 @@ def test_what_was_charged_is_there_in_the_next_life(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_what_is_charged_is_stored_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-
+def test_what_is_charged_is_stored_soon(path: Path) -> None:
     async def main() -> None:
-        usage = UsageFile(path)
+        usage = UsageFile(path, SOON)
         usage.add(charged(100))
-        with trio.move_on_after(0.5):
-            await usage.keep()
-        assert len(peek(path, "2026-11")) == 2
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(usage.keep)
+            with trio.fail_after(10):
+                while len(peek(path, "2026-11")) != 2:  # noqa: ASYNC110 - a look at the disk
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
         usage.close()
 
     trio.run(main)
@@ -103,11 +110,8 @@ def test_a_year_is_kept_for_a_worker_to_begin_with_and_for_people_to_look_back_o
     assert kept == months[-KEPT_MONTHS:]
 
 
-def test_a_worker_begins_with_those_that_used_most_of_the_newest_months(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage_file, "MAX_ACCOUNTS", 3)
-    usage = UsageFile(path)
+def test_a_worker_begins_with_those_that_used_most_of_the_newest_months(path: Path) -> None:
+    usage = UsageFile(path, UsageParameters(max_loaded=3))
     for month in ("2026-10", "2026-11"):
         usage.add(charged(1, BOB, month=month))
         usage.add(charged(2, CAROL, month=month))
@@ -119,11 +123,8 @@ def test_a_worker_begins_with_those_that_used_most_of_the_newest_months(
     usage.close()
 
 
-def test_of_too_many_rows_those_go_that_say_least(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage_file, "MAX_ROWS", 3)
-    usage = UsageFile(path)
+def test_of_too_many_rows_those_go_that_say_least(path: Path) -> None:
+    usage = UsageFile(path, UsageParameters(max_rows=3))
     for n in range(1, 4):
         usage.add(charged(n, QuotaAccount(str(n), UNLIMITED)))
     usage.load()
@@ -135,8 +136,9 @@ def test_of_too_many_rows_those_go_that_say_least(
     usage.close()
 
 
-def fails(db: sqlite3.Connection) -> Callable[[], None]:
+def fails(usage: UsageFile) -> Callable[[], None]:
     """Have writing fail; what is returned mends it."""
+    db = usage.database.connection
     db.execute("PRAGMA query_only = ON")
 
     def mend() -> None:
@@ -147,7 +149,7 @@ def fails(db: sqlite3.Connection) -> Callable[[], None]:
 
 def test_nothing_is_lost_while_the_disk_fails(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     usage = UsageFile(path)
-    mend = fails(usage._db)
+    mend = fails(usage)
     usage.add(charged(100, BOB))
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -160,16 +162,15 @@ def test_nothing_is_lost_while_the_disk_fails(path: Path, caplog: pytest.LogCapt
 
 
 def test_a_disk_that_fails_costs_the_node_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(behind, "STORED_EVERY_S", 0.01)
-
     async def main() -> None:
-        usage = UsageFile(path)
-        mend = fails(usage._db)
+        usage = UsageFile(path, SOON)
+        mend = fails(usage)
         usage.add(charged(100, BOB))
         with trio.move_on_after(0.1):
             await usage.keep()
+        assert "tried again" in caplog.text
         mend()
         assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
         usage.close()
@@ -181,7 +182,7 @@ def test_what_can_no_longer_be_read_is_counted_from_nothing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     usage = UsageFile(path)
-    usage._db.execute("DROP TABLE usage")
+    usage.database.connection.execute("DROP TABLE usage")
     assert usage.load() == ()
     assert "quotas are counted from nothing until it can be read" in caplog.text
     usage.close()
@@ -196,7 +197,7 @@ def test_a_value_that_does_not_count_is_damage(
     usage = UsageFile(path)
     usage.add(charged(100, BOB))
     assert usage.load()
-    usage._db.execute(f"UPDATE usage SET {damage}")
+    usage.database.connection.execute(f"UPDATE usage SET {damage}")
     assert usage.load() == ()
     assert "is damaged" in caplog.text
     with pytest.raises(StateError, match="is damaged"):
@@ -204,11 +205,10 @@ def test_a_value_that_does_not_count_is_damage(
     usage.close()
 
 
-def test_a_file_of_something_else_is_no_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_file, "_TRY_S", 0.001)
+def test_a_file_of_something_else_is_no_count(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE x (y)")
     path.chmod(0o600)
     for look in (lambda: UsageFile(path), lambda: peek(path, "2026-11")):
-        with pytest.raises(StateError, match="is no state of formation's"):
+        with pytest.raises(StateError, match="is not a formation file of quota usage"):
             look()

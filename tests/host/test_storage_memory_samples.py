@@ -26,10 +26,9 @@ from formation_p2p.core.peer.events import Resume, Submit, Tick
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Usage
 from formation_p2p.core.workload.task import Job, Task
-from formation_p2p.host.storage import memory_samples as sizes_file
-from formation_p2p.host.storage.memory_recorder import Learner
-from formation_p2p.host.storage.memory_samples import Sample, SizesFile
-from tests.support.state_world import BOB, NEEDS
+from formation_p2p.host.storage.memory_recorder import MemoryRecorder
+from formation_p2p.host.storage.memory_samples import SCHEMA, MemorySamples, Sample
+from tests.host.state_world import BOB, NEEDS
 
 KIND = "process:train.py"
 
@@ -38,23 +37,22 @@ def runs(count: int, memory_bytes: int = 100 * MIB, kind: str = KIND) -> list[Sa
     return [Sample(kind, 2000, memory_bytes, 1000) for _ in range(count)]
 
 
-def test_what_was_added_is_learnt_by_whoever_opens_it_next(tmp_path: Path) -> None:
-    file = SizesFile(tmp_path)
+def test_what_was_added_is_learnt_by_the_next_to_open_it(tmp_path: Path) -> None:
+    file = MemorySamples(tmp_path)
     assert file.learnt([KIND]) == {}
     assert file.seen() == ()
     assert file.forget(KIND) == 0
     file.add(runs(4))
     assert file.learnt([KIND]) == {}
     file.add(runs(1))
-    learnt = SizesFile(tmp_path).learnt([KIND, "process:other"])
+    learnt = MemorySamples(tmp_path).learnt([KIND, "process:other"])
     assert list(learnt) == [KIND]
     assert (learnt[KIND].runs, learnt[KIND].memory_bytes) == (5, 128 * MIB)
     assert (tmp_path / "sizes.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_newest_of_each_kind_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes_file, "MAX_SAMPLES", 10)
-    file = SizesFile(tmp_path)
+def test_the_newest_of_each_kind_are_kept(tmp_path: Path) -> None:
+    file = MemorySamples(tmp_path, max_samples=10)
     file.add(runs(10, 500 * MIB))
     file.add(runs(5, kind="process:other"))
     file.add(runs(10))
@@ -65,18 +63,15 @@ def test_the_newest_of_each_kind_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert (other.kind, other.runs) == ("process:other", 5)
 
 
-def test_kinds_of_which_nothing_ran_for_longest_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sizes_file, "MAX_KINDS", 2)
-    file = SizesFile(tmp_path)
+def test_kinds_of_which_nothing_ran_for_longest_are_forgotten(tmp_path: Path) -> None:
+    file = MemorySamples(tmp_path, max_kinds=2)
     for kind in ("a", "b", "a", "c"):
         file.add(runs(1, kind=kind))
     assert [each.kind for each in file.seen()] == ["c", "a"]
 
 
 def test_a_kind_can_be_forgotten(tmp_path: Path) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     file.add(runs(5))
     assert file.forget(KIND) == 5
     assert file.forget(KIND) == 0
@@ -84,7 +79,7 @@ def test_a_kind_can_be_forgotten(tmp_path: Path) -> None:
 
 
 def test_cores_are_unknown_where_no_worker_told(tmp_path: Path) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     file.add([Sample(KIND, 0, MIB, 5), Sample("b", 10, MIB, None)])
     assert [each.cpu_milli for each in file.seen()] == [None, None]
 
@@ -92,7 +87,7 @@ def test_cores_are_unknown_where_no_worker_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_teaches_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     (tmp_path / "sizes.db").write_bytes(b"something else" * 1000)
     (tmp_path / "sizes.db").chmod(0o600)
     with caplog.at_level(logging.WARNING):
@@ -104,7 +99,7 @@ def test_a_file_that_cannot_be_used_teaches_nothing(
     with sqlite3.connect(tmp_path / "sizes.db") as db:
         db.execute("CREATE TABLE mine (x)")
     (tmp_path / "sizes.db").chmod(0o600)
-    with pytest.raises(StateError, match="is no file of sizes"):
+    with pytest.raises(StateError, match="is not a formation file of memory samples"):
         file.add(runs(1))
     (tmp_path / "sizes.db").chmod(0o644)
     with pytest.raises(StateError, match="chmod 600"):
@@ -114,7 +109,7 @@ def test_a_file_that_cannot_be_used_teaches_nothing(
 def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     file.add(runs(5))
     with contextlib.closing(sqlite3.connect(file.path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
@@ -130,9 +125,9 @@ def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(
 
 
 def test_a_file_that_was_cut_short_as_it_was_made_is_made_after_all(tmp_path: Path) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     with contextlib.closing(sqlite3.connect(file.path)) as db:
-        db.execute(f"PRAGMA application_id = {sizes_file.APPLICATION_ID}")
+        db.execute(f"PRAGMA application_id = {SCHEMA.application_id}")
     file.path.chmod(0o600)
     assert (file.seen(), file.learnt([KIND]), file.forget(KIND)) == ((), {}, 0)
     file.add(runs(5))
@@ -141,9 +136,9 @@ def test_a_file_that_was_cut_short_as_it_was_made_is_made_after_all(tmp_path: Pa
 
 def test_nodes_of_one_home_may_make_the_file_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as nodes:
-        for _ in nodes.map(lambda _: SizesFile(tmp_path).add(runs(1)), range(8)):
+        for _ in nodes.map(lambda _: MemorySamples(tmp_path).add(runs(1)), range(8)):
             pass
-    assert [each.runs for each in SizesFile(tmp_path).seen()] == [8]
+    assert [each.runs for each in MemorySamples(tmp_path).seen()] == [8]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +146,7 @@ def test_nodes_of_one_home_may_make_the_file_at_once(tmp_path: Path) -> None:
     ["kind = x'00'", "unix_s = 'x'", "cpu_ms = 'x'", "ran_ms = 1.5", "memory_bytes = 1e400"],
 )
 def test_a_value_that_does_not_count_is_damage(tmp_path: Path, damage: str) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     file.add(runs(1))
     with contextlib.closing(sqlite3.connect(file.path)) as db, db:
         db.execute(f"UPDATE samples SET {damage}")
@@ -174,48 +169,48 @@ def succeeded(number: int, used: Usage) -> EmitJobEvent:
 
 
 def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: Path) -> None:
-    file = SizesFile(tmp_path)
+    file = MemorySamples(tmp_path)
     for first in (Submit(a_job(8)), Resume((SavedJob(a_job(8), ()),), ())):
-        learner = Learner(file)
-        learner.observe(first, [], NOW)
+        recorder = MemoryRecorder(file)
+        recorder.observe(first, [], NOW)
         told = [succeeded(n, Usage(100 * MIB, 10)) for n in range(6)]
         placed = EmitJobEvent("j", TaskPlaced("j/7", "j/7#1", BOB, "x", True), cause="test")
-        learner.observe(Tick(), [placed, *told, succeeded(6, UNMEASURED)], NOW)
-        learner.observe(Tick(), [EmitJobEvent("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
-        learner.close()
+        recorder.observe(Tick(), [placed, *told, succeeded(6, UNMEASURED)], NOW)
+        recorder.observe(Tick(), [EmitJobEvent("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
+        recorder.close()
     (seen,) = file.seen()
     assert (seen.kind, seen.runs) == (KIND, 10)
 
 
 def test_no_task_used_more_than_it_had_whatever_its_worker_says(tmp_path: Path) -> None:
     """Else one that lies would have a size doubled with each job, and not just grow by a fifth."""
-    learner = Learner(SizesFile(tmp_path))
+    recorder = MemoryRecorder(MemorySamples(tmp_path))
     first = Task("j/0", NEEDS, b"", kind=KIND, more_memory_bytes=GIB)
-    learner.observe(Submit(Job("j", (first, replace(first, task_id="j/1")))), [], NOW)
+    recorder.observe(Submit(Job("j", (first, replace(first, task_id="j/1")))), [], NOW)
     grown = TaskRetried("j/1", Attempt("j/1#1", BOB, "memory: it had too little", False), False)
     failed = TaskRetried("j/0", Attempt("j/0#1", BOB, "driver: no such program", False))
     returned = TaskRetried("j/0", Attempt("j/0#2", BOB, "it makes room", True), False)
     told = [EmitJobEvent("j", each, cause="test") for each in (grown, failed, returned)]
-    learner.observe(Tick(), told, NOW)
-    learner.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
-    learner.close()
+    recorder.observe(Tick(), told, NOW)
+    recorder.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
+    recorder.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "sizes.db")) as db:
         rows = db.execute("SELECT memory_bytes FROM samples ORDER BY number").fetchall()
     assert rows == [(NEEDS.memory_bytes,), (GIB,)]
 
 
 def test_what_is_known_when_the_node_is_left_is_written_then(tmp_path: Path) -> None:
-    learner = Learner(SizesFile(tmp_path))
-    learner.observe(Submit(a_job(2)), [], NOW)
-    learner.observe(Submit(Job("other", (Task("other/0", NEEDS, b""),))), [], NOW)
-    learner.observe(Tick(), [succeeded(1, Usage(MIB))], NOW)
-    learner.close()
-    assert [each.runs for each in SizesFile(tmp_path).seen()] == [1]
+    recorder = MemoryRecorder(MemorySamples(tmp_path))
+    recorder.observe(Submit(a_job(2)), [], NOW)
+    recorder.observe(Submit(Job("other", (Task("other/0", NEEDS, b""),))), [], NOW)
+    recorder.observe(Tick(), [succeeded(1, Usage(MIB))], NOW)
+    recorder.close()
+    assert [each.runs for each in MemorySamples(tmp_path).seen()] == [1]
 
 
-def test_a_disk_that_is_full_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    learner = Learner(SizesFile(tmp_path / "gone"))
-    learner.observe(Submit(a_job(2)), [succeeded(1, Usage(MIB))], NOW)
+def test_a_full_disk_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = MemoryRecorder(MemorySamples(tmp_path / "gone"))
+    recorder.observe(Submit(a_job(2)), [succeeded(1, Usage(MIB))], NOW)
     with caplog.at_level(logging.WARNING):
-        learner.close()
+        recorder.close()
     assert "is not learnt from" in caplog.text

@@ -1,1 +1,0 @@
-"""What several tests share: waiting, loopback networks, small worlds, programs."""
