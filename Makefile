@@ -78,7 +78,7 @@ bench-dht: $(INSTALLED_BENCH)
 bench-dispatch: $(INSTALLED) $(PEERS)/.installed
 	@$(BIN)/python -m benchmarks.dispatch $(ARGS)
 
-bench-placement: $(INSTALLED)
+bench-placement: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.placement $(ARGS)
 
 chaos: $(INSTALLED)

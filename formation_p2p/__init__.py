@@ -6,8 +6,6 @@
 All that is public is listed in `__all__`; everything else may change in any release.
 """
 
-from typing import TYPE_CHECKING
-
 from formation_p2p.api.calls import python_call, python_calls, value_of
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
@@ -43,7 +41,6 @@ from formation_p2p.core.errors import (
     Unplaceable,
     Unreachable,
 )
-from formation_p2p.core.placement import pricing
 from formation_p2p.core.placement.balanced import Balanced, rendezvous
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.cheapest import Cheapest
@@ -99,9 +96,6 @@ from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import Retention
-
-if TYPE_CHECKING:
-    from formation_p2p.core.placement.table import Table
 
 __version__ = "0.1.0"
 
@@ -185,7 +179,6 @@ __all__ = [
     "Succeeded",
     "SyncJob",
     "SyncNode",
-    "Table",
     "TaskBegan",
     "TaskCancelled",
     "TaskFailed",
@@ -216,7 +209,6 @@ __all__ = [
     "derive",
     "parse_policy",
     "parse_requirements",
-    "pricing",
     "python_call",
     "python_calls",
     "rank_by_xor",
@@ -224,12 +216,3 @@ __all__ = [
     "responsible",
     "value_of",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """`Table` when it is asked for: numpy takes a tenth of a second to import."""
-    if name == "Table":
-        from formation_p2p.core.placement.table import Table
-
-        return Table
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,8 @@
                that can run a task (or could at once: "free now"): for needs that nearly everyone
                meets, for needs that nobody meets, and some in between. The headline is the slowest
                of them, beside the time in which numpy sums all columns that it asks
+    storing    what the table would do for a peer that stores the 32 to 512 profiles of one name,
+               beside what such a peer does
     changes    of that table: a worker says that other parts of it are free, leaves, and comes
 
 Machines are made up (benchmarks/placement/machines.py), the same for the same seed.
@@ -25,7 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
-from benchmarks.placement import asking, placing
+from benchmarks.placement import asking, placing, storing
 
 WORKERS: Final = 1_000_000
 PLACED_ON: Final = 5_000
@@ -52,6 +54,13 @@ def tables(result: dict[str, Any]) -> list[Printed]:
         changed.add_column(heading, justify="right" if heading else "left")
     for name, times_us in result["changes_us"].items():
         changed.add_row(name, *(str(value) for value in times_us.values()))
+    stored = Printed(title="a storing peer's answer, us of CPU: the store | a table")
+    for heading in ("under a name", *storing.SHAPES, "a newer profile filed in the table"):
+        stored.add_column(heading, justify="right")
+    for count, line in result["storing"].items():
+        answers = (line[name] for name in storing.SHAPES)
+        both = (f"{answer['store_us']} | {answer['table_us']}" for answer in answers)
+        stored.add_row(count, *both, str(line["put_us"]))
     placed = Printed(title=f"{result['tasks']:,} tasks on {result['placed_on']:,} workers")
     headings = (
         "placed a second",
@@ -64,7 +73,7 @@ def tables(result: dict[str, Any]) -> list[Printed]:
         placed.add_column(heading, justify="left" if heading == "rule" else "right")
     for name, rule in result["placing"].items():
         placed.add_row(name, *(str(value) for value in rule.values()))
-    return [asked, changed, placed]
+    return [asked, changed, stored, placed]
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -74,6 +83,7 @@ def main(arguments: argparse.Namespace) -> None:
     say(f"seed {arguments.seed}")
     say(f"placing {arguments.tasks:,} tasks …")
     result = placing.measure(arguments.placed_on, arguments.tasks, arguments.seed, say)
+    result |= storing.measure(arguments.seed, say)
     result |= asking.measure(arguments.workers, arguments.seed, say)
     result |= {
         "placed_on": arguments.placed_on,

@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.placement.columns import AtLeast, Condition
 from benchmarks.placement.machines import NOW_UNIX_S, RARE_LABEL, workers
+from benchmarks.placement.question import Question
+from benchmarks.placement.table import Table
 from formation_p2p.core.keyspace import KEY_BITS, Key
-from formation_p2p.core.placement.columns import AtLeast, Condition
-from formation_p2p.core.placement.question import Question
-from formation_p2p.core.placement.table import Table
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.parse import parse_requirements
 
@@ -108,7 +108,7 @@ def _asked(table: Table, question: Question, rng: random.Random) -> dict[str, An
 
 def _column(table: Table, condition: Condition) -> npt.NDArray[np.uint64]:
     """All bytes of the column that a condition asks, in the words that numpy sums fastest."""
-    columns, count = table._columns, len(table) // 2 * 2
+    columns, count = table.columns, len(table) // 2 * 2
     if isinstance(condition, AtLeast):
         words: npt.NDArray[np.uint64] = columns.amounts[condition.column, :count].view(np.uint64)
     else:

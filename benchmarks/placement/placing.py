@@ -16,9 +16,9 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from benchmarks.placement.machines import NOW_UNIX_S, workers
+from benchmarks.placement.table import Table
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.table import Table
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from examples.tariffs import (
+    offered_price_micro,
+    price_under_load_micro,
+    unit_price_micro,
+)
 from formation_p2p.core.dht.messages import GetProviders
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact
@@ -30,12 +35,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.round import ANSWER_S, DELIBERATION_S
 from formation_p2p.core.placement.cheapest import Cheapest
-from formation_p2p.core.placement.pricing import (
-    offered_price_micro,
-    price_under_load_micro,
-    unit_price_micro,
-    weight,
-)
+from formation_p2p.core.placement.pricing import weight
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, idle

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples.tariffs import price_behind_queue_micro, starts_in_ms
 from formation_p2p.core.dht.messages import AddProvider
 from formation_p2p.core.discovery.announcer import CHANGE_SHARE
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
@@ -18,7 +19,6 @@ from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequ
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Sum
-from formation_p2p.core.placement.pricing import price_behind_queue_micro, starts_in_ms
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.scored import PRESETS, Scored
 from formation_p2p.core.refusals import Distrusted, Infeasible

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.placement.table import Table
 from formation_p2p.core.identity import peer_id_of
-from formation_p2p.core.placement.table import Table
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
 from formation_p2p.core.resources.fits import fits, fits_now

@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.cheapest import Cheapest
-from formation_p2p.core.placement.pricing import (
-    ONE_UNIT,
+from examples.tariffs import (
     offered_price_micro,
     price_behind_queue_micro,
     price_under_load_micro,
     starts_in_ms,
     unit_price_micro,
-    weight,
-    weight_of,
 )
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.pricing import ONE_UNIT, weight, weight_of
 from formation_p2p.core.refusals import TooDear
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.resources.fits import GpuClaim

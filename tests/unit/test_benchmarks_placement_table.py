@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.placement import columns
+from benchmarks.placement.question import Question
+from benchmarks.placement.table import Table
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.placement import columns, table
-from formation_p2p.core.placement.question import Question
-from formation_p2p.core.placement.table import Table
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.fits import fits, fits_now
@@ -33,6 +33,10 @@ ALICE, BOB, CAROL = PEERS[:3]
 IDLE = machine()
 PIECE = Requirements(cpu_milli=1000, memory_bytes=GIB)
 HERE = Key(0)
+# What a large table does in a small one: several blocks, then a scan in several parts.
+SMALL_STEPS = columns.Steps(
+    first_block=8, ordered_at_once=3, neighbourhood=2, scanned_at_once=100, least_room=2
+)
 
 
 def profile(peer_id: PeerId, has: Capability = IDLE, **fields: object) -> Profile:
@@ -47,8 +51,8 @@ def profile(peer_id: PeerId, has: Capability = IDLE, **fields: object) -> Profil
     return Profile(**(said | fields))  # type: ignore[arg-type]
 
 
-def table_of(profiles: Iterable[Profile]) -> Table:
-    town = Table()
+def table_of(profiles: Iterable[Profile], town: Table | None = None) -> Table:
+    town = Table() if town is None else town
     for each in profiles:
         assert town.put(each)
     return town
@@ -79,16 +83,6 @@ def by_hand(
     return sorted(filter(serves, profiles), key=far)
 
 
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a large table does in a small one: several blocks, then a scan in several parts."""
-    monkeypatch.setattr(table, "_FIRST_BLOCK", 8)
-    monkeypatch.setattr(table, "_ORDERED_AT_ONCE", 3)
-    monkeypatch.setattr(table, "_NEIGHBOURHOOD", 2)
-    monkeypatch.setattr(columns, "_SLOTS_AT_ONCE", 100)
-    monkeypatch.setattr(columns, "_LEAST_ROOM", 2)
-
-
 def crowd(count: int, rng: random.Random) -> list[Profile]:
     """Half of them in use, some of them gone."""
     return [_one_of_many(peer_id, rng) for peer_id in PEERS[:count]]
@@ -117,7 +111,6 @@ def _one_of_many(peer_id: PeerId, rng: random.Random) -> Profile:
     )
 
 
-@pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("free_now", [False, True])
 @pytest.mark.parametrize(
     "text",
@@ -142,7 +135,7 @@ def _one_of_many(peer_id: PeerId, rng: random.Random) -> Profile:
 def test_the_nearest_are_those_found_by_hand(text: str, free_now: bool) -> None:
     rng = random.Random(text)
     profiles = crowd(len(PEERS), rng)
-    town = table_of(profiles)
+    town = table_of(profiles, Table(steps=SMALL_STEPS))
     needs = parse_requirements(text)
     for price in (None, 0, 4999):
         target = Key(rng.getrandbits(KEY_BITS))
@@ -299,24 +292,21 @@ def test_an_empty_table_names_nobody() -> None:
     assert Table().match(PIECE, NOW) == []
 
 
-def test_keys_that_begin_alike_are_told_apart_and_equal_ones_by_peer_id(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keys_that_begin_alike_are_told_apart_and_equal_ones_by_peer_id() -> None:
     """Who can find such keys cannot change the order by it."""
     keys = {peer_id: Key(number // 2) for number, peer_id in enumerate(PEERS[:200])}
-    monkeypatch.setattr(table, "key_of_peer", keys.__getitem__)
-    town = table_of(map(profile, reversed(keys)))
+    town = table_of(map(profile, reversed(keys)), Table(key_of=keys.__getitem__))
     for target in (0, 50, 2**KEY_BITS - 1):
         nearest = town.nearest(PIECE, Key(target), 20, NOW)
         ranked = sorted(keys, key=lambda peer_id: (keys[peer_id] ^ target, peer_id))
         assert [each.peer_id for each in nearest] == ranked[:20]
 
 
-@pytest.mark.usefixtures("small_steps")
 def test_a_worker_with_every_name_there_is_has_only_its_own() -> None:
     """Whose names have all the bits passes every condition, and is asked in the end."""
     crowded = tuple((f"k{number}", f"v{number}") for number in range(8))
-    town = table_of(profile(peer_id, labels=crowded) for peer_id in PEERS[:300])
+    crowd = (profile(peer_id, labels=crowded) for peer_id in PEERS[:300])
+    town = table_of(crowd, Table(steps=SMALL_STEPS))
     for number in range(300):
         assert town.match(Requirements(labels=((f"k{number}", "else"),)), NOW) == []
     assert len(town.match(Requirements(labels=(("k3", "v3"),)), NOW)) == 300

@@ -7,8 +7,7 @@ from functools import lru_cache
 from math import floor, isfinite
 from typing import Final
 
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.columns import (
+from benchmarks.placement.columns import (
     CEILING,
     Amount,
     AtLeast,
@@ -18,6 +17,7 @@ from formation_p2p.core.placement.columns import (
     bits_of,
     whole_mib,
 )
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.fits import fits, fits_now

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
+from benchmarks.placement.columns import LARGE_STEPS, Columns, Condition, Slots, Steps
+from benchmarks.placement.key_trie import KeyTrie, Leaf
+from benchmarks.placement.question import Question
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
-from formation_p2p.core.placement.columns import Columns, Condition, Slots
-from formation_p2p.core.placement.key_trie import KeyTrie, Leaf
-from formation_p2p.core.placement.question import Question
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.resources.requirements import Requirements
 
-# The neighbourhood of a key is tried in blocks, each four times as large as the one before.
-_FIRST_BLOCK: Final = 128
-_BLOCK_GROWTH: Final = 4
-# Up to a 512th of the table: a slot tried by itself takes as long as a hundred of a scan.
-_NEIGHBOURHOOD: Final = 512
-# So many are put in order at a time; as a rule the first are enough.
-_ORDERED_AT_ONCE: Final = 64
 # Four times the largest network that was tried; 8 GiB at 2 KiB for a worker and its profile.
 MAX_WORKERS: Final = 1 << 22
 
@@ -39,14 +32,21 @@ class Table:
     and have room for as many again.
     """
 
-    def __init__(self, limit: int = MAX_WORKERS) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_WORKERS,
+        steps: Steps = LARGE_STEPS,
+        key_of: Callable[[PeerId], Key] = key_of_peer,
+    ) -> None:
         self._limit = limit
+        self._steps = steps
+        self._key_of = key_of
         self._slots: dict[PeerId, int] = {}
         # By slot. An empty one keeps what it held last.
         self._profiles: list[Profile] = []
         self._keys: list[Key] = []
         self._empty: list[int] = []
-        self._columns = Columns()
+        self.columns = Columns(steps)
         self._trie = KeyTrie(self._keys)
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Table:
                 return False
             slot = self._add(peer_id, profile)
         self._profiles[slot] = profile
-        self._columns.write(slot, self._keys[slot], profile)
+        self.columns.write(slot, self._keys[slot], profile)
         return True
 
     def remove(self, peer_id: PeerId) -> bool:
@@ -80,7 +80,7 @@ class Table:
         if slot is None:
             return False
         self._trie.remove(slot)
-        self._columns.erase(slot)
+        self.columns.erase(slot)
         self._empty.append(slot)
         return True
 
@@ -99,7 +99,7 @@ class Table:
         InvalidInput.
         """
         question = Question(needs, now_unix_s, free_now, max_price_micro)
-        slots = self._columns.scan(question.conditions(), len(self._profiles))
+        slots = self.columns.scan(question.conditions(), len(self._profiles))
         return list(self._admitted(question, self._in_order(slots, Key(0))))
 
     def nearest(
@@ -126,7 +126,7 @@ class Table:
         return list(islice(self._admitted(question, slots), count))
 
     def _add(self, peer_id: PeerId, profile: Profile) -> int:
-        key = key_of_peer(peer_id)
+        key = self._key_of(peer_id)
         if self._empty:
             slot = self._empty.pop()
             self._keys[slot] = key
@@ -146,25 +146,25 @@ class Table:
         """Whoever meets the conditions. No more is looked at than is taken."""
         tried = passed = 0
         for block in self._neighbourhood(target):
-            near = self._columns.passing(conditions, block)
+            near = self.columns.passing(conditions, block)
             yield from self._in_order(near, target)
             tried += len(block)
             passed += len(near)
-            if tried * _NEIGHBOURHOOD > len(self._slots):
+            if tried * self._steps.neighbourhood > len(self._slots):
                 break
-        everyone = self._columns.scan(conditions, len(self._profiles))
+        everyone = self.columns.scan(conditions, len(self._profiles))
         yield from islice(self._in_order(everyone, target), passed, None)
 
     def _neighbourhood(self, target: Key) -> Iterator[Slots]:
         """All slots in ever larger blocks: all of one are nearer than all of the next."""
         block: Leaf = array("q")
-        size = _FIRST_BLOCK
+        size = self._steps.first_block
         for leaf in self._trie.leaves(target):
             block += leaf
             if len(block) >= size:
                 yield np.array(block, np.intp)
                 block = array("q")
-                size *= _BLOCK_GROWTH
+                size *= self._steps.block_growth
         yield np.array(block, np.intp)
 
     def _in_order(self, slots: Slots, target: Key) -> Iterator[int]:
@@ -174,10 +174,11 @@ class Table:
         def rank(slot: int) -> tuple[int, PeerId]:
             return distance(self._keys[slot], target), self._profiles[slot].peer_id
 
-        ordered, far = self._columns.nearest_first(slots, target)
+        ordered, far = self.columns.nearest_first(slots, target)
+        at_once = self._steps.ordered_at_once
         start = 0
         while start < len(ordered):
-            last = far[min(start + _ORDERED_AT_ONCE, len(ordered)) - 1]
+            last = far[min(start + at_once, len(ordered)) - 1]
             end = int(np.searchsorted(far, last, side="right"))
             some = ordered[start:end].tolist()
             if (far[start + 1 : end] == far[start : end - 1]).any():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.placement.key_trie import LEAF_SLOTS, KeyTrie
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.placement.key_trie import LEAF_SLOTS, KeyTrie
 
 wide = st.integers(0, 2**KEY_BITS - 1)
 # Side by side at the far end of all the bits.

@@ -30,15 +30,31 @@ CEILING: Final = 2**32 - 1
 _BITS_OF_NAME: Final = 6
 # 100 bytes each. Names come from strangers.
 _NAMES_REMEMBERED: Final = 65_536
-# Slots tried at a time, so that what they leave fits into a core's cache.
-_SLOTS_AT_ONCE: Final = 32_768
 # Where fewer than one in so many is left, the rest is looked up one by one.
 _FEW: Final = 16
-_LEAST_ROOM: Final = 256
 _LOW_BITS: Final = KEY_BITS - 64
 
 Slots: TypeAlias = npt.NDArray[np.intp]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How a table is read and grows. Smaller steps show in a small table what a large one does."""
+
+    # The neighbourhood of a key is tried in blocks, each four times as large as the one before,
+    first_block: int = 128
+    block_growth: int = 4
+    # up to a 512th of the table: a slot tried by itself takes as long as a hundred of a scan.
+    neighbourhood: int = 512
+    # So many are put in order at a time; as a rule the first are enough.
+    ordered_at_once: int = 64
+    # Slots tried at a time by a scan, so that what they leave fits into a core's cache.
+    scanned_at_once: int = 32_768
+    least_room: int = 256
+
+
+LARGE_STEPS: Final = Steps()
 
 
 class Amount(IntEnum):
@@ -102,7 +118,8 @@ Condition: TypeAlias = AtLeast | HasNames
 class Columns:
     """A number for each slot in each column, and room for twice as many slots when they run out."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps = LARGE_STEPS) -> None:
+        self._steps = steps
         self.amounts = np.zeros((len(Amount), 0), np.uint32)
         self.names = np.zeros((len(Names), 0), np.uint64)
         # The first 64 bits of each key.
@@ -126,9 +143,10 @@ class Columns:
 
     def scan(self, conditions: Sequence[Condition], end: int) -> Slots:
         """All slots below `end` that meet all conditions, of which there is at least one."""
+        at_once = self._steps.scanned_at_once
         found = [
-            self._scan(conditions, start, min(start + _SLOTS_AT_ONCE, end))
-            for start in range(0, end, _SLOTS_AT_ONCE)
+            self._scan(conditions, start, min(start + at_once, end))
+            for start in range(0, end, at_once)
         ]
         return np.concatenate([np.empty(0, np.intp), *found])
 
@@ -140,7 +158,7 @@ class Columns:
 
     def _widen(self) -> None:
         had = len(self.prefixes)
-        room = max(2 * had, _LEAST_ROOM)
+        room = max(2 * had, self._steps.least_room)
         amounts, names, prefixes = self.amounts, self.names, self.prefixes
         self.amounts = np.zeros((len(Amount), room), np.uint32)
         self.names = np.zeros((len(Names), room), np.uint64)
