@@ -27,6 +27,7 @@ from formation_p2p.core.dht.rpc import DhtEvent
 from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.peer.events import Tick
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.sim.world import World
 from simulations.cluster import Cluster, draw_cluster
@@ -42,7 +43,7 @@ LOOK_S: Final = 5.0
 SETTLE_S: Final = 20.0
 # Announcements are most of what so small a cluster says: two of its dozen peers are enough to
 # leave each with.
-TERMS: Final = PublicationParameters(replicas=2)
+PARAMETERS: Final = PeerParameters(PublicationParameters(replicas=2))
 # Who does more than this in so little virtual time is in a loop: a seed takes some 5,000.
 MAX_STEPS: Final = 200_000
 # Of a violation's story.
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def tell(seed: int, *, trace: bool = False, peer: type[Peer] = Peer) -> Told:
     """One seed from its beginning to the check at its end, with this kind of peer."""
-    world = World(seed, lean=True, terms=TERMS)  # streams encode all the same
+    world = World(seed, lean=True, parameters=PARAMETERS)  # streams encode all the same
     world.peer = peer
     world.max_steps = MAX_STEPS
     invariants = Invariants(world)

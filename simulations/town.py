@@ -11,6 +11,7 @@ from formation_p2p.core.discovery.announcer import FIRST_REPUBLISH_S
 from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.sim.churn import Churn
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
 from formation_p2p.sim.latency import Latencies
@@ -84,7 +85,7 @@ class Town:
             loss=plan.loss,
             connections=Connections(plan.dial_round_trips),
             trace=trace,
-            terms=PublicationParameters(plan.ttl_s, plan.replicas),
+            parameters=PeerParameters(PublicationParameters(plan.ttl_s, plan.replicas)),
         )
         self.placed: Placed | None = None
         self.announcing: list[SimNode] = []  # of the placed, those who do

@@ -18,6 +18,7 @@ import trio
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.blobs.store import BlobStore
@@ -53,6 +54,7 @@ class Runtime:
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
         reputation: Reputation | None = None,
+        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self._identity = identity
         self._network = network
@@ -66,6 +68,7 @@ class Runtime:
         self._journal = journal
         self._observers = observers
         self._reputation = reputation
+        self._parameters = parameters
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -155,6 +158,7 @@ class Runtime:
             self._journal,
             self._observers,
             self._reputation,
+            self._parameters,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)

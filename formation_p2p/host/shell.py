@@ -50,6 +50,7 @@ from formation_p2p.core.peer.events import (
     Submit,
     Tick,
 )
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.status import Status
 from formation_p2p.core.trust.admission import Charged, Tolerated
@@ -119,9 +120,10 @@ class Shell:
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
         reputation: Reputation | None = None,
+        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         rng = random.Random(random.SystemRandom().getrandbits(128))
-        self._peer = Peer(identity, network, rng, reputation=reputation)
+        self._peer = Peer(identity, network, rng, reputation, parameters)
         self._network = network
         self._stack = stack
         self.exchange = exchange

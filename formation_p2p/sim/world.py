@@ -36,7 +36,6 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
@@ -54,6 +53,7 @@ from formation_p2p.core.peer.events import (
     Serve,
     Tick,
 )
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.admission import Charged, Tolerated
@@ -106,7 +106,7 @@ class World:
         loss: float = 0.0,
         connections: Connections | None = None,
         trace: TraceDigest | None = None,
-        terms: PublicationParameters | None = None,
+        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
@@ -136,7 +136,7 @@ class World:
         self.lean = lean
         self.loss = loss
         self._trace = trace
-        self._terms = terms
+        self._parameters = parameters
         self._loss_rng = random.Random(f"{seed}/loss")
         self._root = self._identity("root")
         self._by_id: dict[PeerId, SimNode] = {}
@@ -187,7 +187,7 @@ class World:
 
         def born(life: int) -> Peer | Liar:
             seed = f"{self.seed}/{name}/life {life}" if life else f"{self.seed}/{name}"
-            peer = self.peer(identity, joined(), random.Random(seed), self._terms)
+            peer = self.peer(identity, joined(), random.Random(seed), parameters=self._parameters)
             if not liar:
                 return peer
             return Liar(peer, lie, random.Random(f"{self.seed}/{name}/lies"))

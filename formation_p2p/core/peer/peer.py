@@ -24,7 +24,6 @@ from formation_p2p.core.dht.rpc import (
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.announcer import names_of
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import InvalidInput
@@ -72,6 +71,7 @@ from formation_p2p.core.peer.events import (
     Submit,
     Tick,
 )
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
@@ -94,8 +94,8 @@ class Peer:
         identity: Identity,
         network: Network,
         rng: random.Random,
-        terms: PublicationParameters | None = None,
         reputation: Reputation | None = None,
+        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self._identity = identity
         self._network = network
@@ -105,7 +105,7 @@ class Peer:
         store = RecordStore(
             self._membership.may_work, lambda profile: names_of(profile, self._network_id), suits
         )
-        self._terms = terms or PublicationParameters()
+        self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng)
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
@@ -327,7 +327,7 @@ class Peer:
             self._circles,
             self._blobs,
             self._rng,
-            self._terms,
+            self._parameters,
         )
         try:
             worker.start(now)

@@ -10,7 +10,6 @@ from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.execution.executions import Executions
@@ -33,6 +32,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.trust.admission import AdmissionController
@@ -58,7 +58,7 @@ class Worker:
         circles: Circles,
         blobs: BlobIndex,
         rng: random.Random,
-        terms: PublicationParameters,
+        parameters: PeerParameters,
     ) -> None:
         self._identity = identity
         self._own = own
@@ -80,9 +80,16 @@ class Worker:
             blobs.places,
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
-        self._ttl_s = terms.ttl_s
+        self._ttl_s = parameters.publication.ttl_s
         self._announcer = Announcer(
-            own, dht, network_id, buckets, serve.capability, self._issue, rng, terms
+            own,
+            dht,
+            network_id,
+            buckets,
+            serve.capability,
+            self._issue,
+            rng,
+            parameters.publication,
         )
 
     def start(self, now: Moment) -> None:
