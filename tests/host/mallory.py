@@ -18,7 +18,7 @@ from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_b
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.tcp import TcpStream
-from tests.host.stacks import Node
+from tests.support.stacks import Node
 
 NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")

@@ -34,8 +34,9 @@ from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import stream as net_channel
 from formation_p2p.host.net.transport.stream import MuxedStream
-from tests.host.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
-from tests.host.stacks import run, running, until
+from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
+from tests.support.stacks import run, running
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 5 * MIB, 5 * MIB + 7])

@@ -27,18 +27,18 @@ from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
 from formation_p2p.host.drivers.supervised import Ending, Machine, _read_ending
-from tests.host.drivers_world import (
+from tests.support.drivers_world import (
     DAEMON,
     ALease,
     Recorder,
     alive,
     an_execution,
     bare_machine,
-    eventually,
     holds_nothing,
     open_descriptors,
     within,
 )
+from tests.support.waiting import until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -130,10 +130,11 @@ NODE = """
 import multiprocessing, sys, time, trio
 from pathlib import Path
 import cloudpickle
-from tests.host.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
+from tests.support.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.core.workload.process import ProcessSpec
+from tests.support.waiting import until
 
 root = Path(sys.argv[1])
 
@@ -155,8 +156,9 @@ async def main():
         nursery.start_soon(ProcessDriver(bare_machine()).run, one, Recorder())
         nursery.start_soon(lease.serve)
         nursery.start_soon(lease.outcome, cloudpickle.dumps(call), arguments)
-        while len(list(root.glob("*daemon"))) < 2 or not (root / "python").exists():
-            await trio.sleep(0.01)
+        await until(
+            lambda: len(list(root.glob("*daemon"))) >= 2 and (root / "python").exists(), 60
+        )
         # A copy of the node with all of its sockets, as multiprocessing makes them.
         copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         copy.start()
@@ -182,7 +184,7 @@ def test_a_killed_node_takes_its_tasks_and_their_daemons_with_it(tmp_path: Path)
 
         async def story() -> None:
             for pid in pids.values():
-                await eventually(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+                await until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
 
         within(10, story)
     finally:
@@ -242,7 +244,7 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
     )
 
     async def story() -> None:
-        await eventually(lambda: not alive(int(pid.read_text())))
+        await until(lambda: not alive(int(pid.read_text())))
 
     within(5, story)
 

@@ -28,8 +28,9 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.container import ContainerDriver, container_name
 from formation_p2p.host.drivers.engine import Engine, task_user
-from tests.host.drivers_world import Recorder, an_execution, bare_machine, eventually, within
 from tests.host.fake_engine import Container, FakeEngine, fake_engine
+from tests.support.drivers_world import Recorder, an_execution, bare_machine, within
+from tests.support.waiting import until
 
 DOCKER = shutil.which("docker")
 
@@ -147,7 +148,7 @@ def test_a_cancelled_container_is_killed_and_removed_from_a_fake_engine(
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(driver.run, execution, Recorder())
-            await eventually(
+            await until(
                 lambda: any(each.status == "running" for each in engine.containers.values())
             )
             (container,) = engine.containers.values()

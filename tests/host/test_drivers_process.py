@@ -24,15 +24,8 @@ from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver, write_files
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.supervisor import GRACE_S
-from tests.host.drivers_world import (
-    DAEMON,
-    Recorder,
-    alive,
-    an_execution,
-    bare_machine,
-    eventually,
-    within,
-)
+from tests.support.drivers_world import DAEMON, Recorder, alive, an_execution, bare_machine, within
+from tests.support.waiting import until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -317,7 +310,7 @@ def test_cancelling_returns_when_all_is_dead(tmp_path: Path) -> None:
     async def story() -> None:
         async with an_execution(tmp_path, payload) as execution, trio.open_nursery() as nursery:
             nursery.start_soon(ProcessDriver(bare_machine()).run, execution, Recorder())
-            await eventually(daemon.exists)
+            await until(daemon.exists)
             nursery.cancel_scope.cancel()
         assert not alive(int(task.read_text()))
         assert not alive(int(daemon.read_text()))

@@ -25,14 +25,8 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter, python
 from formation_p2p.host.drivers.python import PythonDriver
-from tests.host.drivers_world import (
-    ALease,
-    Recorder,
-    alive,
-    bare_machine,
-    eventually,
-    within,
-)
+from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
+from tests.support.waiting import until
 
 # What the tests send is theirs, as a script's own functions are; the interpreters need not import
 # this module, and all that it imports.
@@ -500,7 +494,7 @@ def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path
         pids.append(await world.value(os.getpid))
         # Between two calls, so that the next one finds it dead and none fails.
         os.kill(pids[-1], signal.SIGKILL)
-        await eventually(lambda: not alive(pids[-1]))
+        await until(lambda: not alive(pids[-1]))
         await trio.sleep(0.05)
         pids.append(await world.value(os.getpid))
         assert len(set(pids)) == 4
@@ -698,7 +692,7 @@ def test_ending_a_lease_while_its_interpreter_starts_leaves_none(
             await begun.wait()
             await world.end()
             nursery.cancel_scope.cancel()
-        await eventually(lambda: not alive(started[0].pid))
+        await until(lambda: not alive(started[0].pid))
 
     story(tmp_path, tell)
 

@@ -31,14 +31,8 @@ from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.supervised import Machine
-from tests.host.drivers_world import (
-    ALease,
-    Recorder,
-    an_execution,
-    bare_machine,
-    eventually,
-    within,
-)
+from tests.support.drivers_world import ALease, Recorder, an_execution, bare_machine, within
+from tests.support.waiting import until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -314,7 +308,7 @@ def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(driver.run, execution, Recorder())
-            await eventually(lambda: all(map(sleeping, marks)))
+            await until(lambda: all(map(sleeping, marks)))
             nursery.cancel_scope.cancel()
         assert not any(map(sleeping, marks))
 
@@ -327,7 +321,7 @@ from pathlib import Path
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.core.workload.process import ProcessSpec
-from tests.host.drivers_world import Recorder, an_execution
+from tests.support.drivers_world import Recorder, an_execution
 
 home = Path(sys.argv[1])
 
@@ -360,10 +354,10 @@ def test_a_killed_node_takes_its_tasks_in_sandboxes_with_it(home: Path) -> None:
     assert node.stdout is not None
     copy = int(node.stdout.readline())
     try:
-        within(10, lambda: eventually(lambda: sleeping(mark)))
+        within(10, lambda: until(lambda: sleeping(mark)))
         node.kill()
         node.wait()
-        within(10, lambda: eventually(lambda: not sleeping(mark)))
+        within(10, lambda: until(lambda: not sleeping(mark)))
     finally:
         os.kill(copy, signal.SIGKILL)
         node.kill()

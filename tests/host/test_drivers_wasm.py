@@ -21,16 +21,16 @@ from formation_p2p.host.drivers.builtin import builtin_drivers
 from formation_p2p.host.drivers.output import MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.wasm import WasmDriver
-from tests.host.drivers_world import (
+from tests.support.drivers_world import (
     Recorder,
     alive,
     an_execution,
     bare_machine,
-    eventually,
     holds_nothing,
     open_descriptors,
     within,
 )
+from tests.support.waiting import until
 
 # Of WASI preview 1. Each gives an error number, 0 for none.
 IMPORTS = {
@@ -309,7 +309,7 @@ def test_a_cancelled_module_is_dead_and_leaves_nothing(tmp_path: Path) -> None:
         runner = world.runner()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.run, SLEEP)
-            await eventually(lambda: world.driver._runners == {})
+            await until(lambda: world.driver._runners == {})
             await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         assert not alive(runner)
@@ -325,7 +325,7 @@ def test_a_runner_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
         world = World(tmp_path)
         assert isinstance(await world.run(HELLO), Succeeded)
         os.kill(world.runner(), 9)
-        await eventually(lambda: all(each.task.over for each in world.driver._runners.values()))
+        await until(lambda: all(each.task.over for each in world.driver._runners.values()))
         assert isinstance(await world.run(HELLO), Succeeded)
         await world.driver.end_lease("lease")
 

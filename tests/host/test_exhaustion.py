@@ -16,7 +16,8 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from tests.host import mallory
-from tests.host.stacks import Node, run, running, until
+from tests.support.stacks import Node, run, running
+from tests.support.waiting import until
 
 
 def test_a_window_full_of_tiny_frames_stops_nobody() -> None:

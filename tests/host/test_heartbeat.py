@@ -16,7 +16,7 @@ import trio
 
 from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
-from tests.host.drivers_world import alive
+from tests.support.drivers_world import alive
 
 # A node of one task, whose leases live for no longer than a second.
 NODE = """
@@ -28,7 +28,9 @@ from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.core.workload.process import ProcessSpec
-from tests.host.drivers_world import Recorder, an_execution, bare_machine
+from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until
+from tests.support.drivers_world import Recorder, an_execution, bare_machine
 
 supervised.SILENCE_S = 1.0 + 1.0
 beats = sys.argv[2] == "beats"
@@ -66,13 +68,12 @@ class Node:
     def _task(self) -> int:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"begun\n"
-        until_s = time.monotonic() + 5.0
-        while time.monotonic() < until_s:  # sh has still to become it
-            family = psutil.Process(self.process.pid).children(recursive=True)
-            pids = [each.pid for each in family if each.cmdline() == ["sleep", "987"]]
-            if pids:
-                return pids[0]
-        raise AssertionError("the task did not begin")
+        wait_until(self._sleepers, 5.0)  # sh has still to become it
+        return self._sleepers()[0]
+
+    def _sleepers(self) -> list[int]:
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        return [each.pid for each in family if each.cmdline() == ["sleep", "987"]]
 
     def tell(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)

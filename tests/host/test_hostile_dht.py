@@ -24,8 +24,9 @@ from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.kad import MAX_ECHOES
 from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
 from tests.host import mallory
-from tests.host.stacks import Answer, Node, run, running, until
 from tests.host.test_reachability import Host, up
+from tests.support.stacks import Answer, Node, run, running
+from tests.support.waiting import until
 
 
 def test_whoever_asks_for_what_takes_long_gets_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,8 @@ from formation_p2p.host.net.transport import upgrade as net_upgrade
 from formation_p2p.host.net.transport import yamux as net_yamux
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
-from tests.host.stacks import Answer, Node, run, running, until
+from tests.support.stacks import Answer, Node, run, running
+from tests.support.waiting import until
 
 # What a node may grow by under attack; the good peer's own work and Python's slack included.
 ROOM_BYTES = 64 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from tests.host.stacks import Node, run, running
+from tests.support.stacks import Node, run, running
 
 
 def test_a_peer_that_answers_what_has_no_answer_does_not_confuse_the_next_request() -> None:

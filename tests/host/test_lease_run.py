@@ -20,7 +20,8 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.host import lease_run
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
-from tests.host.drivers_world import eventually, holds_nothing, within
+from tests.support.drivers_world import holds_nothing, within
+from tests.support.waiting import until
 
 UNDER = Execute("lease", "test", 1000, 2**28, 0, False, ("GPU-0",), (), cause="a test")
 
@@ -47,7 +48,7 @@ class Sleeper:
                 report.output("stdout", b"out")
                 report.output("stderr", b"err")
             case b"until it is said":
-                await eventually(lambda: execution.execution_id in self.started())
+                await until(lambda: execution.execution_id in self.started())
             case milliseconds:
                 await trio.sleep(int(milliseconds) / 1000)
         return Succeeded(execution.payload)
@@ -80,7 +81,7 @@ class Told:
         return [x.attempt_id for x in self.events if isinstance(x, ExecutionStarted)]
 
     async def until(self, count: int) -> None:
-        await eventually(lambda: len(self.ended) >= count)
+        await until(lambda: len(self.ended) >= count)
 
 
 def _fields(execute: Execute) -> tuple[str, str, int, int, int, bool, tuple[str, ...]]:
@@ -204,7 +205,7 @@ def test_what_has_not_begun_is_taken_back_and_never_runs(tmp_path: Path, begun: 
 
     async def tell(told: Told) -> None:
         told.add(b"50", b"0", b"0")
-        await eventually(lambda: bool(driver.ran))
+        await until(lambda: bool(driver.ran))
         told.lease.kill("1", begun=begun)
         assert list(told.ended) == ["1"]
         told.lease.kill("no such attempt", begun=True)
@@ -221,9 +222,9 @@ def test_what_has_begun_is_killed_only_where_that_is_meant(tmp_path: Path) -> No
 
     async def tell(told: Told) -> None:
         told.add(b"100", b"60000", b"0")
-        await eventually(lambda: len(driver.ran) == 1)
+        await until(lambda: len(driver.ran) == 1)
         told.lease.kill("0", begun=False)
-        await eventually(lambda: len(driver.ran) == 2)
+        await until(lambda: len(driver.ran) == 2)
         told.lease.kill("1", begun=True)
         await told.until(3)
 
@@ -240,7 +241,7 @@ def test_while_it_is_paused_nothing_begins(tmp_path: Path) -> None:
 
     async def tell(told: Told) -> None:
         told.add(b"30", b"0")
-        await eventually(lambda: len(driver.ran) == 1)
+        await until(lambda: len(driver.ran) == 1)
         told.lease.pause()
         await told.until(1)
         await trio.sleep(0.03)
@@ -267,7 +268,7 @@ def test_ending_the_lease_waits_until_all_is_dead_and_tells_nothing(tmp_path: Pa
 
     async def tell(told: Told) -> None:
         told.add(b"60000", b"0")
-        await eventually(lambda: bool(driver.ran))
+        await until(lambda: bool(driver.ran))
         await told.lease.stop()
         assert driver.died
 
@@ -331,7 +332,7 @@ def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path
 
     async def tell(told: Told) -> None:
         told.add(b"a", b"b", b"c", b"d")
-        await eventually(lambda: bool(seen))
+        await until(lambda: bool(seen))
         told.lease.kill("1", begun=False)
         told.lease.kill("2", begun=True)
         go.set()

@@ -21,7 +21,7 @@ from formation_p2p.host.net.transport.negotiation import (
     agree,
     propose,
 )
-from tests.host.stacks import run
+from tests.support.stacks import run
 
 
 class Script(ReadWriteCloser):

@@ -21,7 +21,7 @@ from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.noise import NoiseStream, straight
 from formation_p2p.host.net.transport.tcp import TcpStream
-from tests.host.stacks import run
+from tests.support.stacks import run
 
 
 @asynccontextmanager

@@ -43,10 +43,12 @@ from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from formation_p2p.host.net.transport.tcp import TcpStream, TcpTransport
 from tests.host import mallory
 from tests.host.mallory import SYN, WINDOW_UPDATE
-from tests.host.stacks import LOOPBACK, Node, run, running, until
 from tests.host.test_stack import CHILD
 from tests.host.test_yamux import muxers, read_all
 from tests.host.test_yamux import run as run_mocked
+from tests.support.loopback import LOOPBACK
+from tests.support.stacks import Node, run, running
+from tests.support.waiting import until
 
 
 def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:

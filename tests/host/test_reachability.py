@@ -29,7 +29,9 @@ from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.net.swarm import MAX_DIALLED_BACK
 from formation_p2p.host.net.transport.yamux import Muxer
 from formation_p2p.host.shell import Shell
-from tests.host.stacks import LOOPBACK, Node, run, running, until
+from tests.support.loopback import LOOPBACK
+from tests.support.stacks import Node, run, running
+from tests.support.waiting import until
 
 ROOT = Identity.from_seed(bytes(range(32)))
 A_MACHINE = Serve(Capability(cpu_milli=1000, memory_bytes=GIB), ("process",))

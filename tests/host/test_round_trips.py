@@ -25,7 +25,8 @@ from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN
 from formation_p2p.host.net.transport.tcp import TcpStream
-from tests.host.stacks import Node, run, running, until
+from tests.support.stacks import Node, run, running
+from tests.support.waiting import until
 
 ONE_WAY_S = 0.1
 ROUND_TRIP_S = 2 * ONE_WAY_S

@@ -21,8 +21,8 @@ from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+from tests.support.loopback import LISTEN
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def claimed(tmp_path: Path) -> Iterator[Claim]:
 class Watched:
     """A runtime, with what it told."""
 
-    def __init__(self, claimed: Claim, listen: tuple[str, ...] = LOOPBACK) -> None:
+    def __init__(self, claimed: Claim, listen: tuple[str, ...] = LISTEN) -> None:
         self.crashes: list[BaseException] = []
         self.shells: list[Shell] = []
         self.effects: list[Effect] = []
@@ -54,13 +54,6 @@ class Watched:
             started=self.shells.append,
             observers=(lambda event, effects, now: self.events.append(event),),
         )
-
-
-def until(true: Callable[[], bool], within_s: float = 15.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 async def explode() -> None:
@@ -102,7 +95,7 @@ def test_what_fails_in_a_crash_is_not_blamed_on_peers(
 
     try:
         watched.runtime.call(crash)
-        until(lambda: len(watched.shells) == 2)
+        wait_until(lambda: len(watched.shells) == 2)
         assert Undelivered not in {type(event) for event in watched.events}
     finally:
         watched.runtime.stop()
@@ -115,7 +108,7 @@ def test_a_crashed_stack_starts_again_with_the_same_identity_and_port(claimed: C
         addresses = watched.runtime.addresses
         assert len(addresses) == 1
         watched.runtime.call(lambda shell: shell._start(explode))
-        until(lambda: len(watched.shells) == 2)
+        wait_until(lambda: len(watched.shells) == 2)
         assert [type(error) for error in watched.crashes] != []
         assert watched.runtime.addresses == addresses
         ran = threading.Event()
@@ -130,7 +123,7 @@ def test_while_the_stack_is_down_a_call_says_so_at_once(claimed: Claim) -> None:
     watched.runtime.start()
     try:
         watched.runtime.call(lambda shell: shell._start(explode))
-        until(lambda: bool(watched.crashes))
+        wait_until(lambda: bool(watched.crashes))
         with pytest.raises(NodeClosed):
             watched.runtime.call(lambda shell: shell.feed(Tick()))
     finally:

@@ -31,7 +31,9 @@ from formation_p2p.host.net.protocols.frames import (
     MAX_WORK_FRAME_BYTES,
 )
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
-from tests.host.stacks import LOOPBACK, Answer, Node, run, running, until
+from tests.support.loopback import LOOPBACK
+from tests.support.stacks import Answer, Node, run, running
+from tests.support.waiting import until
 
 # -- kad ----------------------------------------------------------------------------------------
 
@@ -524,7 +526,7 @@ CHILD = textwrap.dedent(
     """
     import sys, trio
     sys.path[:0] = sys.argv[1:]
-    from tests.host.stacks import Node
+    from tests.support.stacks import Node
 
     async def main():
         node = Node(seed=bytes(range(32)))
@@ -663,7 +665,7 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         """
         import logging, sys, trio
         sys.path[:0] = sys.argv[1:]
-        from tests.host.stacks import Node, running
+        from tests.support.stacks import Node, running
 
         async def main():
             alice, bob = Node(), Node()

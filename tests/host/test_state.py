@@ -44,7 +44,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
-from tests.host.state_world import (
+from tests.support.state_world import (
     ALICE,
     BOB,
     BOBS,

@@ -17,7 +17,7 @@ from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.state import State, peek
-from tests.host.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
+from tests.support.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
 
 Story = tuple[Job | None, list[JobEvent]]
 

@@ -30,7 +30,7 @@ from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
-from tests.host.state_world import (
+from tests.support.state_world import (
     ALICE,
     BOB,
     BOBS,
@@ -42,6 +42,7 @@ from tests.host.state_world import (
     succeeded,
     told,
 )
+from tests.support.waiting import until
 
 # No story here takes a second, unless a disk fails in it.
 STORY_S = 20.0
@@ -109,9 +110,7 @@ class Shell:
         self.rounds.append(len(self.done))
 
     async def until(self, true: Callable[[], bool]) -> None:
-        with trio.fail_after(STORY_S):
-            while not true():  # noqa: ASYNC110 - other threads make it true
-                await trio.sleep(0.005)
+        await until(true, STORY_S)
 
     async def until_done(self, count: int) -> None:
         await self.until(lambda: len(self.done) >= count)

@@ -28,7 +28,7 @@ from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
-from tests.host.state_world import ALICE, BOB, hold, job_of, let_go, succeeded, told
+from tests.support.state_world import ALICE, BOB, hold, job_of, let_go, succeeded, told
 
 Saved = tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]
 

@@ -28,7 +28,7 @@ from formation_p2p.core.workload.outcome import UNMEASURED, Usage
 from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import SCHEMA, MemorySamples, Sample
-from tests.host.state_world import BOB, NEEDS
+from tests.support.state_world import BOB, NEEDS
 
 KIND = "process:train.py"
 

@@ -24,7 +24,8 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.host.clock import moment
 from formation_p2p.host.storage.trust import TrustFile, Verdict, leave_note, peek
-from tests.unit.stories import identity
+from tests.support.stories import identity
+from tests.support.waiting import until
 
 ALICE, BOB, CAROL = (identity(name) for name in ("alice", "bob", "carol"))
 
@@ -57,12 +58,10 @@ def standings(reputation: Reputation) -> dict[PeerId, Standing]:
     return {each.peer_id: each for each in reputation.standings(moment())}
 
 
-async def kept(file: TrustFile, until: Callable[[], bool]) -> None:
+async def kept(file: TrustFile, condition: Callable[[], bool]) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(file.keep)
-        with trio.fail_after(10):
-            while not until():  # noqa: ASYNC110 - it may be a look at the disk
-                await trio.sleep(0.01)
+        await until(condition, 10)
         nursery.cancel_scope.cancel()
 
 
@@ -137,9 +136,9 @@ async def test_a_running_node_stores_what_changes_and_that_alone(path: Path) -> 
         assert path.with_name(path.name + "-wal").stat().st_size == before
 
 
-async def on_trio(file: TrustFile, until: Callable[[], bool]) -> None:
+async def on_trio(file: TrustFile, condition: Callable[[], bool]) -> None:
     """These tests run on asyncio, and a node on trio."""
-    await asyncio.to_thread(lambda: trio.run(kept, file, until))
+    await asyncio.to_thread(lambda: trio.run(kept, file, condition))
 
 
 # -- what people say --------------------------------------------------------------------------

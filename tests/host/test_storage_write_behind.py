@@ -12,6 +12,7 @@ import trio
 
 from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.write_behind import WriteBehind
+from tests.support.waiting import until
 
 
 class Notebook(WriteBehind):
@@ -36,13 +37,11 @@ class Notebook(WriteBehind):
         self.written += self.page
         self.page = []
 
-    def run(self, until: Callable[[], bool]) -> None:
+    def run(self, condition: Callable[[], bool]) -> None:
         async def main() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.keep)
-                with trio.fail_after(10):
-                    while not until():  # noqa: ASYNC110 - threads tell nobody
-                        await trio.sleep(0.001)
+                await until(condition, 10)
                 nursery.cancel_scope.cancel()
 
         trio.run(main)

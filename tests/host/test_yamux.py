@@ -49,7 +49,7 @@ from tests.host.mallory import (
     WINDOW_UPDATE,
     Hand,
 )
-from tests.host.stacks import until
+from tests.support.waiting import until
 
 
 class Pipe:

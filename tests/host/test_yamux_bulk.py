@@ -12,8 +12,8 @@ from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, MuxedStream
 from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
-from tests.host.stacks import until
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
+from tests.support.waiting import until
 
 
 async def a_stream(alice: object, bob: object) -> tuple[MuxedStream, MuxedStream]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Final
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from tests.interop import fetch, p2pd
+from tests.support.waiting import wait_until
 
 START_S: Final = 30.0
 CALL_S: Final = 20.0
@@ -48,7 +49,7 @@ class Node(ABC):
         """Connect, and wait until the peer is in the routing table: all but ours take their time
         for that."""
         self.connect(through)
-        until(lambda: self.knows(through.peer_id))
+        wait_until(lambda: self.knows(through.peer_id))
 
     def knows(self, peer_id: PeerId) -> bool:
         """Whether a lookup of the id finds its owner."""
@@ -240,15 +241,6 @@ def _running(
                 process.wait()
             assert process.stdout is not None
             process.stdout.close()
-
-
-def until(holds: Callable[[], object], within_s: float = CALL_S) -> None:
-    """Wait for what other processes bring about."""
-    ends_at = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > ends_at:
-            raise TimeoutError(f"not within {within_s:.0f} s")
-        time.sleep(0.05)
 
 
 def _contact(told: dict[str, Any]) -> Contact:

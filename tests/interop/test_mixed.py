@@ -9,7 +9,7 @@ from itertools import pairwise
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import distance
 from tests.interop import peers, records
-from tests.interop.peers import until
+from tests.support.waiting import wait_until
 
 KINDS = {"ours": peers.ours, **peers.FOREIGN}
 
@@ -25,7 +25,7 @@ def test_a_lookup_through_nodes_of_every_kind_finds_the_nearest() -> None:
         everybody = {node.contact.peer_id for node in nodes}
         target = nodes[0].contact.peer_id
         for node in nodes:
-            until(partial(finds, node, target, everybody - {node.contact.peer_id}))
+            wait_until(partial(finds, node, target, everybody - {node.contact.peer_id}))
         ours = nodes[4]
         nearest = sorted(
             everybody - {ours.contact.peer_id},
@@ -49,7 +49,7 @@ def test_what_one_implementation_stores_another_finds_through_us() -> None:
                     values[kind].append(records.text())  # for py, which reads no other
                 for name, value in values[kind]:
                     writer.put_value(name, value)
-                until(partial(ours.held_providers, provided[kind]))
+                wait_until(partial(ours.held_providers, provided[kind]))
         # The writers are gone: what is found now was kept by our node.
         for kind, start in peers.FOREIGN.items():
             with start() as reader:

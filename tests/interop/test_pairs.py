@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.interop import peers, records
-from tests.interop.peers import until
+from tests.support.waiting import wait_until
 
 
 @dataclass
@@ -32,9 +32,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         first, second = stack.enter_context(start()), stack.enter_context(start())
         ours = stack.enter_context(peers.ours())
         second.join(first.contact)
-        until(lambda: first.knows(second.contact.peer_id))
+        wait_until(lambda: first.knows(second.contact.peer_id))
         ours.join(first.contact)
-        until(lambda: ours.knows(second.contact.peer_id))
+        wait_until(lambda: ours.knows(second.contact.peer_id))
         yield World(request.param, ours, first, second)
 
 
@@ -69,7 +69,7 @@ def test_we_provide(world: World) -> None:
     first = world.first.contact
     assert world.ours.provide_only(first, name) == (first.peer_id,)
     assert world.ours.held_providers(name) == ()  # so that only the other can tell
-    until(lambda: world.ours.contact in world.first.find_providers(name))
+    wait_until(lambda: world.ours.contact in world.first.find_providers(name))
 
 
 def test_we_find_providers(world: World) -> None:
@@ -78,7 +78,7 @@ def test_we_find_providers(world: World) -> None:
     with peers.ours() as newcomer:
         newcomer.join(world.first.contact)
         assert newcomer.held_providers(name) == ()
-        until(lambda: world.first.contact in newcomer.find_providers(name))
+        wait_until(lambda: world.first.contact in newcomer.find_providers(name))
 
 
 # -- our node is asked -----------------------------------------------------------------------------
@@ -87,13 +87,13 @@ def test_we_find_providers(world: World) -> None:
 def test_another_finds_a_node_that_we_tell_of(world: World) -> None:
     with peers.FOREIGN[world.kind]() as newcomer:
         newcomer.join(world.ours.contact)
-        until(lambda: newcomer.knows(world.second.contact.peer_id))
+        wait_until(lambda: newcomer.knows(world.second.contact.peer_id))
 
 
 def test_another_puts_a_value_to_us(world: World) -> None:
     name, value = world.value()
     world.first.put_value(name, value)
-    until(lambda: world.ours.held_value(name) == value)
+    wait_until(lambda: world.ours.held_value(name) == value)
 
 
 def test_another_gets_a_value_from_us(world: World) -> None:
@@ -106,7 +106,7 @@ def test_another_gets_a_value_from_us(world: World) -> None:
 def test_another_provides_to_us(world: World) -> None:
     name = records.content()
     world.first.provide(name)
-    until(lambda: world.ours.held_providers(name) == (world.first.contact,))
+    wait_until(lambda: world.ours.held_providers(name) == (world.first.contact,))
 
 
 def test_another_finds_providers_with_us(world: World) -> None:

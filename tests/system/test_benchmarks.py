@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.system.programs import python
+from tests.support.programs import python
 
 
 def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:

@@ -21,7 +21,7 @@ import wasmtime
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.host.machine.home import Home
-from tests.system.programs import DEADLINE_S, ROOT, Program, running
+from tests.support.programs import DEADLINE_S, ROOT, Program, running
 
 FORMATION = (sys.executable, "-m", "formation_p2p")
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")

@@ -19,8 +19,10 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
-from tests.system.programs import ROOT
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.programs import ROOT
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 MACHINE = Limits(cpu_milli=1000, memory_bytes=512 * MIB)
@@ -41,7 +43,7 @@ class World:
 
 @asynccontextmanager
 async def one_worker(
-    folder: Path, listen: tuple[str, ...] = LOOPBACK, announce: tuple[str, ...] = ()
+    folder: Path, listen: tuple[str, ...] = LISTEN, announce: tuple[str, ...] = ()
 ) -> AsyncIterator[World]:
     """Alice works; Bob submits, and listens nowhere."""
     async with gate_at(folder) as invitation:

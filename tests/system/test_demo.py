@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.system.programs import running
+from tests.support.programs import running
 
 DEMO = (sys.executable, "-m", "examples.demo")
 # Under a minute on two cores, which the other tests may keep busy as well.

@@ -26,7 +26,9 @@ from formation_p2p.cli.job_file import read_job_file
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB
 from formation_p2p.host.storage.memory_samples import MemorySamples
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 SMALL = "cpu=0.25,memory=64MiB"
 JOB = """
@@ -58,7 +60,7 @@ async def network(folder: Path) -> AsyncIterator[tuple[Node, str]]:
     """A gate and a worker; the node that submits, and how to join."""
     async with gate_at(folder) as invitation:
         join = invitation()
-        async with Node.join(join, home=folder / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(join, home=folder / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=2048 * MIB))
             async with Node.join(join, home=folder / "bob", listen=()) as bob:
 
@@ -142,7 +144,7 @@ async def test_calls_of_functions_may_wait_for_each_other(tmp_path: Path) -> Non
     async with asyncio.timeout(DEADLINE_S):
         async with gate_at(tmp_path) as invitation:
             join = invitation()
-            async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+            async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
                 # Without a sandbox, so that they meet in a folder of this machine.
                 await alice.worker(sandbox="off", limits=Limits(cpu_milli=2000))
                 *_, last = await (await alice.submit(plan, needs=SMALL))

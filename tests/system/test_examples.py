@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.programs import ROOT, Program, python, running
+from tests.support.programs import ROOT, Program, python, running
 
 EXAMPLES = ROOT / "examples"
 

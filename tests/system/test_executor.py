@@ -18,8 +18,10 @@ import pytest
 
 from formation_p2p import Limits, Node, NodeClosed, RemoteError, TaskFailed
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
-from tests.system.in_process import runs as runs_somewhere
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import runs as runs_somewhere
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -29,7 +31,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """One that works for itself."""
     async with (
         gate_at(tmp_path) as invitation,
-        Node.join(invitation(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice,
     ):
         await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
         yield alice
@@ -128,7 +130,7 @@ async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(node: N
 
 async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
-        async with Node.join(invitation(), home=tmp_path / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
             executor = alice.executor(needs=SMALL, max_workers=1)
             runs, waits = executor.submit(time.sleep, 30), executor.submit(time.sleep, 30)

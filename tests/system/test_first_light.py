@@ -55,6 +55,7 @@ from formation_p2p.core.trust.grants import issue
 from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.host.net import stack as stack_module
 from formation_p2p.host.net.stack import Stack
+from tests.support.waiting import until
 
 # No story here takes ten seconds on an idle machine.
 STORY_S = 60.0
@@ -143,9 +144,11 @@ async def small_network(folder: Path, *, workers: int, **serve: Any) -> AsyncIte
 
 async def warm(network: SmallNetwork, person: Node) -> None:
     """Returns once the person's node finds every worker, and nothing is under way any more."""
-    async with asyncio.timeout(STORY_S):
-        while len(await person.workers()) < len(network.workers):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def all_found() -> bool:
+        return len(await person.workers()) >= len(network.workers)
+
+    await until(all_found, STORY_S)
     await asyncio.sleep(0.5)
 
 
@@ -300,8 +303,7 @@ async def tell(worker: Contact, messages: list[WorkMessage]) -> list[WorkMessage
             await nursery.start(stack.run, mailbox)
             for message in messages:
                 stack.send(worker, work.pack(message))
-            while len(mailbox.messages) < len(messages):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            await until(lambda: len(mailbox.messages) >= len(messages), STORY_S)
             await stack.close()
     return mailbox.messages
 

@@ -8,18 +8,20 @@ from pathlib import Path
 
 from formation_p2p import Home, Limits, Node, Rights
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S
+from tests.support.waiting import until
 
 
 async def test_a_worker_is_seen_again_soon_after_its_gate_restarted(tmp_path: Path) -> None:
     home = Home(tmp_path / "gate")
     home.create_network()
     async with asyncio.timeout(DEADLINE_S):
-        async with Node.join(home=home.path, listen=LOOPBACK) as gate:
+        async with Node.join(home=home.path, listen=LISTEN) as gate:
             home.add_gate(gate.addresses[0])
             address = gate.addresses[0].rpartition("/p2p/")[0]
             join = home.invite(Rights(int(time.time()) + 3600))
-            alice = Node.join(join, home=tmp_path / "alice", listen=LOOPBACK)
+            alice = Node.join(join, home=tmp_path / "alice", listen=LISTEN)
             await alice.__aenter__()
             await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
             await _found(join, tmp_path)

@@ -12,7 +12,9 @@ from formation_p2p.core.refusals import OutOfScope, Unwanted
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Place, Scope, Shares
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
 NEEDS = "cpu=1,memory=64MiB"
@@ -36,8 +38,8 @@ async def test_tasks_go_where_their_data_is_already(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
-        Node.join(invite(), home=tmp_path / "carol", listen=LOOPBACK) as carol,
+        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
+        Node.join(invite(), home=tmp_path / "carol", listen=LISTEN) as carol,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=LIMITS)
@@ -60,7 +62,7 @@ async def test_how_far_a_worker_is_is_known_once_it_is_connected(tmp_path: Path)
     async with (
         asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=LIMITS)
@@ -80,7 +82,7 @@ async def test_a_machine_works_for_the_circles_that_it_is_open_to(tmp_path: Path
     async with (
         asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
-        Node.join(invite(place=KITCHEN), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(place=KITCHEN), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(place=KITCHEN), home=tmp_path / "cook", listen=()) as cook,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):

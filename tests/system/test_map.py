@@ -15,7 +15,9 @@ import pytest
 
 from formation_p2p import InvalidInput, Limits, Node, TaskFailed
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at, runs
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -25,7 +27,7 @@ async def bob(tmp_path: Path) -> AsyncIterator[Node]:
     """He submits; a worker with room for four tasks is there."""
     async with gate_at(tmp_path) as invitation:
         join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
             async with Node.join(join, home=tmp_path / "bob", listen=()) as bob:
 

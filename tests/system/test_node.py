@@ -39,7 +39,9 @@ from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.peer.events import Left
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, runs, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at, runs
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -58,7 +60,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with gate_at(tmp_path) as invitation:
         join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(
                 limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB), labels={"region": "eu"}
             )
@@ -190,7 +192,7 @@ async def test_explain_ranks_who_could_and_says_why_not_the_others(world: World)
 
 async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: World) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        async with Node.join(world.invite, home=world.folder / "carol", listen=LOOPBACK) as carol:
+        async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
             await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
 
             async def both() -> bool:
@@ -234,7 +236,7 @@ async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: World) -> None:
         job = await world.bob.submit(Sleep(), needs=SMALL)
         (nobody,) = await job
         assert nobody.status == "unplaceable"
-        async with Node.join(world.invite, home=world.folder / "carol", listen=LOOPBACK) as carol:
+        async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
             await carol.worker(drivers={"sleep": Sleep})
 
             async def known() -> bool:

@@ -24,7 +24,9 @@ from formation_p2p import (
     Unwanted,
 )
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 NEEDS = "cpu=1,memory=64MiB"
 TRUE = ProcessSpec(("true",))
@@ -47,8 +49,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with (
         asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
-        Node.join(invite(), home=tmp_path / "carol", listen=LOOPBACK) as carol,
+        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
+        Node.join(invite(), home=tmp_path / "carol", listen=LISTEN) as carol,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=limits, price_micro=10_000)

@@ -9,7 +9,9 @@ import pytest
 
 from formation_p2p import Limits, Node, ProcessSpec, TooDear, Unplaceable
 from formation_p2p.core.units import MIB
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 
 async def test_a_job_runs_on_no_machine_that_costs_more_than_it_may(tmp_path: Path) -> None:
@@ -17,7 +19,7 @@ async def test_a_job_runs_on_no_machine_that_costs_more_than_it_may(tmp_path: Pa
     async with (
         asyncio.timeout(DEADLINE_S),
         gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
         await alice.worker(limits=limits, price_micro=50_000)

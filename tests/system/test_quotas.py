@@ -20,7 +20,9 @@ from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
-from tests.system.in_process import LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import gate_at
+from tests.support.waiting import until
 from tests.system.test_cli_network import formation
 
 # A lease comes up for renewal after 7 s; two lives of alice and starting them come on top.
@@ -56,7 +58,7 @@ async def test_explain_tells_where_and_when_a_grant_is_good(tmp_path: Path) -> N
             ("erin", {"drivers": frozenset({"wasm"})}),
         ):
             Home(tmp_path / name).join(parse_join_string(invite(**limits)))
-        async with Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=LIMITS)
             async with Node.join(home=tmp_path / "bob", listen=()) as bob:
                 await sees(bob, alice)
@@ -88,7 +90,7 @@ async def test_a_quota_outlives_the_worker_that_counts_it(
     rights = Rights(int(time.time()) + 3600, quota=Quota(cpu_milli_hours=1))
 
     def joins(name: str, invite: Callable[[], str]) -> Node:
-        return Node.join(invite(), home=tmp_path / name, listen=LOOPBACK)
+        return Node.join(invite(), home=tmp_path / name, listen=LISTEN)
 
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
         bobs = Home(tmp_path / "gate").invite(rights)

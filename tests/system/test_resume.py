@@ -20,8 +20,9 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State, peek
-from tests.host.state_world import all_done, job_of
-from tests.system.programs import Program
+from tests.support.programs import Program
+from tests.support.state_world import all_done, job_of
+from tests.support.waiting import wait_until
 from tests.system.test_cli_network import LOOPBACK, Done, formation, started
 
 KILLS = 10
@@ -62,11 +63,8 @@ def job_file(folder: Path, *tasks: str) -> Path:
     return path
 
 
-def until_there(path: Path, scheduler: Program, within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come: {scheduler.output}"
-        time.sleep(0.02)
+def until_there(path: Path, scheduler: Program) -> None:
+    wait_until(path.exists, 30.0, otherwise=lambda: f"{path}: {scheduler.output}")
 
 
 def kill(program: Program) -> None:
@@ -187,10 +185,7 @@ def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
     state = tmp_path / "jobs.db"
     job = job_file(tmp_path, *("touch $$.began; sleep 0.5",) * 4)
     with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
-        deadline = time.monotonic() + 30
-        while not list(tmp_path.glob("*.began")):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: list(tmp_path.glob("*.began")), 30)
         assert scheduler.interrupt() == 130
         assert "formation resume --state" in scheduler.output
     (job_left,) = peek(state)

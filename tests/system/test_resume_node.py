@@ -37,7 +37,9 @@ from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage import journal as journal_module
 from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.state import State
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 
@@ -62,7 +64,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with gate_at(tmp_path) as invitation:
         join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=1024 * MIB))
             async with asyncio.timeout(DEADLINE_S):
                 yield World(join, tmp_path)

@@ -18,7 +18,9 @@ import pytest
 from formation_p2p import InvalidInput, Limits, LocalError, Node, ProcessSpec
 from formation_p2p.core.units import MIB
 from formation_p2p.host.observe.status import MAX_CLIENTS, reachable
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with gate_at(tmp_path) as invitation:
         join = invitation()
         at = "127.0.0.1:0"
-        async with Node.join(join, home=tmp_path / "alice", listen=LOOPBACK, metrics=at) as alice:
+        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN, metrics=at) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
             async with Node.join(join, home=tmp_path / "bob", listen=(), metrics=at) as bob:
 

@@ -16,8 +16,10 @@ from formation_p2p import JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
 from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
-from tests.system.in_process import LOOPBACK, gate_at, until
-from tests.system.programs import Program, running
+from tests.support.loopback import LISTEN
+from tests.support.network import gate_at
+from tests.support.programs import Program, running
+from tests.support.waiting import until
 
 STORY_S = 90.0
 # From its first beat missed to the last process dead: sampling, killing, a busy machine.
@@ -50,7 +52,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def worker(join: str, home: Path) -> tuple[str, ...]:
-    return (sys.executable, "-c", WORKER, join, str(home), *LOOPBACK)
+    return (sys.executable, "-c", WORKER, join, str(home), *LISTEN)
 
 
 def alive(pid: int) -> bool:

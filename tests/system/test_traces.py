@@ -19,7 +19,8 @@ from opentelemetry.trace import StatusCode
 from formation_p2p import Limits, LocalError, Node, ProcessSpec
 from formation_p2p.core.units import MIB
 from formation_p2p.host.observe.tracing import Tracing
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
 
 SMALL = "cpu=0.5,memory=64MiB"
 CALLS = 5000
@@ -29,7 +30,7 @@ async def spans_of(folder: Path, provider: TracerProvider, *works: ProcessSpec) 
     """Run each piece of work as a job of its own, one after the other, below one span of ours."""
     async with gate_at(folder) as invitation:
         join = invitation()
-        async with Node.join(join, home=folder / "alice", listen=LOOPBACK) as alice:
+        async with Node.join(join, home=folder / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
             async with Node.join(join, home=folder / "bob", listen=(), traces=provider) as bob:
                 with provider.get_tracer("application").start_as_current_span("request"):
@@ -93,9 +94,7 @@ async def test_an_exporter_that_blocks_does_not_hold_up_the_node(
     try:
         async with asyncio.timeout(DEADLINE_S):
             async with gate_at(tmp_path) as invitation:
-                node = Node.join(
-                    invitation(), home=tmp_path / "a", listen=LOOPBACK, traces=provider
-                )
+                node = Node.join(invitation(), home=tmp_path / "a", listen=LISTEN, traces=provider)
                 async with node as alice:
                     await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
                     assert await alice.map(abs, [-1, -2], needs=SMALL) == [1, 2]

@@ -20,8 +20,10 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.trust import TrustFile
-from tests.system.in_process import DEADLINE_S, LOOPBACK, gate_at, until
-from tests.unit.stories import identity
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at
+from tests.support.stories import identity
+from tests.support.waiting import until
 
 NEEDS = "cpu=0.1,memory=64MiB"
 ALICE, CAROL, DAVE = (identity(name) for name in ("alice", "carol", "dave"))
@@ -69,7 +71,7 @@ def lived(path: Path, index: int = 0) -> Path:
 
 async def test_work_makes_trust_and_false_results_end_it(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
-        alice = Node.join(invite(), home=tmp_path / "alice", listen=LOOPBACK)
+        alice = Node.join(invite(), home=tmp_path / "alice", listen=LISTEN)
         bob = Node.join(invite(), home=tmp_path / "bob", listen=())
         async with alice, bob:
             await alice.worker(drivers=["process"], sandbox="off")

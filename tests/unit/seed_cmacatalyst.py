@@ -6,7 +6,7 @@ from formation_p2p.core.placement.spread import Spread
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.units import GIB
-from tests.unit.placement_world import order, peer, placed, profile, task, worker
+from tests.support.placement_world import order, peer, placed, profile, task, worker
 from tests.unit.seed_cases import Vector, covers
 
 

@@ -23,9 +23,9 @@ from formation_p2p.core.resources.fits import claims_on, fits, fits_now
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from tests.unit.placement_world import placed, profile, task, worker
+from tests.support.placement_world import placed, profile, task, worker
+from tests.support.stories import contact
 from tests.unit.seed_cases import Vector, covers
-from tests.unit.stories import contact
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from formation_p2p.core.trust.admission import AdmissionController, Tolerated
 from formation_p2p.core.trust.grants import Rights, accounts_of, issue
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota, Used, month_of
-from tests.unit.placement_world import placed, profile, task, worker
+from tests.support.placement_world import placed, profile, task, worker
+from tests.support.stories import BOB, NEEDS, at, identity
 from tests.unit.seed_cases import Vector, covers
-from tests.unit.stories import BOB, NEEDS, at, identity
 
 ROOT: Final = identity("root")
 EXPIRY: Final = 10**10

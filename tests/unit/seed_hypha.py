@@ -45,9 +45,21 @@ from formation_p2p.core.resources.ledger import Ledger, Reservation
 from formation_p2p.core.resources.parse import requirements_from_mapping
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit.placement_world import placed, profile, task, worker
+from tests.support.placement_world import placed, profile, task, worker
+from tests.support.stories import (
+    ALICE,
+    BOB,
+    CAROL,
+    MALLORY,
+    NEEDS,
+    Lenient,
+    at,
+    ends,
+    job,
+    sent,
+    town,
+)
 from tests.unit.seed_cases import Vector, covers
-from tests.unit.stories import ALICE, BOB, CAROL, MALLORY, NEEDS, Lenient, at, ends, job, sent, town
 
 MICRO = 10**6
 

@@ -33,9 +33,9 @@ from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.sim.world import World
-from tests.unit.placement_world import peer, placed, profile, task, worker
+from tests.support.placement_world import peer, placed, profile, task, worker
+from tests.support.stories import ALICE, CAROL, NEEDS, at, job, sent, workers_of
 from tests.unit.seed_cases import Vector, covers
-from tests.unit.stories import ALICE, CAROL, NEEDS, at, job, sent, workers_of
 
 # What a card of theirs is sold with, and what an executor has of anything that is not said.
 GB = 10**9

@@ -9,9 +9,9 @@ from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.hints import parse_hints
 from formation_p2p.core.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, Shares
-from tests.unit.placement_world import peer, placed, profile, task, worker
+from tests.support.placement_world import peer, placed, profile, task, worker
+from tests.support.stories import BOB
 from tests.unit.seed_cases import Vector, covers
-from tests.unit.stories import BOB
 
 
 def accepts(shares: Shares, widest: Scope, between: Scope) -> bool:

@@ -24,8 +24,8 @@ from formation_p2p.core.resources.ledger import Ledger
 from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB, TIB
-from tests.unit import resources_world as world
-from tests.unit.resources_world import a100, h100, machine
+from tests.support import resources_world as world
+from tests.support.resources_world import a100, h100, machine
 
 NOW = 1_767_225_600
 PEERS = [peer_id_of(number.to_bytes(32, "big")) for number in range(700)]

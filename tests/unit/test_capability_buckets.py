@@ -29,8 +29,8 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit import resources_world as world
-from tests.unit.resources_world import h100, machine
+from tests.support import resources_world as world
+from tests.support.resources_world import h100, machine
 
 
 @settings(max_examples=500)

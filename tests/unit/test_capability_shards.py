@@ -18,7 +18,7 @@ from formation_p2p.core.capability.shards import (
 from formation_p2p.core.discovery.finder import WANTED
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, distance, prefix
-from tests.unit import dht_world as world
+from tests.support import dht_world as world
 
 NETWORK = world.NETWORK
 ALICE = world.person("alice")

@@ -64,7 +64,7 @@ from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.core.workload.wasm import WasmSpec
-from tests.unit.dht_world import profile
+from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id
 

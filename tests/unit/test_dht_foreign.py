@@ -20,8 +20,8 @@ from formation_p2p.core.dht.plain import Found, PlainRecords
 from formation_p2p.core.dht.rpc import RequestReceived, SendResponse
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import peer_id_to_bytes
-from tests.unit import dht_world as world
-from tests.unit.dht_world import NOW, Alone
+from tests.support import dht_world as world
+from tests.support.dht_world import NOW, Alone
 
 ALICE, BOB, CAROL = map(world.contact, ("alice", "bob", "carol"))
 

@@ -30,8 +30,8 @@ from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_of
 from formation_p2p.core.records.addresses import address_text
 from formation_p2p.core.records.profile import open_profile
-from tests.unit import dht_world as world
-from tests.unit.dht_world import DhtWorld, Lie
+from tests.support import dht_world as world
+from tests.support.dht_world import DhtWorld, Lie
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled
 
 MUCH = 2**32 - 1

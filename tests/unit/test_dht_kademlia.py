@@ -33,8 +33,8 @@ from formation_p2p.core.dht.rpc import (
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key
-from tests.unit import dht_world as world
-from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first, village
+from tests.support import dht_world as world
+from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first, village
 
 ANY = bucket_key(world.NETWORK, "any")
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))

@@ -29,7 +29,7 @@ from formation_p2p.core.dht.plain import (
 )
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
-from tests.unit import dht_world as world
+from tests.support import dht_world as world
 
 ALICE, BOB, CAROL = (world.contact(name) for name in ("alice", "bob", "carol"))
 NOW = Moment(1000.0, 1_700_000_000.0)

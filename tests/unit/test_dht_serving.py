@@ -34,8 +34,8 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.resources.requirements import Requirements
-from tests.unit import dht_world as world
-from tests.unit.dht_world import NOW, Alone, DhtWorld, nearest_first
+from tests.support import dht_world as world
+from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first
 
 ANY = bucket_key(world.NETWORK, "any")
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))

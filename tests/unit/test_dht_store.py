@@ -42,7 +42,7 @@ from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.requirements import Requirements
-from tests.unit import dht_world as world
+from tests.support import dht_world as world
 
 NOW = Moment(1000.0, world.EPOCH_UNIX_S)
 ANY = bucket_key(world.NETWORK, "any")

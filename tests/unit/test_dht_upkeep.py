@@ -32,8 +32,8 @@ from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import common_prefix, key_of
 from formation_p2p.sim.world import World
-from tests.unit import dht_world as world
-from tests.unit.dht_world import NOW, Alone, DhtWorld, village
+from tests.support import dht_world as world
+from tests.support.dht_world import NOW, Alone, DhtWorld, village
 
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
 HERE = ALICE.addresses

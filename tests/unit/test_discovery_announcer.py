@@ -30,8 +30,8 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB
-from tests.unit import dht_world as world
-from tests.unit.dht_world import Completed, DhtNode, DhtWorld
+from tests.support import dht_world as world
+from tests.support.dht_world import Completed, DhtNode, DhtWorld
 
 MACHINE = Capability(
     10_000, 100 * GIB, 100 * GIB, gpus=(Gpu("GPU-0", "nvidia", "h100", 80 * GIB, 90),)

@@ -22,8 +22,8 @@ from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
-from tests.unit import dht_world as world
-from tests.unit.dht_world import Completed, DhtNode, DhtWorld, sealed
+from tests.support import dht_world as world
+from tests.support.dht_world import Completed, DhtNode, DhtWorld, sealed
 
 pytestmark = pytest.mark.at_length
 

@@ -38,8 +38,8 @@ from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit import dht_world as world
-from tests.unit.dht_world import Completed, DhtNode, DhtWorld
+from tests.support import dht_world as world
+from tests.support.dht_world import Completed, DhtNode, DhtWorld
 
 TASK = key_of(b"task 1")
 SMALL = Requirements(cpu_milli=1000, memory_bytes=GIB)

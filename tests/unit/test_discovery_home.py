@@ -10,7 +10,7 @@ from formation_p2p.core.capability.shards import MERGE, SPLIT
 from formation_p2p.core.dht.messages import ShardCount
 from formation_p2p.core.discovery.shard_membership import MAX_MOVE_TTLS, ShardMembership
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
-from tests.unit import dht_world as world
+from tests.support import dht_world as world
 
 TTL_S = 120.0
 FEW, ROOM = ShardCount(MERGE - 1), SPLIT - MERGE

@@ -19,8 +19,8 @@ from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
 from formation_p2p.core.records.profile import SignedProfile
-from tests.unit import dht_world as world
-from tests.unit.dht_world import NOW
+from tests.support import dht_world as world
+from tests.support.dht_world import NOW
 
 NOBODY = ShardCount()
 

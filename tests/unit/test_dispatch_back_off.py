@@ -13,7 +13,7 @@ from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Faulty, Leaving, Silent
 from formation_p2p.core.resources.capability import Capability, idle
-from tests.unit.stories import ALICE, CAROL, NEEDS, at, job, known
+from tests.support.stories import ALICE, CAROL, NEEDS, at, job, known
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")

@@ -30,7 +30,7 @@ from formation_p2p.core.workload.task import Job, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import BOB, NEEDS, at, ends, is_idle, job, only, town, workers_of
+from tests.support.stories import BOB, NEEDS, at, ends, is_idle, job, only, town, workers_of
 from tests.unit.test_dispatch_resume import Story
 
 EXIT = Failed(FailureKind.EXIT, "exit code 1")

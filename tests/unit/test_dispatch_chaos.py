@@ -25,7 +25,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import ends, is_idle, job, mend, only, peer_of
+from tests.support.stories import ends, is_idle, job, mend, only, peer_of
 
 pytestmark = pytest.mark.at_length
 

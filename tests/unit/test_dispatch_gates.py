@@ -19,7 +19,7 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.unit.stories import at, ends, is_idle, job, named, only, peer_of, town, workers_of
+from tests.support.stories import at, ends, is_idle, job, named, only, peer_of, town, workers_of
 
 
 def a_second(running: Running) -> tuple[float, Outcome]:

@@ -28,7 +28,7 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Busy, Denied, Refusal
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.units import MIB
-from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, job, known
+from tests.support.stories import ALICE, CAROL, DAVE, NEEDS, at, job, known
 
 FULL = Busy("the table of leases", 1)
 DENIED = Denied("submit", "no grant was shown")

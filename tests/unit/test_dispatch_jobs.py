@@ -25,7 +25,7 @@ from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, T
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.outcome import Failed, FailureKind
-from tests.unit.stories import ALICE, CAROL, END, at, job
+from tests.support.stories import ALICE, CAROL, END, at, job
 
 ATTEMPT = "an attempt"
 EXIT = Failed(FailureKind.EXIT, "exit code 1", b"so far")

@@ -37,7 +37,7 @@ from formation_p2p.core.workload.task import Job
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
-from tests.unit.stories import END, NEEDS, is_idle, job, name_of, only, passed, peer_of, town
+from tests.support.stories import END, NEEDS, is_idle, job, name_of, only, passed, peer_of, town
 
 FAILED = Failed(FailureKind.EXIT, "exit code 1")
 

@@ -48,7 +48,7 @@ from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import (
+from tests.support.stories import (
     NEEDS,
     ends,
     is_idle,

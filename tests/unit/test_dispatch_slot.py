@@ -28,7 +28,7 @@ from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
-from tests.unit.stories import ALICE, BOB, NEEDS, at, only
+from tests.support.stories import ALICE, BOB, NEEDS, at, only
 
 FENCE = 3
 

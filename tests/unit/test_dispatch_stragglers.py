@@ -36,7 +36,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import (
+from tests.support.stories import (
     ALICE,
     NEEDS,
     at,

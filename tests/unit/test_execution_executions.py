@@ -53,7 +53,7 @@ from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
-from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
+from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
 
 FENCE = 5
 DONE = Succeeded(b"done")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -20,6 +19,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Job
+from tests.support.waiting import wait_until
 
 ALICE = PeerId("alice")
 TERMS = CallOptions(Requirements(driver="python"), 1, None, 0, False)
@@ -68,13 +68,6 @@ class Network:
         self._told[number].fail(NodeClosed("it crashed"))
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
-
-
 def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
     network = Network(at_once=True)
     with NodeExecutor(network, TERMS) as executor:
@@ -90,14 +83,14 @@ def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
     network = Network()
     executor = NodeExecutor(network, TERMS)
     futures = [executor.submit(abs, n) for n in range(10_000)]
-    until(lambda: network.calls > 0)
+    wait_until(lambda: network.calls > 0)
     time.sleep(0.05)
     before = network.calls
     assert before <= FIRST_WAITING
     assert [future.cancel() for future in futures[-3:]] == [True] * 3
     done = 0
     while network.calls < 4 * LAST_WAITING // 2 and done < 400:
-        until(lambda: len(network.jobs) > done)  # noqa: B023 - it is called at once
+        wait_until(lambda: len(network.jobs) > done)  # noqa: B023 - it is called at once
         network.place(done)
         done += 1
     # Where they are taken in at once, ever more of them are.
@@ -112,7 +105,7 @@ def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
             ran += 1
         return all(future.done() for future in futures)
 
-    until(all_done)
+    wait_until(all_done)
     assert 0 < sum(future.cancelled() for future in futures) < 10_000
 
 
@@ -121,7 +114,7 @@ def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
     with NodeExecutor(network, TERMS, max_workers=3) as executor:
         futures = [executor.submit(abs, n) for n in range(7)]
         for done in range(3):
-            until(lambda: network.calls == min(3 * (done + 1), 7))  # noqa: B023
+            wait_until(lambda: network.calls == min(3 * (done + 1), 7))  # noqa: B023
             for number, job in enumerate(list(network.jobs)):
                 if not futures[int(pickle.loads(job.tasks[0].payload)[0][0])].done():
                     network.run(number)
@@ -132,7 +125,7 @@ def test_where_the_node_is_down_the_futures_say_so() -> None:
     network = Network()
     with NodeExecutor(network, TERMS) as executor:
         crashed: Future[int] = executor.submit(abs, 1)
-        until(lambda: network.calls == 1)
+        wait_until(lambda: network.calls == 1)
         network.fail(0)
         assert isinstance(crashed.exception(WITHIN_S), NodeClosed)
         network.closed = True

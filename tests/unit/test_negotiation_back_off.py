@@ -27,7 +27,7 @@ from formation_p2p.core.refusals import (
     TooDear,
     Unwanted,
 )
-from tests.unit.stories import ALICE, CAROL, at, contact
+from tests.support.stories import ALICE, CAROL, at, contact
 
 ALICE_ID, CAROL_ID = ALICE.peer_id, CAROL.peer_id
 NO_ROOM = Infeasible("cpu", 2, 1)

@@ -10,7 +10,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.refusals import Denied, Infeasible
 from formation_p2p.core.workload.scope import WHOLE_MILLI, Scope, Shares
-from tests.unit.stories import BOB, CAROL
+from tests.support.stories import BOB, CAROL
 
 CORES_MILLI = 8000
 QUARTER = Shares.parse(["commons=0.25", "federation=0"])

@@ -37,9 +37,9 @@ from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.ledger import Ledger, Reservation
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit import resources_world
-from tests.unit.resources_world import a100, h100, machine
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent
+from tests.support import resources_world
+from tests.support.resources_world import a100, h100, machine
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent
 
 MACHINE = machine(a100("G0"), h100("G1"), cpu_milli=4000)
 owners = st.sampled_from([BOB, CAROL, DAVE])

@@ -51,7 +51,7 @@ from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
 
 BUSY = Busy("the table of leases", 1)
 LEASE_MS = 10_000

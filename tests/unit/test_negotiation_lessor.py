@@ -54,7 +54,7 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, Used
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
-from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
+from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
 
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
 LEASE_MS = round(LEASE_S * 1000)

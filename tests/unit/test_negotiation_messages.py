@@ -64,8 +64,8 @@ from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
-from tests.unit.stories import NEEDS
-from tests.unit.work_messages import messages
+from tests.support.stories import NEEDS
+from tests.support.work_messages import messages
 
 anything = st.recursive(
     st.none()

@@ -18,7 +18,7 @@ from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints
-from tests.unit.stories import ALICE, CAROL, DAVE, NEEDS, at, sent
+from tests.support.stories import ALICE, CAROL, DAVE, NEEDS, at, sent
 
 SMALL, LARGE = Blob(Cid(RAW, digest_of(b"s")), 100), Blob(Cid(RAW, digest_of(b"l")), 900)
 NEAR = Hints(near=(SMALL, LARGE))

@@ -19,7 +19,7 @@ from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, Shares
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.unit.stories import NEEDS, job, named, only, workers_of
+from tests.support.stories import NEEDS, job, named, only, workers_of
 
 KITCHEN = Place(cell="kitchen", org="acme")
 GARAGE = Place(cell="garage", org="acme")

@@ -35,7 +35,7 @@ from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 from formation_p2p.core.workload.outcome import Ended, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import (
+from tests.support.stories import (
     NEEDS,
     ends,
     free,
@@ -47,7 +47,7 @@ from tests.unit.stories import (
     town,
     worker_of,
 )
-from tests.unit.work_messages import messages
+from tests.support.work_messages import messages
 
 TINY = replace(NEEDS, cpu_milli=1, memory_bytes=1)
 

@@ -45,7 +45,7 @@ from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import LATENCY_S, World
-from tests.unit.stories import (
+from tests.support.stories import (
     NEEDS,
     at,
     ends,

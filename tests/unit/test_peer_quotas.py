@@ -24,7 +24,7 @@ from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.unit.stories import NEEDS, ends, is_idle, job, named, only, passed, workers_of
+from tests.support.stories import NEEDS, ends, is_idle, job, named, only, passed, workers_of
 
 # Half a minute of one core.
 HALF_A_MINUTE = Quota(cpu_milli_hours=8)

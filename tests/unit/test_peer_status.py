@@ -6,7 +6,7 @@ from formation_p2p.core.peer.status import Status
 from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.node import SimNode
-from tests.unit.stories import at, job, peer_of, town
+from tests.support.stories import at, job, peer_of, town
 
 
 def status(node: SimNode) -> Status:

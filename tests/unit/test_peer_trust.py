@@ -31,7 +31,7 @@ from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.unit.stories import at, contact, ends, identity, job, only, passed, peer_of, town
+from tests.support.stories import at, contact, ends, identity, job, only, passed, peer_of, town
 
 ROOT = identity("root")
 

@@ -17,7 +17,7 @@ from formation_p2p.core.placement import balanced as module
 from formation_p2p.core.placement.balanced import NEAREST, Balanced, lot, rendezvous
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.xor import Xor
-from tests.unit.placement_world import order, peer, placed, task, worker
+from tests.support.placement_world import order, peer, placed, task, worker
 
 TASKS = 10_000
 

@@ -22,7 +22,7 @@ from formation_p2p.core.resources.fits import GpuClaim
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit.placement_world import SMALL, order, peer, placed, profile, task, worker
+from tests.support.placement_world import SMALL, order, peer, placed, profile, task, worker
 
 
 def with_gpu(memory_gib: int) -> Capability:

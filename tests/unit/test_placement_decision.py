@@ -50,7 +50,7 @@ from formation_p2p.core.refusals import (
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Scope
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
 
 TARGET = key_of(b"job/0")
 NOW = at(0)

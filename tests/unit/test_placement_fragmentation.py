@@ -15,8 +15,8 @@ from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, Shape
-from tests.unit import resources_world as world
-from tests.unit.resources_world import GB, a100, h100, machine
+from tests.support import resources_world as world
+from tests.support.resources_world import GB, a100, h100, machine
 
 
 def mix(*texts: str) -> Mix:

@@ -16,8 +16,8 @@ from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints, Kind
-from tests.unit.placement_world import order, profile, task
-from tests.unit.stories import ALICE, BOB, CAROL, DAVE
+from tests.support.placement_world import order, profile, task
+from tests.support.stories import ALICE, BOB, CAROL, DAVE
 
 NEAR = (Blob(Cid(RAW, digest_of(b"a")), 300), Blob(Cid(RAW, digest_of(b"b")), 100))
 

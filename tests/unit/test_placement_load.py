@@ -9,7 +9,7 @@ from formation_p2p.core.placement.spread import Spread
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit.placement_world import (
+from tests.support.placement_world import (
     SMALL,
     nearest_first,
     order,
@@ -19,7 +19,7 @@ from tests.unit.placement_world import (
     task,
     worker,
 )
-from tests.unit.resources_world import GB, a100
+from tests.support.resources_world import GB, a100
 
 BIG = Capability(32_000, 64 * GIB, 100 * GIB)
 WITH_GPUS = Capability(8000, 16 * GIB, gpus=(a100("G0"), a100("G1")))

@@ -12,8 +12,8 @@ from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.capability import GpuFree, idle
 from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.workload.mix import MAX_SHAPES, Mix, Shape
-from tests.unit.placement_world import order, peer, profile, task, worker
-from tests.unit.resources_world import a100, machine
+from tests.support.placement_world import order, peer, profile, task, worker
+from tests.support.resources_world import a100, machine
 
 
 def node(name: str, *shares: int, cpu_milli: int = 64_000) -> Candidate:

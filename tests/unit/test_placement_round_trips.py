@@ -15,7 +15,7 @@ from formation_p2p.core.placement.round_trips import (
     RoundTrips,
     nearness,
 )
-from tests.unit.stories import ALICE, BOB, CAROL, at
+from tests.support.stories import ALICE, BOB, CAROL, at
 
 ALICES, BOBS = ALICE.peer_id, BOB.peer_id
 NOW = at(0)

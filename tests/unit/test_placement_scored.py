@@ -20,7 +20,7 @@ from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Scope
-from tests.unit.placement_world import order, peer, placed, profile, task, worker
+from tests.support.placement_world import order, peer, placed, profile, task, worker
 
 
 def terms(candidate: Candidate, policy: Scored, asked: TaskView | None = None) -> dict[str, float]:

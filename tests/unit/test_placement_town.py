@@ -20,7 +20,7 @@ from formation_p2p.core.workload.mix import Shape
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.unit.stories import NEEDS, job, name_of, only, passed, worker_of, workers_of
+from tests.support.stories import NEEDS, job, name_of, only, passed, worker_of, workers_of
 
 
 def shop(**prices: int) -> World:

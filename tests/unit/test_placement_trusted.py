@@ -16,7 +16,7 @@ from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.trust import reputation
 from formation_p2p.core.trust.reputation import Reputation
-from tests.unit.stories import NEEDS, at, identity
+from tests.support.stories import NEEDS, at, identity
 
 TASK = TaskView(name="task", key=key_of(b"task"), needs=NEEDS)
 MACHINE = Capability(1000, 2**30)

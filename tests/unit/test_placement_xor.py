@@ -16,7 +16,7 @@ from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement.hashing import HASHES, default_hasher, sha256_low64
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
-from tests.unit.placement_world import nearest_first, order, peer, placed, task, worker
+from tests.support.placement_world import nearest_first, order, peer, placed, task, worker
 
 NAMES = ("alice", "bob", "carol", "dave", "erin")
 WORKERS = [worker(name) for name in NAMES]

@@ -14,8 +14,8 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
-from tests.unit import resources_world as world
-from tests.unit.resources_world import DRIVERS, GB, LABELS, a100, h100, machine
+from tests.support import resources_world as world
+from tests.support.resources_world import DRIVERS, GB, LABELS, a100, h100, machine
 
 BIG = machine(a100("G0"), h100("G1"), h100("G2"))
 

@@ -16,8 +16,8 @@ from formation_p2p.core.resources.limits import Limits, limited
 from formation_p2p.core.resources.parse import parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from tests.unit import resources_world as world
-from tests.unit.resources_world import GB, a100, h100, machine
+from tests.support import resources_world as world
+from tests.support.resources_world import GB, a100, h100, machine
 
 
 def reserved(ledger: Ledger, reservation_id: str, text: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
-from tests.unit.stories import ALICE, NEEDS, job
+from tests.support.stories import ALICE, NEEDS, job
 
 W = ALICE.peer_id
 WRITE_S = 0.01

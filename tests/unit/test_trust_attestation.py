@@ -29,7 +29,7 @@ from formation_p2p.core.trust.attestation import (
     seal_attestation,
 )
 from formation_p2p.core.trust.experience import MEMORY
-from tests.unit.stories import identity
+from tests.support.stories import identity
 
 ALICE = identity("alice")
 BOB, CAROL = identity("bob").peer_id, identity("carol").peer_id

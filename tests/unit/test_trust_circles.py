@@ -10,7 +10,7 @@ from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
 from formation_p2p.sim.world import EPOCH_UNIX_S
-from tests.unit.stories import ALICE, BOB, identity
+from tests.support.stories import ALICE, BOB, identity
 
 ROOT, ANOTHER = identity("root"), identity("another root")
 KITCHEN = Place(cell="kitchen", org="acme", federation="coops")

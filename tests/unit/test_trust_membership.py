@@ -14,7 +14,7 @@ from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.trust import grants, token
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.membership import Membership
-from tests.unit.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
+from tests.support.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
 
 ROOT = identity("root")
 MEMBERSHIP = Membership(ROOT.public_key)

@@ -15,7 +15,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import EXECUTE_MILLI, Reputation
-from tests.unit.stories import at
+from tests.support.stories import at
 
 pytestmark = pytest.mark.at_length
 

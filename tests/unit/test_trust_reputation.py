@@ -31,7 +31,7 @@ from formation_p2p.core.trust.reputation import (
     attenuated_milli,
 )
 from formation_p2p.sim.world import EPOCH_UNIX_S
-from tests.unit.stories import at, identity
+from tests.support.stories import at, identity
 
 ALICE, BOB, CAROL, DAVE, ERIN = map(identity, ("alice", "bob", "carol", "dave", "erin"))
 NOW = at(0)

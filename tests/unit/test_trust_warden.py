@@ -29,7 +29,7 @@ from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue
 from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
-from tests.unit.stories import BOB, CAROL, MALLORY, NEEDS, identity
+from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, identity
 
 ROOT = identity("root")
 KEY = ROOT.public_key

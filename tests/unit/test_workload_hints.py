@@ -24,7 +24,7 @@ from formation_p2p.core.workload.hints import (
     format_hints,
     parse_hints,
 )
-from tests.unit.stories import ALICE, BOB, CAROL
+from tests.support.stories import ALICE, BOB, CAROL
 
 SMALL = Cid(RAW, digest_of(b"small"))
 LARGE = Cid(DAG_CBOR, digest_of(b"large"))

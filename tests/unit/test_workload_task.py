@@ -26,7 +26,7 @@ from formation_p2p.core.workload.task import (
     Task,
     task_id,
 )
-from tests.unit.stories import NEEDS, job
+from tests.support.stories import NEEDS, job
 
 TASK = Task("job/0", NEEDS, b"payload")
 

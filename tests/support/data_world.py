@@ -19,7 +19,8 @@ from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.protocols.data import PROTOCOL
 from formation_p2p.host.net.transport.stream import MuxedStream
-from tests.host.stacks import LOOPBACK, Node
+from tests.support.loopback import LOOPBACK
+from tests.support.stacks import Node
 
 ROOT = Identity.from_seed(bytes(range(32)))
 RIGHTS = Rights(int(time.time()) + 3600)

@@ -16,7 +16,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.hints import NO_HINTS, Hints
 from formation_p2p.core.workload.scope import Scope
-from tests.unit.stories import at, contact
+from tests.support.stories import at, contact
 
 NOW = at(0)
 SMALL = Requirements(cpu_milli=1000, memory_bytes=GIB)

@@ -154,12 +154,6 @@ class ALease:
                     self._ended[each.attempt_id].set()
 
 
-async def eventually(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    with trio.fail_after(seconds):
-        while not true():  # noqa: ASYNC110 - other processes set no event
-            await trio.sleep(0.01)
-
-
 def alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:

@@ -12,8 +12,7 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.host.net.stack import Stack
-
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+from tests.support.loopback import LISTEN
 
 Answer = Callable[[bytes | None], None]
 
@@ -63,7 +62,7 @@ class Recorder:
 class Node(Recorder):
     """A stack and what it was told."""
 
-    def __init__(self, listen: tuple[str, ...] = (LOOPBACK,), seed: bytes | None = None) -> None:
+    def __init__(self, listen: tuple[str, ...] = LISTEN, seed: bytes | None = None) -> None:
         super().__init__()
         self.identity = Identity.from_seed(seed if seed is not None else os.urandom(32))
         self.stack = Stack(self.identity, listen)
@@ -97,15 +96,6 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
         yield
         for node in nodes:
             await node.stack.close()
-
-
-async def until(
-    condition: Callable[[], object], within_s: float = 5, every_s: float = 0.005
-) -> None:
-    """Wait for something that other tasks bring about."""
-    with trio.fail_after(within_s):
-        while not condition():  # noqa: ASYNC110  # the conditions are the stack's own state
-            await trio.sleep(every_s)
 
 
 def run(story: Callable[[], Awaitable[None]], within_s: float = 15) -> None:

@@ -62,7 +62,7 @@ from formation_p2p.core.workload.outcome import (
     Usage,
 )
 from formation_p2p.core.workload.task import MAX_PRIORITY
-from tests.unit import resources_world
+from tests.support import resources_world
 
 T = TypeVar("T")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import psutil
 from formation_p2p import Node
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.host.machine.home import Home
+from tests.support.loopback import LISTEN
 
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 # No test of these takes longer; one that does hangs.
 DEADLINE_S = 60.0
 
@@ -25,7 +24,7 @@ async def gate_at(folder: Path) -> AsyncIterator[Callable[..., str]]:
     limited as `Rights` says."""
     home = Home(folder / "gate")
     home.create_network()
-    async with Node.join(home=home.path, listen=LOOPBACK) as gate:
+    async with Node.join(home=home.path, listen=LISTEN) as gate:
         home.add_gate(gate.addresses[0])
         yield lambda **limits: home.invite(Rights(int(time.time()) + 3600, **limits))
 
@@ -35,10 +34,3 @@ def runs(argument: str) -> bool:
     return any(
         argument in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])
     )
-
-
-async def until(true: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not await true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)

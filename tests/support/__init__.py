@@ -1,0 +1,1 @@
+"""What several tests share: waiting, loopback networks, small worlds, programs."""
