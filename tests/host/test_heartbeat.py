@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import trio
 from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S, Heartbeat
 from tests.support.drivers_world import alive
+from tests.support.waiting import wait_until
 
 # A node of one task, whose leases live for no longer than a second.
 NODE = """
@@ -28,8 +30,6 @@ from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.core.workload.process import ProcessSpec
-from tests.support.waiting import wait_until
-from tests.support.waiting import wait_until
 from tests.support.drivers_world import Recorder, an_execution, bare_machine
 
 supervised.SILENCE_S = 1.0 + 1.0
@@ -84,9 +84,8 @@ class Node:
 
 
 def dead_within(pid: int, seconds: float) -> bool:
-    until_s = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < until_s:
-        time.sleep(0.05)
+    with suppress(AssertionError):
+        wait_until(lambda: not alive(pid), seconds)
     return not alive(pid)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import trio
+from sniffio import current_async_library
 
 EVERY_S = 0.005
 
@@ -18,7 +19,7 @@ async def until(
     within_s: float = 20.0,
     every_s: float = EVERY_S,
 ) -> None:
-    sleep = trio.sleep if trio.lowlevel.in_trio_run() else asyncio.sleep
+    sleep = trio.sleep if current_async_library() == "trio" else asyncio.sleep
     deadline_s = time.monotonic() + within_s
     while True:
         holds = condition()
