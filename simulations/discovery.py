@@ -185,7 +185,10 @@ def _refused(arguments: argparse.Namespace) -> str | None:
             return "--announcing at most half of the nodes; or all"
         minutes = int((LIFE_S - STEADY_S - PublicationParameters(arguments.ttl).republish_s) // 60)
     if arguments.minutes > minutes:
-        return f"the --placed expire: without churn, or all announcing, --minutes {minutes} at most"
+        return (
+            f"--placed needs --minutes {minutes} or less, or --churn, or --announcing all: "
+            "its records expire"
+        )
     return None
 
 
