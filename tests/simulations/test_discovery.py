@@ -125,10 +125,10 @@ def test_people_come_to_a_placed_town_and_go(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--placed --minutes 10", "--minutes 9 at most"),
+        ("--placed --minutes 10", "--placed needs --minutes 9 or less"),
         ("--announcing 5", "without it all announce themselves"),
         ("--placed --announcing 50 --nodes 60", "at most half of the nodes"),
-        ("--placed --announcing 5 --minutes 8", "--minutes 7 at most"),
+        ("--placed --announcing 5 --minutes 8", "--placed needs --minutes 7 or less"),
         ("--placed --announcing some", "invalid"),
     ],
 )
