@@ -374,7 +374,9 @@ def source_of(shown: Block, left_out: Around, names: dict[str, Any]) -> CodeType
     text = shown.text.replace(old, new.format(cid=getattr(names.get("blob"), "cid", "")))
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     where = f"{shown.document}:{shown.line}"
-    return compile(f"{text}\n{left_out.after}\n", where, "exec", flags=flags, dont_inherit=True)
+    source = f"{text}\n{left_out.after}\n"
+    code: CodeType = compile(source, where, "exec", flags=flags, dont_inherit=True)
+    return code
 
 
 async def execute(shown: Block, left_out: Around, names: dict[str, Any]) -> None:
