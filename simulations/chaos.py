@@ -25,7 +25,7 @@ from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEvent
 from formation_p2p.core.discovery.publication_parameters import PublicationParameters
-from formation_p2p.core.effects import Effect
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Tick
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.peer import Peer
@@ -174,7 +174,7 @@ def _is_shown(happened: Happened) -> bool:
     return not isinstance(happened.event, Tick) or any(_is_told(e) for e in happened.effects)
 
 
-def _is_told(effect: Effect) -> bool:
+def _is_told(effect: PeerEffect) -> bool:
     return type(effect).__module__.split(".")[1] != "dht"
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.peer.events import CancelJob, Event, Resume, Serve, Submit
+from formation_p2p.core.peer.events import CancelJob, PeerEvent, Resume, Serve, Submit
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
@@ -86,7 +86,7 @@ class Cluster:
 
     def restart(self, node: SimNode) -> None:
         """Its next life, with what is on its disk."""
-        events: list[Event] = []
+        events: list[PeerEvent] = []
         if node.disk is not None:
             jobs, leases = node.disk.saved()
             events.append(Resume(*_in_order(jobs, leases)))

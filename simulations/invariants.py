@@ -23,7 +23,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import Execute, Pause
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.fencing import Fence, Fenced
@@ -40,7 +39,8 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import Event, Resume, Serve
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent, Resume, Serve
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import idle
@@ -116,8 +116,8 @@ class Happened:
     at_s: float
     node: str
     life: int
-    event: Event
-    effects: tuple[Effect, ...]
+    event: PeerEvent
+    effects: tuple[PeerEffect, ...]
 
 
 class Invariants:
@@ -138,7 +138,7 @@ class Invariants:
 
     # -- on the way -----------------------------------------------------------------------------
 
-    def saw(self, node: SimNode, event: Event, effects: list[Effect]) -> None:
+    def saw(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
         self.story.append(Happened(self._world.now_s, node.name, node.life, event, tuple(effects)))
         self._count(event, effects)
         if isinstance(event, Serve):
@@ -148,7 +148,7 @@ class Invariants:
         if node.disk is not None:
             self._saw_scheduler(node, event, effects)
 
-    def _count(self, event: Event, effects: list[Effect]) -> None:
+    def _count(self, event: PeerEvent, effects: list[PeerEffect]) -> None:
         """How often what the invariants are about has happened at all."""
         match event:
             case Received(_, LeaseEnded(_, Preempted())):
@@ -176,7 +176,7 @@ class Invariants:
             worker = self._workers[node.name] = _Worker(node.life)
         return worker
 
-    def _saw_worker(self, node: SimNode, event: Event, effects: list[Effect]) -> None:
+    def _saw_worker(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
         worker = self._worker(node)
         mono_s = node.clock.mono_s(self._world.now_s)
         match event:
@@ -308,7 +308,7 @@ class Invariants:
             }
         return scheduler
 
-    def _saw_scheduler(self, node: SimNode, event: Event, effects: list[Effect]) -> None:
+    def _saw_scheduler(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
         scheduler = self._scheduler(node)
         mono_s = node.clock.mono_s(self._world.now_s)
         ended: TasksEnded | None = None

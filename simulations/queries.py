@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from formation_p2p.core.keyspace import common_prefix, key_of
-from formation_p2p.core.peer.events import Explain, Explained
+from formation_p2p.core.peer.effects import Explained
+from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town

@@ -26,7 +26,8 @@ from formation_p2p.core.discovery.publication_parameters import PublicationParam
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId, peer_id_of
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.peer.events import Explain, Explained, Serve, Tick
+from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.events import Explain, Serve, Tick
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.resources.capability import Capability, idle
@@ -61,7 +62,7 @@ class MeasuredPeer(Peer):
         self.ended: dict[OperationId, Completed] = {}
         self.more = trio.Event()
 
-    def _completed(self, completed: Completed, now: Moment) -> list[Effect]:
+    def _completed(self, completed: Completed, now: Moment) -> list[RejectRequest]:
         self.ended[completed.operation] = completed
         self.more.set()
         self.more = trio.Event()

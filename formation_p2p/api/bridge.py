@@ -8,13 +8,15 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.api.job import JobObserver
-from formation_p2p.core.dispatch.job_events import EmitJobEvent
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
-from formation_p2p.core.peer.events import CancelJob, RejectRequest, Submit
+from formation_p2p.core.peer.effects import RejectRequest, UserEffect
+from formation_p2p.core.peer.events import CancelJob, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -25,6 +27,17 @@ log = logging.getLogger(__name__)
 
 # Effects handed out in one turn of the caller's loop: some 2 ms of its time.
 AT_A_TURN: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(Effect):
+    """What was stored of a job while its events could not be handed out."""
+
+    job_id: str
+    events: tuple[JobEvent, ...]
+
+
+ApiEffect = UserEffect | CaughtUp
 
 # Has the node's thread do something. Raises NodeClosed.
 Call = Callable[[Callable[[Shell], None]], None]
@@ -39,7 +52,7 @@ class JobBridge:
     def __init__(
         self,
         call: Call,
-        rest: Callable[[Effect], None],
+        rest: Callable[[ApiEffect], None],
         begun: Callable[[Job], None],
         decide: Callable[[SchedulingKey, str], Awaitable[Decision]],
     ) -> None:
@@ -50,7 +63,7 @@ class JobBridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._jobs: dict[str, JobObserver] = {}
         self._aside: dict[str, JobObserver] = {}
-        self._inbox: deque[Effect] = deque()
+        self._inbox: deque[ApiEffect] = deque()
         self._woken = False
 
     def open(self) -> None:
@@ -100,7 +113,7 @@ class JobBridge:
             # The application closed its loop without leaving: nobody is there to be told.
             self._inbox.clear()
 
-    def tell(self, effects: Iterable[Effect]) -> None:
+    def tell(self, effects: Iterable[ApiEffect]) -> None:
         """On the node's thread: hand over, waking the loop once for all of them."""
         for effect in effects:
             aside = None
@@ -129,7 +142,7 @@ class JobBridge:
             del jobs[job.job_id]
             raise
 
-    def _tell_aside(self, told: JobObserver, effect: Effect) -> None:
+    def _tell_aside(self, told: JobObserver, effect: ApiEffect) -> None:
         if type(effect) is EmitJobEvent:
             told.tell(effect.event)
             if told.is_over:
@@ -156,7 +169,7 @@ class JobBridge:
             self._woken = True
             self.on_loop(self._drain)
 
-    def _hand_out(self, effect: Effect, touched: dict[str, JobObserver]) -> None:
+    def _hand_out(self, effect: ApiEffect, touched: dict[str, JobObserver]) -> None:
         if type(effect) is EmitJobEvent:
             job_id = effect.job_id
             told = self._jobs.get(job_id)

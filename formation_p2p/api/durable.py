@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from formation_p2p.api.bridge import Call, JobBridge
+from formation_p2p.api.bridge import Call, CaughtUp, JobBridge
 from formation_p2p.api.job import JobHandle, TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, StateError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import Resume, Submit
@@ -23,14 +21,6 @@ from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import Retention, State
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtUp(Effect):
-    """What was stored of a job while nobody could be told."""
-
-    job_id: str
-    events: tuple[JobEvent, ...]
 
 
 class DurableJobs:

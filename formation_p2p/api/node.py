@@ -13,11 +13,11 @@ import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, assert_never
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import ApiEffect, CaughtUp, JobBridge
 from formation_p2p.api.call_jobs import terms_of
-from formation_p2p.api.durable import CaughtUp, DurableJobs
+from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
@@ -36,10 +36,9 @@ from formation_p2p.api.services import NodeConfig, NodeServices
 from formation_p2p.api.submissions import Submissions
 from formation_p2p.api.transfers import Transfers
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId, parse_peer_id
-from formation_p2p.core.peer.events import Explained, RejectRequest
+from formation_p2p.core.peer.effects import Explained, RejectRequest
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
 from formation_p2p.core.records.profile import Profile
@@ -488,7 +487,7 @@ class Node:
         closed = NodeClosed(f"the network stack crashed and is starting again: {error!r}")
         self._desk.on_loop(lambda: self._fail_all(closed, spare_durable=True))
 
-    def _handle(self, effect: Effect) -> None:
+    def _handle(self, effect: ApiEffect) -> None:
         """What is no job's."""
         match effect:
             case EmitJobEvent():
@@ -499,10 +498,11 @@ class Node:
                 error = InvalidInput(what, why)
                 if not self._questions.refuse(effect, error):
                     log.error("%s", error)  # what it was asked for has gone on
-            case CaughtUp() if self._durable is not None:
+            case CaughtUp():
+                assert self._durable is not None, "only what is stored can be caught up with"
                 self._durable.catch_up(effect)
             case _:
-                raise AssertionError(f"an effect that nobody performs: {effect}")
+                assert_never(effect)
 
     def _fail_all(self, error: FormationError, *, spare_durable: bool = False) -> None:
         spared = self._durable.under_way() if self._durable and spare_durable else ()

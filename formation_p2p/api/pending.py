@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 from formation_p2p.api.bridge import Call
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.errors import FormationError, NodeClosed, Unreachable
-from formation_p2p.core.peer.events import Explain, Explained, RejectRequest
+from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.host.shell import Shell

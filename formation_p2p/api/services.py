@@ -9,8 +9,9 @@ from pathlib import Path
 
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.serving import Serving
-from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed
+from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.task import Job
@@ -58,7 +59,7 @@ class NodeServices:
     def open(
         self,
         durable: DurableJobs | None,
-        tell: Callable[[Sequence[Effect]], None],
+        tell: Callable[[Sequence[UserEffect]], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
         """`durable` are the node's jobs where it has a state; `tell` and `crashed` are as for

@@ -15,9 +15,9 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
@@ -48,7 +48,7 @@ class Runtime:
         scratch_root: Path,
         blobs: BlobStore,
         *,
-        tell: Callable[[Sequence[Effect]], None],
+        tell: Callable[[Sequence[UserEffect]], None],
         crashed: Callable[[BaseException], None],
         started: Callable[[Shell], None],
         journal: Journal | None = None,

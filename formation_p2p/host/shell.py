@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
@@ -29,23 +29,22 @@ from formation_p2p.core.dht.rpc import (
     SendResponse,
 )
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import (
     BlobsChanged,
     CancelJob,
-    Event,
     Explain,
     Joined,
     Leave,
-    Left,
     Measured,
-    RejectRequest,
+    PeerEvent,
     Serve,
     Submit,
     Tick,
@@ -101,7 +100,7 @@ _URGENT: Final = (
 
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
 # nor raise, nor take long: it is called for all that happens.
-Observe = Callable[[Event, Sequence[Effect], Moment], None]
+Observe = Callable[[PeerEvent, Sequence[PeerEffect], Moment], None]
 
 
 class Shell:
@@ -116,7 +115,7 @@ class Shell:
         stack: Stack,
         exchange: Exchange,
         scratch_root: Path,
-        tell: Callable[[Sequence[Effect]], None],
+        tell: Callable[[Sequence[UserEffect]], None],
         journal: Journal | None = None,
         observers: Sequence[Observe] = (),
         reputation: Reputation | None = None,
@@ -129,7 +128,7 @@ class Shell:
         self.exchange = exchange
         self._scratch_root = scratch_root
         self._tell = tell
-        self._told: list[Effect] = []  # what waits to be told
+        self._told: list[UserEffect] = []  # what waits to be told
         self._journal = journal
         self._observers = observers
         self.received_bytes = self.sent_bytes = 0  # of frames
@@ -190,7 +189,7 @@ class Shell:
             await self._left.wait()
         self._left.set()
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: PeerEvent) -> None:
         """Hand the peer an event and perform what it decides. Never raises."""
         if self._is_ending:
             # What fails now fails with us. The peer would blame others, and a journal keep it.
@@ -293,7 +292,7 @@ class Shell:
         except Exception:
             log.exception("what happened could not be told; please report this")
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: PeerEffect) -> None:
         """Do what the peer wants done, or what the journal has written down."""
         match effect:
             case EmitJobEvent():  # the first, since each task has two of them
@@ -345,8 +344,10 @@ class Shell:
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
             case Left():
                 self._left.set()
-            case _:
+            case Explained() | RejectRequest():
                 self._told.append(effect)
+            case _:
+                assert_never(effect)
 
     def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None, "the shell is not running"
@@ -416,7 +417,7 @@ def _failed(what: str, error: Exception) -> RejectRequest:
     return RejectRequest(what, why, cause="a fault")
 
 
-def _is_of_record(effect: Effect) -> bool:
+def _is_of_record(effect: PeerEffect) -> bool:
     """Whether it tells or acknowledges something, which is done once it is on the disk."""
     return isinstance(effect, EmitJobEvent | PersistLease | ForgetLease) or (
         isinstance(effect, Send) and isinstance(effect.message, work.ResultAck)

@@ -29,8 +29,8 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.workload.task import Job
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Disk:
         self._world = world
         self._latency_s = latency_s
         self._leases: dict[tuple[PeerId, str], PersistLease] = {}
-        self._waiting: list[tuple[Effect, Callable[[Effect], None]]] = []
+        self._waiting: list[tuple[PeerEffect, Callable[[PeerEffect], None]]] = []
         self._writing: int | None = None
         self._writes = 0
 
@@ -85,7 +85,7 @@ class Disk:
         """A job that was refused."""
         del self.jobs[job_id]
 
-    def note(self, effect: Effect, perform: Callable[[Effect], None]) -> None:
+    def note(self, effect: PeerEffect, perform: Callable[[PeerEffect], None]) -> None:
         """Write it after what was noted before, then have it performed."""
         self._waiting.append((effect, perform))
         self._write()
@@ -140,7 +140,7 @@ class Disk:
             perform(effect)
         self._write()
 
-    def _keep(self, effect: Effect) -> None:
+    def _keep(self, effect: PeerEffect) -> None:
         match effect:
             case EmitJobEvent(job_id, event):
                 stored = self.jobs.get(job_id)

@@ -16,7 +16,7 @@ from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
-    from formation_p2p.core.peer.events import Event
+    from formation_p2p.core.peer.events import PeerEvent
     from formation_p2p.sim.world import World
 
 # An attempt that ends sooner is never said to have begun.
@@ -60,7 +60,7 @@ class _Lane:
 class Executor:
     """Of one life of a node: `tell` hands its events to the peer of that life."""
 
-    def __init__(self, world: World, tell: Callable[[Event], None]) -> None:
+    def __init__(self, world: World, tell: Callable[[PeerEvent], None]) -> None:
         self.running: dict[tuple[str, str], Running] = {}
         self._world = world
         self._tell = tell

@@ -17,10 +17,11 @@ from formation_p2p.core.dht.messages import (
     Value,
 )
 from formation_p2p.core.dht.rpc import SendResponse
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.keyspace import MAX_DEPTH
-from formation_p2p.core.peer.events import Event
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 
 # What a made-up shard has.
@@ -44,10 +45,10 @@ class Liar:
         self._lie = lie
         self._rng = rng
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         return [self._told(effect) for effect in self.peer.handle(event, now)]
 
-    def _told(self, effect: Effect) -> Effect:
+    def _told(self, effect: PeerEffect) -> PeerEffect:
         if not isinstance(effect, SendResponse) or effect.message is None:
             return effect
         return replace(effect, message=self._changed(effect.message))

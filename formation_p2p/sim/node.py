@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.events import (
-    CancelJob,
-    Event,
-    Explain,
-    Explained,
-    Leave,
-    RejectRequest,
-    Submit,
-)
+from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.requirements import Requirements
@@ -77,7 +70,7 @@ class SimNode:
     clock: Clock = TRUE
     life: int = 0
     suspended: bool = False
-    inbox: list[Event] = field(default_factory=list)
+    inbox: list[PeerEvent] = field(default_factory=list)
     disk: Disk | None = None
     executor: Executor = field(init=False, repr=False)
     _peer: Peer | Liar | None = None

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import VOTERS, Reach
@@ -37,22 +37,15 @@ from formation_p2p.core.dht.rpc import (
     SendResponse,
 )
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.session import Received, Send, Undelivered
-from formation_p2p.core.peer.events import (
-    Event,
-    Explained,
-    Joined,
-    Left,
-    RejectRequest,
-    Serve,
-    Tick,
-)
+from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
+from formation_p2p.core.peer.events import Joined, PeerEvent, Serve, Tick
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.capability import Capability
@@ -129,7 +122,7 @@ class World:
         # How long it takes to end what runs under a lease.
         self.fence_s: Callable[[], float] = lambda: 0.0
         # Sees each event, and what came of it, before that is performed.
-        self.witness: Callable[[SimNode, Event, list[Effect]], None] = lambda *seen: None
+        self.witness: Callable[[SimNode, PeerEvent, list[PeerEffect]], None] = lambda *seen: None
         self.peer: Callable[..., Peer] = Peer
         self.max_steps = MAX_STEPS
         self.clock_of: Callable[[str], Clock] = lambda name: TRUE
@@ -241,11 +234,11 @@ class World:
         """Have something happen at a time, or now where that has passed."""
         self._at(max(at_s, self.now_s), action, *arguments)
 
-    def later(self, delay_s: float, node: SimNode, event: Event) -> None:
+    def later(self, delay_s: float, node: SimNode, event: PeerEvent) -> None:
         """Tell a node of something in a while, unless it dies before."""
         self._at(self.now_s + delay_s, self.tell_life, node.life, node, event)
 
-    def wake(self, node: SimNode, *events: Event) -> None:
+    def wake(self, node: SimNode, *events: PeerEvent) -> None:
         """Have a node join. One in the `layout` has been there for long: its table is full, and
         it has spoken to everybody in it. Of `events` it is told before it knows anybody."""
         if node.awake:
@@ -303,7 +296,7 @@ class World:
         if self.streams is not None:
             self.streams.died(node, neighbours)
 
-    def restart(self, node: SimNode, *events: Event) -> None:
+    def restart(self, node: SimNode, *events: PeerEvent) -> None:
         """Begin a dead node's next life. Of `events` it is told after it has joined."""
         if self.streams is not None:
             self.streams.restarted(node)
@@ -338,7 +331,7 @@ class World:
         if self.streams is not None:
             self.streams.heal(a, b)
 
-    def tell(self, node: SimNode, event: Event) -> None:
+    def tell(self, node: SimNode, event: PeerEvent) -> None:
         """Hand an event to a node, and perform what comes of it."""
         if not node.alive:
             return
@@ -375,7 +368,7 @@ class World:
             node.tick_s = float("inf")
             self.tell(node, Tick())
 
-    def tell_life(self, life: int, node: SimNode, event: Event) -> None:
+    def tell_life(self, life: int, node: SimNode, event: PeerEvent) -> None:
         if node.life == life:
             self.tell(node, event)
 
@@ -416,7 +409,7 @@ class World:
         if self._trace is not None:
             self._trace.delivered(self.now_s, a.name, b.name, message)
 
-    def _perform(self, node: SimNode, effect: Effect) -> None:
+    def _perform(self, node: SimNode, effect: PeerEffect) -> None:
         match effect:
             case SendRequest():
                 self.asks.ask(node, effect)
@@ -455,7 +448,7 @@ class World:
                 node.left = True
                 self.kill(node)  # the shell closes the network
             case _:
-                raise AssertionError(f"the world does not know the effect {effect}")
+                assert_never(effect)
 
     def _dial_back(self, node: SimNode, dial: ProbeReachability) -> None:
         other = self._by_id[dial.to.peer_id]
@@ -504,7 +497,7 @@ class World:
         self.tell(b, Received(a.contact, message))
 
 
-def _is_kept(effect: Effect) -> bool:
+def _is_kept(effect: PeerEffect) -> bool:
     """What is written before it is performed."""
     match effect:
         case EmitJobEvent() | PersistLease() | ForgetLease() | Send(message=work.ResultAck()):

@@ -15,7 +15,7 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.peer.events import Event, Tick
+from formation_p2p.core.peer.events import PeerEvent, Tick
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.home import Home
@@ -41,7 +41,7 @@ class Watched:
         self.crashes: list[BaseException] = []
         self.shells: list[Shell] = []
         self.effects: list[Effect] = []
-        self.events: list[Event] = []
+        self.events: list[PeerEvent] = []
         self.runtime = Runtime(
             claimed.identity,
             claimed.network,

@@ -27,6 +27,7 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
@@ -89,7 +90,7 @@ class Shell:
     `rounds` how much was done by the end of each round."""
 
     state: State
-    done: list[Effect] = field(default_factory=list)
+    done: list[PeerEffect] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     failures: list[StateError] = field(default_factory=list)
@@ -98,11 +99,11 @@ class Shell:
     def __post_init__(self) -> None:
         self.journal = Journal(self.state, self.failures.append, self.parameters)
 
-    def put(self, *effects: Effect) -> None:
+    def put(self, *effects: PeerEffect) -> None:
         for effect in effects:
             self.journal.put(effect, self.perform, self.performed)
 
-    def perform(self, effect: Effect) -> None:
+    def perform(self, effect: PeerEffect) -> None:
         self.done.append(effect)
         self.stored.append(sum(each.ended.succeeded for each in self.state.summaries()))
 
@@ -137,7 +138,7 @@ def disk(path: Path) -> Disk:
 async def in_order(disk: Disk) -> None:
     job = job_of(3)
     disk.save_job(job)
-    effects: list[Effect] = [
+    effects: list[PeerEffect] = [
         hold(),
         *told(job, placed(job, 0), TaskBegan(job.tasks[0].task_id, BOB)),
         printed(job),
@@ -162,7 +163,7 @@ async def nothing_to_store(disk: Disk) -> None:
     kept, passing = job_of(2), job_of(2, "b" * 16)
     disk.save_job(kept)
     with shell_of(disk) as shell:
-        at_once: list[Effect] = [*all_done(passing), printed(kept), ack(passing, 0, 1)]
+        at_once: list[PeerEffect] = [*all_done(passing), printed(kept), ack(passing, 0, 1)]
         shell.put(*at_once)
         assert shell.done == at_once  # without another thread
         disk.free.clear()
@@ -202,7 +203,7 @@ async def one_fault(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     disk.save_job(job)
     with shell_of(disk) as shell:
 
-        def fail(effect: Effect) -> None:
+        def fail(effect: PeerEffect) -> None:
             raise RuntimeError("a fault of ours")
 
         disk.free.clear()
@@ -242,7 +243,7 @@ async def full(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk, JournalParameters(retry_s=0.02)) as shell:
         disk.broken = True
-        effects: list[Effect] = [*told(job, succeeded(job, 0)), ack(job, 0), printed(job)]
+        effects: list[PeerEffect] = [*told(job, succeeded(job, 0)), ack(job, 0), printed(job)]
         shell.put(*effects)
         await shell.until(lambda: bool(shell.failures))
         shell.put(*told(job, succeeded(job, 1)), ack(job, 1))

@@ -15,6 +15,7 @@ from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
+    SchedulerEffect,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
@@ -23,7 +24,6 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
@@ -58,10 +58,10 @@ def in_order(saved: Saved) -> Saved:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[Effect]:
+def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
     """What a scheduler may tell of a job of three tasks and two leases, and no more."""
     job = job_of(3)
-    effects: list[Effect] = []
+    effects: list[SchedulerEffect] = []
     under_way: dict[int, list[TaskPlaced]] = {0: [], 1: [], 2: []}
     tried = dict.fromkeys(under_way, 0)
     ended: set[int] = set()
@@ -106,7 +106,9 @@ def lives(draw: st.DrawFn) -> list[Effect]:
 
 @given(lives(), st.integers(1, 7))
 @settings(max_examples=60, deadline=None)
-def test_what_the_simulator_loads_is_what_a_state_loads(effects: list[Effect], batch: int) -> None:
+def test_what_the_simulator_loads_is_what_a_state_loads(
+    effects: list[SchedulerEffect], batch: int
+) -> None:
     job = job_of(3)
     disk = Disk(cast("World", AtOnce()), lambda: 0.0)
     disk.submit(job)

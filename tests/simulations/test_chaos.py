@@ -14,12 +14,13 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskSucceeded,
 )
-from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import Release, ResultAck, TasksEnded
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import Event, Submit
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.ledger import Ledger
 from formation_p2p.core.workload.outcome import Succeeded
@@ -82,7 +83,7 @@ def test_seeds_that_are_none_are_refused(seeds: str) -> None:
 class Unfenced(Peer):
     """Frees capacity without ending what runs on it."""
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
         for effect in [effect for effect in effects if isinstance(effect, Fence)]:
             effects.remove(effect)
@@ -91,7 +92,7 @@ class Unfenced(Peer):
 
 
 class CountsTwice(Peer):
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
         return effects + [e for e in effects if isinstance(e, EmitJobEvent) and _is_success(e)][:1]
 
@@ -99,7 +100,7 @@ class CountsTwice(Peer):
 class TakesAnyResult(Peer):
     """Counts what comes under a lease that it has given up."""
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
         told = {success.task_id for success in _successes(effects)}
         match event:
@@ -117,7 +118,7 @@ def _is_success(tell: EmitJobEvent) -> bool:
     return isinstance(tell.event, TaskSucceeded)
 
 
-def _successes(effects: list[Effect]) -> list[TaskSucceeded]:
+def _successes(effects: list[PeerEffect]) -> list[TaskSucceeded]:
     told = [effect.event for effect in effects if isinstance(effect, EmitJobEvent)]
     return [event for event in told if isinstance(event, TaskSucceeded)]
 
@@ -125,11 +126,11 @@ def _successes(effects: list[Effect]) -> list[TaskSucceeded]:
 class KeepsLeases(Peer):
     """Forgets that it gave leases back: it tells neither the worker nor its disk."""
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         return [effect for effect in super().handle(event, now) if not _gives_back(effect)]
 
 
-def _gives_back(effect: Effect) -> bool:
+def _gives_back(effect: PeerEffect) -> bool:
     if isinstance(effect, ForgetLease):
         return True
     return isinstance(effect, Send) and isinstance(effect.message, Release)
@@ -140,7 +141,7 @@ class LosesTasks(Peer):
 
     count = 0
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
         for effect in list(effects):
             if isinstance(effect, EmitJobEvent) and _is_success(effect):
@@ -153,7 +154,7 @@ class LosesTasks(Peer):
 class Impatient(Peer):
     """Does not wait for what comes first."""
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         if isinstance(event, Submit):
             tasks = tuple(replace(task, after=()) for task in event.job.tasks)
             event = Submit(replace(event.job, tasks=tasks))
@@ -161,7 +162,7 @@ class Impatient(Peer):
 
 
 class Raises(Peer):
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
         if any(isinstance(e, EmitJobEvent) and isinstance(e.event, TaskPlaced) for e in effects):
             raise RuntimeError("a task was placed")
@@ -206,7 +207,7 @@ def _lend_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     is_kept = world_module._is_kept
 
-    def kept(effect: Effect) -> bool:
+    def kept(effect: PeerEffect) -> bool:
         is_ack = isinstance(effect, Send) and isinstance(effect.message, ResultAck)
         return is_kept(effect) and not is_ack
 

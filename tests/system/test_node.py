@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -37,7 +38,7 @@ from formation_p2p import (
 )
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
-from formation_p2p.core.peer.events import Left
+from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, runs
@@ -352,7 +353,8 @@ async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
     desk = Node.join()._desk
     desk.open()
-    desk.tell((Left(cause="not for a person"), EmitJobEvent("a job", ended, cause="it ended")))
+    for_nobody = cast("RejectRequest", Left(cause="not for a person"))
+    desk.tell((for_nobody, EmitJobEvent("a job", ended, cause="it ended")))
     desk._drain()
     assert not desk._inbox
     assert "could not be handed on" in caplog.text

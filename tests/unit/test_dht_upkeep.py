@@ -19,6 +19,7 @@ from formation_p2p.core.dht.reachability import (
 from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
 from formation_p2p.core.dht.rpc import (
     Advertise,
+    DhtEffect,
     InboundConnection,
     PeerIdentified,
     ProbeReachability,
@@ -28,7 +29,7 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import common_prefix, key_of
 from formation_p2p.sim.world import World
@@ -43,17 +44,17 @@ def after(seconds: float) -> Moment:
     return Moment(NOW.mono_s + seconds, NOW.unix_s + seconds)
 
 
-def effects_of(alice: Alone) -> list[Effect]:
+def effects_of(alice: Alone) -> list[DhtEffect]:
     effects, completed = alice.dht.take()
     assert completed == []
     return effects
 
 
-def advertised(effects: list[Effect]) -> list[Reach]:
+def advertised(effects: list[DhtEffect]) -> list[Reach]:
     return [effect.reach for effect in effects if isinstance(effect, Advertise)]
 
 
-def pings_back(effects: list[Effect]) -> list[SendRequest]:
+def pings_back(effects: list[DhtEffect]) -> list[SendRequest]:
     asks = [effect for effect in effects if isinstance(effect, SendRequest)]
     return [ask for ask in asks if ask.message == Ping(dial_back=True)]
 

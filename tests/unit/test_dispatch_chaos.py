@@ -20,7 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.session import Disconnected
-from formation_p2p.core.peer.events import Event
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -35,7 +35,7 @@ SEEDS = range(30)
 class Watched(World):
     """A world that looks, after everything that happens to a worker, whether all is in order."""
 
-    def tell(self, node: SimNode, event: Event) -> None:
+    def tell(self, node: SimNode, event: PeerEvent) -> None:
         super().tell(node, event)
         worker = peer_of(node)._worker
         if worker is None or not node.alive:

@@ -13,6 +13,7 @@ from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
+    ExecutionEffect,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
@@ -475,7 +476,7 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
     waiting: set[str] = set()  # results that he does not have yet, or has not acknowledged
     for what, numbers, size in story:
         names = [attempt(n) for n in sorted(numbers)]
-        effects: list[Effect] = []
+        effects: list[ExecutionEffect] = []
         match what:
             case "dispatch":
                 payload = payloads[size]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import Held, shortfall
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.lessor import LEASE_S, Lessor
+from formation_p2p.core.negotiation.lessor import LEASE_S, Lessor, LessorEffect
 from formation_p2p.core.negotiation.messages import (
     MAX_INT,
     MAX_MS,
@@ -71,7 +71,7 @@ class Worker(RuleBasedStateMachine):
         self.ending: list[str] = []
         self.over: set[str] = set()
 
-    def perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: list[LessorEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Fence):
                 assert effect.lease_id not in self.over, "it was fenced before"

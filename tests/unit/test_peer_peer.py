@@ -36,7 +36,8 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
-from formation_p2p.core.peer.events import Joined, Leave, Left, RejectRequest, Serve, Submit, Tick
+from formation_p2p.core.peer.effects import Left, RejectRequest
+from formation_p2p.core.peer.events import Joined, Leave, Serve, Submit, Tick
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Capability

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import Commit
-from formation_p2p.core.peer.events import Explain, Explained, Submit
+from formation_p2p.core.peer.effects import Explained
+from formation_p2p.core.peer.events import Explain, Submit
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score
 from formation_p2p.core.placement.scheduling_key import SchedulingKey

@@ -19,9 +19,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
 )
 from formation_p2p.core.dispatch.task_run import TaskState
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
@@ -35,10 +35,10 @@ class Desk:
     def __init__(self) -> None:
         self.world = World(1)
         self.disk = Disk(self.world, lambda: WRITE_S)
-        self.performed: list[Effect] = []
+        self.performed: list[PeerEffect] = []
         assert self.disk.submit(job(3))
 
-    def note(self, *effects: Effect) -> None:
+    def note(self, *effects: PeerEffect) -> None:
         for effect in effects:
             self.disk.note(effect, self.performed.append)
 

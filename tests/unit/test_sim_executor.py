@@ -6,7 +6,7 @@ import pytest
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.negotiation.fencing import Fenced
-from formation_p2p.core.peer.events import Event
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.world import World
@@ -19,7 +19,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.world = World(1, self.run)
-        self.told: list[tuple[float, Event]] = []
+        self.told: list[tuple[float, PeerEvent]] = []
         self.executor = Executor(
             self.world, lambda event: self.told.append((round(self.world.now_s, 6), event))
         )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.negotiation.messages import Release
 from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
-from formation_p2p.core.peer.events import Event
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.sim import streams as streams_module
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.streams import DEAD_S, OPEN_S, UNSURE_S, Streams
@@ -25,10 +25,10 @@ class Net:
         self.streams = self.world.streams = Streams(self.world, random.Random(seed))
         self.alice, self.bob = self.world.add("alice"), self.world.add("bob")
         self.world.elapse(2)
-        self.heard: list[tuple[float, str, Event]] = []
+        self.heard: list[tuple[float, str, PeerEvent]] = []
         self.world.witness = self._saw
 
-    def _saw(self, node: SimNode, event: Event, effects: list[Effect]) -> None:
+    def _saw(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
         if isinstance(event, Received | Undelivered | Disconnected):
             self.heard.append((self.world.now_s, node.name, event))
 

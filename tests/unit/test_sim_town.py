@@ -19,10 +19,11 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.peer.events import Event, Explained
+from formation_p2p.core.peer.effects import Explained, PeerEffect
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Job, Task
@@ -46,11 +47,11 @@ def village(world: World, count: int = 30) -> list[SimNode]:
     return nodes
 
 
-def listens(node: SimNode) -> list[Event]:
+def listens(node: SimNode) -> list[PeerEvent]:
     """What a node is told from now on. It does nothing more about it."""
-    heard: list[Event] = []
+    heard: list[PeerEvent] = []
 
-    def handle(event: Event, now: Moment) -> list[Effect]:
+    def handle(event: PeerEvent, now: Moment) -> list[PeerEffect]:
         heard.append(event)
         return []
 
@@ -173,7 +174,7 @@ def test_a_first_contact_takes_a_dial_and_a_death_is_seen_by_the_connected_alone
     world.elapse(0.006)
     assert any(s.sender == "node0" and s.receiver == "stranger" for s in world.sent)
     connections.close(stranger.number)
-    heard: dict[str, list[Event]] = {node.name: listens(node) for node in (nodes[1], stranger)}
+    heard: dict[str, list[PeerEvent]] = {node.name: listens(node) for node in (nodes[1], stranger)}
     world.kill(nodes[0])
     world.elapse(0.02)
     gone = Undelivered(nodes[0].identity.peer_id, "the connection broke")

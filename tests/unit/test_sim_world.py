@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,8 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
 from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
-from formation_p2p.core.peer.events import Event, Resume
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent, Resume
 from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
@@ -178,7 +180,7 @@ def test_the_wire_between_two_keeps_the_order_though_it_became_faster() -> None:
     heard: list[int] = []
     tell = alice.peer.handle
 
-    def listening(event: object, now: object) -> list[Effect]:
+    def listening(event: object, now: object) -> list[PeerEffect]:
         if hasattr(event, "message") and isinstance(event.message, PlacementRequest):
             heard.append(event.message.request_id)
         return tell(event, now)  # type: ignore[arg-type]
@@ -314,8 +316,9 @@ def test_a_world_that_spins_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_effect_that_the_world_does_not_know_is_no_secret() -> None:
     _, _, alice, _ = small_town()
-    alice.peer.handle = lambda event, now: [Effect(cause="a test")]  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="does not know the effect"):
+    unknown = cast("PeerEffect", Effect(cause="a test"))
+    alice.peer.handle = lambda event, now: [unknown]  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="a test"):
         alice.leave()
 
 
@@ -367,7 +370,7 @@ def test_no_two_clocks_need_run_alike() -> None:
     seen: list[Moment] = []
     handle = bob.peer.handle
 
-    def looking(event: object, now: Moment) -> list[Effect]:
+    def looking(event: object, now: Moment) -> list[PeerEffect]:
         seen.append(now)
         return handle(event, now)  # type: ignore[arg-type]
 
@@ -386,7 +389,7 @@ def test_a_node_that_died_lives_again_and_what_was_on_its_way_is_not_for_it() ->
     world, _, alice, bob = small_town()
     bob.submit(job("sums"))
     world.elapse(0.2)
-    heard: list[Event] = []
+    heard: list[PeerEvent] = []
     world.witness = lambda node, event, effects: heard.append(event) if node is alice else None
     world.later(LATENCY_S, alice, Fenced("an old lease"))
     world.kill(alice)

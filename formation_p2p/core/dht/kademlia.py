@@ -47,6 +47,7 @@ from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import K, RoutingTable
 from formation_p2p.core.dht.rpc import (
     Advertise,
+    DhtEffect,
     DhtEvent,
     InboundConnection,
     PeerIdentified,
@@ -60,7 +61,7 @@ from formation_p2p.core.dht.rpc import (
 )
 from formation_p2p.core.dht.serving import Server
 from formation_p2p.core.dht.subnets import crowding, subnets
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import distance, key_of
 
@@ -117,7 +118,7 @@ class Kademlia(Generic[R]):
         self._retry_at = float("inf")
         self._retry_s = FIRST_RETRY_S
         self._sweep_at = float("inf")
-        self._effects: list[Effect] = []
+        self._effects: list[DhtEffect] = []
         self._completed: list[Searched[R] | Published] = []
 
     # -- operations -------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Kademlia(Generic[R]):
         """When `tick` is due next, on the monotonic clock."""
         return min(self._retry_at, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
-    def take(self) -> tuple[list[Effect], list[Searched[R] | Published]]:
+    def take(self) -> tuple[list[DhtEffect], list[Searched[R] | Published]]:
         """What has come of the calls since the last `take`."""
         effects, self._effects = self._effects, []
         completed, self._completed = self._completed, []

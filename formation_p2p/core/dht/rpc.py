@@ -110,6 +110,7 @@ class Advertise(Effect):
     reach: Reach
 
 
+DhtEffect = SendRequest | SendResponse | ProbeReachability | Advertise
 DhtEvent = (
     RequestReceived
     | ResponseReceived

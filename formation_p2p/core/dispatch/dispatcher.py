@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import TaskPlaced
+from formation_p2p.core.dispatch.job_events import SchedulerEffect, TaskPlaced
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
-from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
 from formation_p2p.core.negotiation.messages import Cancel, WorkMessage
 from formation_p2p.core.negotiation.session import Send
@@ -19,7 +19,7 @@ from formation_p2p.core.negotiation.session import Send
 class Dispatcher:
     """What it has to say to workers it adds to `effects`."""
 
-    def __init__(self, jobs: Jobs, effects: list[Effect]) -> None:
+    def __init__(self, jobs: Jobs, effects: list[SchedulerEffect]) -> None:
         self._jobs = jobs
         self._effects = effects
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
@@ -163,3 +164,6 @@ class ForgetLease(Effect):
 
     worker: PeerId
     lease_id: str
+
+
+SchedulerEffect = EmitJobEvent | PersistLease | ForgetLease | Send

@@ -18,7 +18,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.policy import PlacementPolicy
@@ -38,7 +38,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobRun] = {}
-        self._told: list[Effect] = []
+        self._told: list[EmitJobEvent] = []
         self._ready: list[TaskRun] = []
 
     def begin(self, job: Job, now: Moment, policy: PlacementPolicy = NEAREST) -> JobRun:
@@ -69,7 +69,7 @@ class Jobs:
     def __iter__(self) -> Iterator[JobRun]:
         return iter(self._jobs.values())
 
-    def take(self) -> list[Effect]:
+    def take(self) -> list[EmitJobEvent]:
         told, self._told = self._told, []
         return told
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import ForgetLease, PersistLease
+from formation_p2p.core.dispatch.job_events import ForgetLease, PersistLease, SchedulerEffect
 from formation_p2p.core.dispatch.saved import SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.lessee import HeldLease, Lessee
 
 # A lease under which nothing runs is given back after this long, at once where another kind of
@@ -20,7 +20,7 @@ LINGER_S: Final = 0.25
 class Leases:
     """What is to be noted it adds to `effects`."""
 
-    def __init__(self, lessee: Lessee, effects: list[Effect]) -> None:
+    def __init__(self, lessee: Lessee, effects: list[SchedulerEffect]) -> None:
         self._lessee = lessee
         self._effects = effects
 

@@ -16,6 +16,7 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.dispatcher import Dispatcher
+from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
 from formation_p2p.core.dispatch.leases import Leases
@@ -24,7 +25,7 @@ from formation_p2p.core.dispatch.resume import revive
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.dispatch.task_group import Facts, TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.negotiation.lessee import (
@@ -64,8 +65,8 @@ class Scheduler:
     ) -> None:
         self._own = own
         self._groups: dict[SchedulingKey, TaskGroup] = {}
-        self._effects: list[Effect] = []
-        self._acks: list[Effect] = []
+        self._effects: list[SchedulerEffect] = []
+        self._acks: list[Send] = []
         self._jobs = Jobs()
         self._choosing = PlacementDecider(authorised, facts, self.slots)
         self._recruiter = LeaseAcquirer(finder, lessee, self._choosing.candidates)
@@ -75,7 +76,9 @@ class Scheduler:
 
     # -- the person -----------------------------------------------------------------------------
 
-    def submit(self, job: Job, now: Moment, policy: PlacementPolicy | None = None) -> list[Effect]:
+    def submit(
+        self, job: Job, now: Moment, policy: PlacementPolicy | None = None
+    ) -> list[SchedulerEffect]:
         """`policy` is for one that has no text form, which the job's would be.
 
         Raises InvalidInput where too many jobs are under way, this one already is, or nobody
@@ -107,7 +110,7 @@ class Scheduler:
 
     def resume(
         self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], life: str, now: Moment
-    ) -> list[Effect]:
+    ) -> list[SchedulerEffect]:
         """Go on where an earlier life stopped. What was under way waits for its worker's answer:
         that it is still there, with the results so far, or that it is not. `life` names this one
         (resume.py).
@@ -146,7 +149,7 @@ class Scheduler:
                 run.move("dispatch")
                 slot.add(attempt_id, run, now)
 
-    def cancel(self, job_id: str, now: Moment) -> list[Effect]:
+    def cancel(self, job_id: str, now: Moment) -> list[SchedulerEffect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
         of what runs expire."""
         run = self._jobs.named(job_id)
@@ -166,7 +169,7 @@ class Scheduler:
                 self._dispatcher.cancel(slot, unwanted, cause)
             self._pump(group, now, cause)
 
-    def leave(self) -> list[Effect]:
+    def leave(self) -> list[SchedulerEffect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
         for job in list(self._jobs):
             job.cancelled = True
@@ -205,7 +208,7 @@ class Scheduler:
 
     # -- discovery and negotiation ----------------------------------------------------------------
 
-    def found(self, found: Found, now: Moment) -> list[Effect]:
+    def found(self, found: Found, now: Moment) -> list[SchedulerEffect]:
         group = next((g for g in self._groups.values() if g.find == found.find), None)
         if group is None:
             return []
@@ -224,7 +227,7 @@ class Scheduler:
         self._pump(group, now, "discovery ended")
         return self._take()
 
-    def negotiated(self, events: list[NegotiationEvent], now: Moment) -> list[Effect]:
+    def negotiated(self, events: list[NegotiationEvent], now: Moment) -> list[SchedulerEffect]:
         """What the lessee tells."""
         for event in events:
             match event:
@@ -278,19 +281,19 @@ class Scheduler:
 
     # -- what workers tell ------------------------------------------------------------------------
 
-    def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[Effect]:
+    def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[SchedulerEffect]:
         slot = self._slot((sender.peer_id, message.lease_id))
         if slot is not None and self._attempts.began(slot, message, now):
             self._pump(self._group_of(slot), now, f"{message.attempt_id} runs")
         return self._take()
 
-    def printed(self, sender: Contact, message: TaskOutput) -> list[Effect]:
+    def printed(self, sender: Contact, message: TaskOutput) -> list[SchedulerEffect]:
         slot = self._slot((sender.peer_id, message.lease_id))
         if slot is not None:
             self._attempts.printed(slot, message)
         return self._take()
 
-    def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[Effect]:
+    def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[SchedulerEffect]:
         """Results. Each counts only under the lease in force and its fencing token, and once. What
         comes under no lease of ours is not acknowledged either: anybody could have it queued."""
         slot = self._slot((sender.peer_id, message.lease_id))
@@ -316,7 +319,7 @@ class Scheduler:
 
     # -- time -------------------------------------------------------------------------------------
 
-    def tick(self, now: Moment) -> list[Effect]:
+    def tick(self, now: Moment) -> list[SchedulerEffect]:
         for job in self._jobs.overdue(now):
             self._stop(job, now, f"the deadline of {job.job.job_id} passed")
         for group in list(self._groups.values()):
@@ -385,7 +388,7 @@ class Scheduler:
     def _group_of(self, slot: ActiveLease) -> TaskGroup:
         return self._groups[slot.lease.terms]
 
-    def _take(self) -> list[Effect]:
+    def _take(self) -> list[SchedulerEffect]:
         # First what others wait for; and acknowledged is what has been told.
         effects = [*self._effects, *self._jobs.take(), *self._acks]
         self._effects.clear()  # which the parts add to

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.workload.outcome import Ended
 
 
@@ -61,6 +62,9 @@ class Pause(Effect):
 @dataclass(frozen=True, slots=True)
 class Continue(Effect):
     lease_id: str
+
+
+ExecutionEffect = Execute | Kill | Pause | Continue | Send
 
 
 @dataclass(frozen=True, slots=True)

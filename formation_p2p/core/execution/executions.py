@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
+    ExecutionEffect,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
@@ -85,7 +85,7 @@ class Executions:
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
 
-    def dispatched(self, lease: Lease, message: Dispatch) -> list[Effect]:
+    def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
         repeats a dispatch when it cannot know whether the first arrived."""
         run = self._runs.setdefault(lease.lease_id, _Run(lease))
@@ -93,7 +93,7 @@ class Executions:
             run.parts.keep(number, data)
         work: list[Work] = []
         refused: list[Ended] = []
-        effects: list[Effect] = []
+        effects: list[ExecutionEffect] = []
         cause = f"dispatch under {lease.lease_id}"
         for assignment in message.assignments:
             attempt_id = assignment.attempt_id
@@ -130,7 +130,7 @@ class Executions:
             )
         return effects + self._tell(run, refused, cause) + self._send_unsent(run, cause)
 
-    def cancelled(self, sender: PeerId, message: Cancel) -> list[Effect]:
+    def cancelled(self, sender: PeerId, message: Cancel) -> list[ExecutionEffect]:
         run = self._run_of(sender, message.lease_id)
         if run is None:
             return []
@@ -140,7 +140,7 @@ class Executions:
             if attempt_id in run.under_way
         ]
 
-    def acknowledged(self, sender: PeerId, message: ResultAck) -> list[Effect]:
+    def acknowledged(self, sender: PeerId, message: ResultAck) -> list[ExecutionEffect]:
         run = self._run_of(sender, message.lease_id)
         if run is None:
             return []
@@ -154,7 +154,7 @@ class Executions:
         run.paused = False
         return [Continue(message.lease_id, cause="results are acknowledged")]
 
-    def renewed(self, lease: Lease) -> list[Effect]:
+    def renewed(self, lease: Lease) -> list[ExecutionEffect]:
         """The scheduler is there: send again what it may have missed."""
         run = self._runs.get(lease.lease_id)
         return [] if run is None else self._send_unsent(run, "renewal")
@@ -165,14 +165,14 @@ class Executions:
             if run.lease.owner.peer_id == owner:
                 run.unsent = set(run.outbox)
 
-    def started(self, event: ExecutionStarted) -> list[Effect]:
+    def started(self, event: ExecutionStarted) -> list[ExecutionEffect]:
         run = self._runs.get(event.lease_id)
         if run is None:
             return []
         run.began = event.attempt_id
         return [_started(run, event.attempt_id, "the driver started it")]
 
-    def printed(self, event: ExecutionOutput) -> list[Effect]:
+    def printed(self, event: ExecutionOutput) -> list[ExecutionEffect]:
         run = self._runs.get(event.lease_id)
         if run is None:
             return []
@@ -189,7 +189,7 @@ class Executions:
             for piece in pieces
         ]
 
-    def ended(self, event: ExecutionsEnded) -> list[Effect]:
+    def ended(self, event: ExecutionsEnded) -> list[ExecutionEffect]:
         run = self._runs.get(event.lease_id)
         if run is None:
             return []  # its lease ended first: nobody may have the result
@@ -222,14 +222,14 @@ class Executions:
         run = self._runs.get(lease_id)
         return run if run is not None and run.lease.owner.peer_id == owner else None
 
-    def _send_unsent(self, run: _Run, cause: str) -> list[Effect]:
+    def _send_unsent(self, run: _Run, cause: str) -> list[ExecutionEffect]:
         if not run.unsent:
             return []
         again = [ended for ended in run.outbox.values() if ended.attempt_id in run.unsent]
         run.unsent = set()
         return self._tell(run, again, cause)
 
-    def _tell(self, run: _Run, ended: Iterable[Ended], cause: str) -> list[Effect]:
+    def _tell(self, run: _Run, ended: Iterable[Ended], cause: str) -> list[ExecutionEffect]:
         lease = run.lease
         return [
             Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessor import RENEW_AT
 from formation_p2p.core.negotiation.messages import (
@@ -144,10 +144,10 @@ class Lessee:
         self._round_count = 0
         # Random, so that answers to an earlier life of this node match nothing.
         self._request_count = rng.getrandbits(48)
-        self._effects: list[Effect] = []
+        self._effects: list[Send] = []
         self._events: list[NegotiationEvent] = []
 
-    def take(self) -> tuple[list[Effect], list[NegotiationEvent]]:
+    def take(self) -> tuple[list[Send], list[NegotiationEvent]]:
         effects, self._effects = self._effects, []
         events, self._events = self._events, []
         return effects, events

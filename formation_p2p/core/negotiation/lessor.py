@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.fencing import Fence
@@ -77,6 +77,8 @@ MAX_LEASES: Final = 1024
 # Offers that one owner may hold open; past it a flood of requests would take the machine.
 MAX_OFFERS_PER_OWNER: Final = 16
 
+LessorEffect = Send | Fence
+
 
 class Lessor:
     """`warden` judges grants, and `budget` how near their holders are; both are told what leases
@@ -115,7 +117,9 @@ class Lessor:
 
     # -- what arrives -------------------------------------------------------------------------
 
-    def requested(self, sender: Contact, request: PlacementRequest, now: Moment) -> list[Effect]:
+    def requested(
+        self, sender: Contact, request: PlacementRequest, now: Moment
+    ) -> list[LessorEffect]:
         cause = f"{sender.peer_id} asks for a placement"
         answer: WorkMessage
         lease = self._offer(sender, request, now)
@@ -129,7 +133,7 @@ class Lessor:
             answer = RequestRefused(request.request_id, lease)
         return [Send(sender, answer, cause=cause)]
 
-    def committed(self, sender: Contact, message: Commit, now: Moment) -> list[Effect]:
+    def committed(self, sender: Contact, message: Commit, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} commits {message.lease_id}"
         lease = self._owned(sender, message.lease_id)
         answer: WorkMessage
@@ -151,7 +155,7 @@ class Lessor:
             answer = Leased(lease.lease_id, lease.fence, left_ms, WINDOW)
         return [Send(sender, answer, cause=cause)]
 
-    def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[Effect]:
+    def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} renews {message.lease_id}"
         lease = self.lease(sender, message.lease_id, message.fence)
         if isinstance(lease, Gone):
@@ -166,7 +170,7 @@ class Lessor:
         lease.expires_s = now.mono_s + LEASE_S
         return [Send(sender, Renewed(lease.lease_id, _LEASE_MS, WINDOW), cause=cause)]
 
-    def released(self, sender: Contact, message: Release, now: Moment) -> list[Effect]:
+    def released(self, sender: Contact, message: Release, now: Moment) -> list[LessorEffect]:
         lease = self._owned(sender, message.lease_id)
         if isinstance(lease, Gone):
             return []  # it has ended already, which is what the owner wants
@@ -180,8 +184,8 @@ class Lessor:
 
     # -- what time and the person bring ---------------------------------------------------------
 
-    def tick(self, now: Moment) -> list[Effect]:
-        effects: list[Effect] = []
+    def tick(self, now: Moment) -> list[LessorEffect]:
+        effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
             if lease.expires_s <= now.mono_s:
                 effects += self._end(lease, "expire", f"lease {lease.lease_id} expired", now)
@@ -193,10 +197,10 @@ class Lessor:
         live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 
-    def leave(self, now: Moment) -> list[Effect]:
+    def leave(self, now: Moment) -> list[LessorEffect]:
         """End every lease and tell the owners; refuse all that is asked from now on."""
         self._leaving = True
-        effects: list[Effect] = []
+        effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
             if lease.state is LeaseState.LEASED:
                 ended = LeaseEnded(lease.lease_id, Leaving())
@@ -330,7 +334,7 @@ class Lessor:
             return _ended(lease_id)
         return lease
 
-    def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[Effect]:
+    def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[LessorEffect]:
         if not lease.moved(event):
             return []
         # Past its end nobody had the use of it, however late that is noticed.

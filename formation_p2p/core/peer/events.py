@@ -1,18 +1,16 @@
-"""Everything that a peer is told, and what it asks for beyond what its parts do."""
+"""Everything that a peer is told: the closed union of its events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from formation_p2p.core.dht.rpc import DhtEvent
-from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.effects import Contact, Effect
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
-from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
@@ -110,7 +108,7 @@ class Tick:
     """`next_timeout` has passed."""
 
 
-Event = (
+PeerEvent = (
     Joined
     | Serve
     | Submit
@@ -130,26 +128,3 @@ Event = (
     | ExecutionsEnded
     | Fenced
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Explained(Effect):
-    """`trace` says where the candidates were looked for, and what that took."""
-
-    query: int
-    decision: Decision
-    trace: Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Left(Effect):
-    """Nothing is under way any more; the shell may close the network once all is sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class RejectRequest(Effect):
-    """What the person asked for cannot be done. `what` is the job's id, the number of the query
-    as text, or `serve`."""
-
-    what: str
-    why: str

@@ -9,6 +9,7 @@ for others as well.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import assert_never
 
 from formation_p2p.core.dht.kademlia import Kademlia
@@ -25,7 +26,7 @@ from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.announcer import names_of
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
 from formation_p2p.core.dispatch.scheduler import Scheduler
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import Identity
@@ -55,17 +56,15 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer.blob_index import BlobIndex
+from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import (
     BlobsChanged,
     CancelJob,
-    Event,
     Explain,
-    Explained,
     Joined,
     Leave,
-    Left,
     Measured,
-    RejectRequest,
+    PeerEvent,
     Resume,
     Serve,
     Submit,
@@ -135,13 +134,15 @@ class Peer:
         self._explaining: dict[FindId, Explain] = {}
         self._due_s = float("inf")
 
-    def handle(self, event: Event, now: Moment) -> list[Effect]:
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         """What is to be done about an event, in order. `now` never goes back."""
-        effects: list[Effect] = []
+        effects: list[PeerEffect] = []
         if now.mono_s >= self._due_s and not isinstance(event, Tick):
             # What has run out while the machine slept has run out before anything arrives now.
-            effects += self._tick(now) + self._settle(now)
-        effects += self._dispatch(event, now) + self._settle(now)
+            effects += self._tick(now)
+            effects += self._settle(now)
+        effects += self._dispatch(event, now)
+        effects += self._settle(now)
         effects = self._loop_back(effects, now)
         if self._leaving and self._has_nothing_left() and not self._left:
             self._left = True
@@ -173,7 +174,7 @@ class Peer:
             worker_s,
         )
 
-    def _dispatch(self, event: Event, now: Moment) -> list[Effect]:
+    def _dispatch(self, event: PeerEvent, now: Moment) -> Sequence[PeerEffect]:
         match event:
             case (
                 RequestReceived()
@@ -226,7 +227,7 @@ class Peer:
                 assert_never(event)
         return []
 
-    def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+    def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> Sequence[PeerEffect]:
         match message:
             case Offer():
                 self._lessee.offered(sender, message, now)
@@ -275,7 +276,7 @@ class Peer:
             return False
         return self.reputation.score_milli(submitter.peer_id, now) < SUBMIT_MILLI
 
-    def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Effect]:
+    def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Send]:
         """What a worker is asked, by somebody who may know this node from an earlier life: told
         at once that its leases are gone, a scheduler need not wait until they expire."""
         answer: WorkMessage
@@ -300,13 +301,15 @@ class Peer:
         )
         return denied or Leaving()
 
-    def _tick(self, now: Moment) -> list[Effect]:
+    def _tick(self, now: Moment) -> list[PeerEffect]:
         self.dht.tick(now)
         self._lessee.tick(now)
-        effects = self._scheduler.tick(now)
-        return effects if self._worker is None else effects + self._worker.tick(now)
+        effects: list[PeerEffect] = [*self._scheduler.tick(now)]
+        if self._worker is not None:
+            effects += self._worker.tick(now)
+        return effects
 
-    def _start_worker(self, now: Moment) -> list[Effect]:
+    def _start_worker(self, now: Moment) -> list[RejectRequest]:
         """Once it is known what to serve, and the first neighbours: they are to store it."""
         if (
             self._serve is None
@@ -336,7 +339,7 @@ class Peer:
         self._worker = worker
         return []
 
-    def _submit(self, event: Submit, now: Moment) -> list[Effect]:
+    def _submit(self, event: Submit, now: Moment) -> Sequence[PeerEffect]:
         job_id = event.job.job_id
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
@@ -345,7 +348,7 @@ class Peer:
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
 
-    def _explain(self, event: Explain, now: Moment) -> list[Effect]:
+    def _explain(self, event: Explain, now: Moment) -> list[RejectRequest]:
         target = key_of(event.name.encode())
         try:
             if event.terms is None:
@@ -360,30 +363,33 @@ class Peer:
         self._explaining[find] = event
         return []
 
-    def _leave(self, now: Moment) -> list[Effect]:
+    def _leave(self, now: Moment) -> list[PeerEffect]:
         if self._leaving:
             return []
         self._leaving = True
-        effects = self._scheduler.leave()
+        effects: list[PeerEffect] = [*self._scheduler.leave()]
         self._lessee.leave("leave")
-        return effects if self._worker is None else effects + self._worker.leave(now)
+        if self._worker is not None:
+            effects += self._worker.leave(now)
+        return effects
 
     def _has_nothing_left(self) -> bool:
         return self._worker is None or (self._withdrawn and not self._worker.has_leases)
 
-    def _loop_back(self, effects: list[Effect], now: Moment) -> list[Effect]:
+    def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:
         """A node may work for itself: what it sends to itself it receives at once."""
-        outward: list[Effect] = []
+        outward: list[PeerEffect] = []
         for effect in effects:  # which grows on the way
             if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
-                effects += self._received(effect.to, effect.message, now) + self._settle(now)
+                effects += self._received(effect.to, effect.message, now)
+                effects += self._settle(now)
             else:
                 outward.append(effect)
         return outward
 
-    def _settle(self, now: Moment) -> list[Effect]:
+    def _settle(self, now: Moment) -> list[PeerEffect]:
         """Carry what one layer completed to the one above, until nothing is left to carry."""
-        effects: list[Effect] = []
+        effects: list[PeerEffect] = []
         while True:
             asked, completed = self.dht.take()
             sent, negotiated = self._lessee.take()
@@ -403,7 +409,7 @@ class Peer:
 
     def _completed(
         self, completed: Searched[SignedProfile] | Published, now: Moment
-    ) -> list[Effect]:
+    ) -> list[RejectRequest]:
         match completed:
             case Published():
                 if self._worker is not None and self._worker.published(completed, now):
@@ -419,7 +425,7 @@ class Peer:
             case _:
                 assert_never(completed)
 
-    def _found(self, found: Found, now: Moment) -> list[Effect]:
+    def _found(self, found: Found, now: Moment) -> Sequence[PeerEffect]:
         query = self._explaining.pop(found.find, None)
         if query is None:
             return self._scheduler.found(found, now)

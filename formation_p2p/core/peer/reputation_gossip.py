@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions
 from formation_p2p.core.negotiation.session import Send
@@ -75,7 +75,7 @@ class ReputationGossip:
         self._answered = _Lately()
         self._told = _Lately()
 
-    def met(self, peer: Contact, now: Moment) -> list[Effect]:
+    def met(self, peer: Contact, now: Moment) -> list[Send]:
         """A lease was had of a peer."""
         if (
             peer.peer_id == self._identity.peer_id
@@ -85,7 +85,7 @@ class ReputationGossip:
             return []
         return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
 
-    def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Effect]:
+    def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Send]:
         if self._membership.belongs(message.grant, sender.peer_id, now):
             return []
         # Whoever holds a bearer grant can bind it to ids without end.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.effects import Contact, Effect, Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
@@ -31,6 +31,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.blob_index import BlobIndex
+from formation_p2p.core.peer.effects import WorkerEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
@@ -97,44 +98,45 @@ class Worker:
         self._issue(now, (), False)
         self._announcer.start(now)
 
-    def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[Effect]:
+    def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
         match message:
             case PlacementRequest():
-                effects = self._lessor.requested(sender, message, now)
+                effects += self._lessor.requested(sender, message, now)
             case Commit():
-                effects = self._lessor.committed(sender, message, now)
+                effects += self._lessor.committed(sender, message, now)
             case Release():
-                effects = self._lessor.released(sender, message, now)
+                effects += self._lessor.released(sender, message, now)
             case Renew():
-                effects = self._lessor.renewed(sender, message, now)
+                effects += self._lessor.renewed(sender, message, now)
                 lease = self._lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     effects += self._executions.renewed(lease)
             case Dispatch():
                 lease = self._lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
-                    effects = self._executions.dispatched(lease, message)
+                    effects += self._executions.dispatched(lease, message)
                 else:
                     ended = LeaseEnded(message.lease_id, lease)
-                    effects = [Send(sender, ended, cause=f"dispatch under {message.lease_id}")]
+                    effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
             case Cancel():
-                effects = self._executions.cancelled(sender.peer_id, message)
+                effects += self._executions.cancelled(sender.peer_id, message)
             case ResultAck():
-                effects = self._executions.acknowledged(sender.peer_id, message)
+                effects += self._executions.acknowledged(sender.peer_id, message)
             case _:
                 assert_never(message)
         return self._after(effects, now)
 
-    def told(self, event: FromShell, now: Moment) -> list[Effect]:
+    def told(self, event: FromShell, now: Moment) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
         match event:
             case ExecutionStarted():
-                effects = self._executions.started(event)
+                effects += self._executions.started(event)
             case ExecutionOutput():
-                effects = self._executions.printed(event)
+                effects += self._executions.printed(event)
             case ExecutionsEnded():
-                effects = self._executions.ended(event)
+                effects += self._executions.ended(event)
             case Fenced(lease_id):
-                effects = []
                 self._lessor.fenced(lease_id)
             case _:
                 assert_never(event)
@@ -156,12 +158,12 @@ class Worker:
         """Whether this ends the withdrawal that `leave` began."""
         return self._announcer.published(ended, now)
 
-    def leave(self, now: Moment) -> list[Effect]:
+    def leave(self, now: Moment) -> list[WorkerEffect]:
         effects = self._after(self._lessor.leave(now), now)
         self._announcer.withdraw(now, "leave")
         return effects
 
-    def tick(self, now: Moment) -> list[Effect]:
+    def tick(self, now: Moment) -> list[WorkerEffect]:
         effects = self._after(self._lessor.tick(now), now)
         self._announcer.tick(now)
         return effects
@@ -181,12 +183,12 @@ class Worker:
     def has_leases(self) -> bool:
         return len(self._lessor) > 0
 
-    def _after(self, effects: list[Effect], now: Moment) -> list[Effect]:
+    def _after(self, effects: Sequence[WorkerEffect], now: Moment) -> list[WorkerEffect]:
         for effect in effects:
             if isinstance(effect, Fence):
                 self._executions.drop(effect.lease_id)
         self._announcer.changed(self._lessor.ledger.free, now)
-        return effects + self._warden.take()
+        return [*effects, *self._warden.take()]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also

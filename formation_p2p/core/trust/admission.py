@@ -59,6 +59,9 @@ class Tolerated(Effect):
     why: str
 
 
+AdmissionEffect = Charged | Tolerated
+
+
 @dataclass(slots=True)
 class _Lease:
     """`charged` is what of it has been, since it was committed at `began_s`."""
@@ -90,11 +93,11 @@ class AdmissionController:
         self._leases: dict[str, _Lease] = {}
         self._open: Counter[str] = Counter()  # leases, by account
         self._told: dict[PeerId, float] = {}
-        self._effects: list[Effect] = []
+        self._effects: list[AdmissionEffect] = []
         for month, account, amount in used:
             self._add(month, account, amount)
 
-    def take(self) -> list[Effect]:
+    def take(self) -> list[AdmissionEffect]:
         """What has been charged and tolerated since the last time."""
         effects, self._effects = self._effects, []
         return effects

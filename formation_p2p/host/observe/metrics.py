@@ -37,7 +37,7 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import Event, Submit
+from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.status import Status
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 
@@ -110,7 +110,7 @@ class Metrics(Collector):
 
     # -- counting ---------------------------------------------------------------------------------
 
-    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+    def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         if type(event) is Received:
             self._received(event, now)
         elif type(event) is ExecutionsEnded:

@@ -39,7 +39,8 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import Event, Explain, Explained, Resume, Submit
+from formation_p2p.core.peer.effects import Explained
+from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.peer.status import Status
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.task import Job
@@ -80,7 +81,7 @@ class Seen(Protocol):
 
     def status(self) -> Status: ...
 
-    def feed(self, event: Event) -> None: ...
+    def feed(self, event: PeerEvent) -> None: ...
 
 
 class Events:
@@ -96,7 +97,7 @@ class Events:
         self._readers = trio.lowlevel.ParkingLot()
         self.explained: dict[int, Explained | None] = {}
 
-    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+    def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         if type(event) is Submit:
             self._know(event.job)
         elif type(event) is Resume:

@@ -41,7 +41,7 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
 )
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.events import Event, Submit
+from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed
 from formation_p2p.core.workload.task import Job
@@ -105,7 +105,7 @@ class Tracing:
         now_ns, active = time.time_ns(), context.get_current()
         self._note(lambda: self._begin_job(job, active, now_ns))
 
-    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+    def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         now_ns = round(now.unix_s * 1e9)
         if type(event) is Submit:
             self._note(partial(self._look, event.job, now_ns))

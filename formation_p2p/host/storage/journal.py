@@ -30,8 +30,8 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPrinted,
     WorkerLost,
 )
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import StateError
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.host.storage.state import State
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Perform = Callable[[Effect], None]
+Perform = Callable[[PeerEffect], None]
 
 _NOT_STORED: Final = (TaskBegan, TaskPrinted, WorkerLost)
 
@@ -65,7 +65,7 @@ class JournalParameters:
 
 class _Entry(NamedTuple):
     number: int
-    effect: Effect
+    effect: PeerEffect
     perform: Perform
     performed: Callable[[], None]
     loop: TrioToken
@@ -100,7 +100,7 @@ class Journal:
 
     # -- on the node's thread ---------------------------------------------------------------------
 
-    def put(self, effect: Effect, perform: Perform, performed: Callable[[], None]) -> None:
+    def put(self, effect: PeerEffect, perform: Perform, performed: Callable[[], None]) -> None:
         """Have `perform(effect)` called on this thread once the effect, where it is one that a
         state keeps, and all before it are on the disk: at once, where nothing is to be stored.
         What is not performed at once is performed with others, and then `performed` called."""
@@ -137,7 +137,7 @@ class Journal:
             self._last_performed = self._last_put
             self._news.notify_all()
 
-    def _is_stored(self, effect: Effect) -> bool:
+    def _is_stored(self, effect: PeerEffect) -> bool:
         match effect:
             case EmitJobEvent(job_id, event):
                 return not isinstance(event, _NOT_STORED) and self._state.is_in_flight(job_id)
@@ -185,7 +185,7 @@ class Journal:
             elif self._stored([entry.effect for entry in batch], life):
                 self._hand_back(batch)
 
-    def _stored(self, effects: list[Effect], life: int) -> bool:
+    def _stored(self, effects: list[PeerEffect], life: int) -> bool:
         """Whether they are, in the end."""
         while True:
             try:
@@ -251,5 +251,5 @@ class Journal:
         self._failed(error)
 
 
-def _is_output(effect: Effect) -> bool:
+def _is_output(effect: PeerEffect) -> bool:
     return isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)

@@ -17,7 +17,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.peer.events import Event, Resume, Submit
+from formation_p2p.core.peer.events import PeerEvent, Resume, Submit
 from formation_p2p.core.workload.memory_estimate import MAX_SAMPLES
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.memory_samples import MemorySamples, Sample
@@ -46,7 +46,7 @@ class MemoryRecorder:
         self._kinds: dict[str, dict[str, _Known]] = {}  # by job and task
         self._samples: dict[str, deque[Sample]] = {}
 
-    def observe(self, event: Event, effects: Sequence[Effect], now: Moment) -> None:
+    def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         if type(event) is Submit:
             self._know(event.job)
         elif type(event) is Resume:

@@ -1,0 +1,46 @@
+"""Everything that a peer asks for: the closed union of its effects.
+
+Who drives a peer matches all of `PeerEffect` and ends in `assert_never`. What is for the person
+who uses the node it hands on as it is: that is `UserEffect`, which the API matches likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.dht.rpc import DhtEffect
+from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, SchedulerEffect
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.execution.effects import ExecutionEffect
+from formation_p2p.core.negotiation.lessor import LessorEffect
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.trust.admission import AdmissionEffect
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Effect):
+    """`trace` says where the candidates were looked for, and what that took."""
+
+    query: int
+    decision: Decision
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Effect):
+    """Nothing is under way any more; the shell may close the network once all is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectRequest(Effect):
+    """What the person asked for cannot be done. `what` is the job's id, the number of the query
+    as text, or `serve`."""
+
+    what: str
+    why: str
+
+
+WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
+UserEffect = EmitJobEvent | Explained | RejectRequest
+PeerEffect = DhtEffect | SchedulerEffect | WorkerEffect | UserEffect | Left

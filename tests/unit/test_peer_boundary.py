@@ -1,0 +1,90 @@
+"""The boundary of a peer is closed: each effect is in its union, and each driver performs all."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from formation_p2p import core
+from formation_p2p.api import node
+from formation_p2p.api.bridge import ApiEffect
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.peer import peer
+from formation_p2p.core.peer.effects import PeerEffect, UserEffect
+from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.host import shell
+from formation_p2p.sim import world
+
+
+def names_of(union: object) -> set[str]:
+    members: tuple[type, ...] = typing.get_args(union)
+    return {member.__name__ for member in members}
+
+
+def subclasses_of(kind: type) -> Iterator[type]:
+    subclasses: list[type] = kind.__subclasses__()
+    for each in subclasses:
+        yield each
+        yield from subclasses_of(each)
+
+
+def cases_of(module: ModuleType, name: str, subject: str) -> set[str]:
+    """The classes that a function's `match` on a variable names, where it ends in assert_never."""
+    tree = ast.parse(inspect.getsource(module))
+    [function] = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    [match] = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Match) and ast.unparse(node.subject) == subject
+    ]
+    *cases, last = match.cases
+    assert ast.unparse(last.pattern) == "_"
+    assert [ast.unparse(line) for line in last.body] == [f"assert_never({subject})"]
+    found: set[str] = set()
+    for case in cases:
+        pattern = case.pattern
+        for option in pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]:
+            assert isinstance(option, ast.MatchClass), ast.unparse(option)
+            assert case.guard is None, "a guard leaves some of them to the last case"
+            found.add(ast.unparse(option.cls))
+    return found
+
+
+def test_the_union_has_every_effect_of_the_core() -> None:
+    for module in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):
+        importlib.import_module(module.name)
+    effects = {
+        each.__name__ for each in subclasses_of(Effect) if each.__module__.startswith(core.__name__)
+    }
+    assert effects == names_of(PeerEffect)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "union"),
+    [
+        (shell, "_perform", PeerEffect),
+        (world, "_perform", PeerEffect),
+        (node, "_handle", ApiEffect),
+    ],
+)
+def test_each_driver_performs_every_effect(
+    module: ModuleType, function: str, union: object
+) -> None:
+    assert cases_of(module, function, "effect") == names_of(union)
+
+
+def test_a_peer_handles_every_event() -> None:
+    assert cases_of(peer, "_dispatch", "event") == names_of(PeerEvent)
+
+
+def test_what_is_for_the_person_is_part_of_what_a_peer_asks_for() -> None:
+    assert names_of(UserEffect) < names_of(PeerEffect)
