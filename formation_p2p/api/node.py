@@ -55,7 +55,7 @@ from formation_p2p.core.workload.task import Job, check_price
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.supervised import Sandboxing
+from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.tracing import Tracing

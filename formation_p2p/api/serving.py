@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,9 @@ from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.workload.scope import Shares
-from formation_p2p.host.drivers.builtin import builtin_drivers
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.supervised import Sandboxing
+from formation_p2p.host.drivers.driver import DriverMaker
+from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.claim import Claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.shell import Shell
@@ -24,7 +24,7 @@ from formation_p2p.host.storage.usage import USAGE, UsageFile
 # Reading the hardware takes under a second, unless a GPU's driver hangs.
 PROBE_S: Final = 20.0
 
-Makers = Mapping[str, Callable[[], Driver | LeaseDriver]]
+Makers = Mapping[str, DriverMaker]
 
 
 class Serving:
@@ -52,7 +52,7 @@ class Serving:
         makers = (
             drivers
             if isinstance(drivers, Mapping)
-            else await asyncio.to_thread(builtin_drivers, drivers, self._home, sandbox)
+            else await asyncio.to_thread(set_up_drivers, drivers, self._home, sandbox)
         )
         claim.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:

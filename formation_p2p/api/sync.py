@@ -32,7 +32,7 @@ from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.core.workload.scope import EVERYTHING, Scope, Shares
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.supervised import Sandboxing
+from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import Retention

@@ -118,7 +118,7 @@ def formation(
 # What a command is called with goes to the command as it is, from its first word on.
 _AS_IT_IS = {"allow_interspersed_args": False}
 
-app.command("worker", epilog=serve.WORKER_EPILOG)(serve.worker)
+app.command("worker", cls=serve.WorkerCommand, epilog=serve.WORKER_EPILOG)(serve.worker)
 app.command("gate", epilog=serve.GATE_EPILOG)(serve.gate)
 app.command("run", epilog=run.EPILOG, context_settings=_AS_IT_IS)(run.run)
 app.command("submit", epilog=submit.EPILOG)(submit.submit)

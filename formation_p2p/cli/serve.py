@@ -8,9 +8,10 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
     from formation_p2p.core.resources.limits import Limits
-    from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+    from formation_p2p.host.drivers.driver import DriverMaker
     from formation_p2p.host.machine.home import Home
 
 GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
@@ -80,6 +81,17 @@ Sandbox = Literal["auto", "required", "off"]
 SANDBOXES: Final[tuple[Sandbox, ...]] = ("auto", "required", "off")
 
 
+class WorkerCommand(TyperCommand):
+    """Its help names the drivers that are installed."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from formation_p2p.host.drivers.installed import DRIVERS
+
+        super().format_options(ctx, formatter)
+        with formatter.section("Drivers"):
+            formatter.write_text(", ".join(DRIVERS))
+
+
 def worker(
     listen: Annotated[
         list[str], typer.Option("--listen", metavar="MULTIADDR", help=LISTEN_HELP)
@@ -89,7 +101,7 @@ def worker(
         typer.Option(
             "--driver",
             metavar="NAME",
-            help="Run tasks of this kind: process, python, wasm, container. Can be given again.",
+            help="Run tasks of this kind; below are those installed. Can be given again.",
         ),
     ] = ["process", "python"],  # noqa: B006
     sandbox: Annotated[
@@ -236,11 +248,11 @@ def _sandbox(text: str) -> Sandbox:
 
 def _makers(
     names: Sequence[str], home: Path, sandbox: Sandbox, watch: Watch
-) -> dict[str, Callable[[], Driver | LeaseDriver]]:
+) -> dict[str, DriverMaker]:
     """Raises InvalidInput, LocalError."""
-    from formation_p2p.host.drivers.builtin import builtin_drivers
+    from formation_p2p.host.drivers.installed import set_up_drivers
 
-    made = builtin_drivers(names, home, sandbox)
+    made = set_up_drivers(names, home, sandbox)
     return {name: partial(watch.watched, make) for name, make in made.items()}
 
 

@@ -79,7 +79,7 @@ class FakeEngine:
                 killed = str(found.out_of_memory).lower()
                 os.write(fds[1], f"{found.status}|{found.code}|{killed}|{found.problem}\n".encode())
             case ["rm", "--force", "--volumes", *names]:
-                return max(self._remove(name) for name in names)
+                return max(self.remove(name) for name in names)
             case ["ps", "--all", "--filter", wanted, "--format", _]:
                 key, _, value = wanted.removeprefix("label=").partition("=")
                 for name, container in self.containers.items():
@@ -135,7 +135,7 @@ class FakeEngine:
             while client.recv(1) == b"T":
                 container.process.send_signal(signal.SIGTERM)
 
-    def _remove(self, name: str) -> int:
+    def remove(self, name: str) -> int:
         container = self.containers.pop(name, None)
         if container is None:
             return 1
@@ -163,4 +163,4 @@ def fake_engine(folder: Path) -> Iterator[FakeEngine]:
     finally:
         listener.close()
         for name in list(engine.containers):
-            engine._remove(name)
+            engine.remove(name)

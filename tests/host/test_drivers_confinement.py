@@ -23,10 +23,11 @@ from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
-from formation_p2p.host.drivers.supervised import Ending, Machine, _read_ending
+from formation_p2p.host.drivers.supervised import Ending, _read_ending
 from tests.support.drivers_world import (
     DAEMON,
     ALease,
@@ -121,7 +122,7 @@ def test_a_task_runs_on_as_many_cores_as_it_leased_and_gives_them_back(
         outcome = run(machine, tmp_path, *PYTHON, program)
         assert isinstance(outcome, Succeeded)
         assert ProcessResult.decode(outcome.result).stdout_tail == b"1 True\n"
-    assert set(machine.cores._tasks.values()) == {0}
+    assert set(machine.cores.tasks.values()) == {0}
 
 
 # -- whoever dies ---------------------------------------------------------------------------
@@ -317,7 +318,7 @@ def test_a_failed_start_gives_back_all_that_it_took(
 
     within(10, story)
     assert open_descriptors() == before
-    assert set(machine.cores._tasks.values()) == {0}
+    assert set(machine.cores.tasks.values()) == {0}
     assert holds_nothing(tmp_path)
 
 

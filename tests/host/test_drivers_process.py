@@ -19,10 +19,10 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.builtin import builtin_drivers
+from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver, write_files
-from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from tests.support.drivers_world import DAEMON, Recorder, alive, an_execution, bare_machine, within
 from tests.support.waiting import until
@@ -352,12 +352,12 @@ def test_files_larger_than_a_result_are_not_sent(tmp_path: Path) -> None:
     failed(sparse, FailureKind.OUTPUT)
 
 
-def test_the_builtin_drivers_go_by_their_names(tmp_path: Path) -> None:
-    makers = builtin_drivers(["python", "process", "wasm"], tmp_path)
+def test_drivers_are_set_up_by_their_names(tmp_path: Path) -> None:
+    makers = set_up_drivers(["python", "process", "wasm"], tmp_path)
     made = {name: make().name for name, make in makers.items()}
     assert made == {"process": "process", "python": "python", "wasm": "wasm"}
     with pytest.raises(InvalidInput, match="there are process, python, wasm, container"):
-        builtin_drivers(["process", "no-such-driver"], tmp_path)
+        set_up_drivers(["process", "no-such-driver"], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["words", "data/words"])

@@ -23,7 +23,7 @@ from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import interpreter, python
+from formation_p2p.host.drivers import interpreter
 from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
 from tests.support.waiting import until
@@ -735,14 +735,12 @@ def test_what_a_call_used_is_told_with_its_end(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
-def test_an_interpreter_that_cannot_start_is_the_machines_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import no_such_module_anywhere")
-    monkeypatch.setattr(python, "_INTERPRETER", broken)
 
     async def tell(world: World) -> None:
+        world.driver = PythonDriver(bare_machine(), broken)
         failed = await world.failure(FailureKind.DRIVER, len, "abc")
         assert failed.message.startswith("the interpreter did not start: ended with exit code 1")
         assert "no_such_module_anywhere" in failed.message

@@ -28,9 +28,9 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers import bubblewrap
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.supervised import Machine
 from tests.support.drivers_world import ALease, Recorder, an_execution, bare_machine, within
 from tests.support.waiting import until
 
@@ -319,7 +319,7 @@ NODE = """
 import multiprocessing, sys, time, trio
 from pathlib import Path
 from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.core.workload.process import ProcessSpec
 from tests.support.drivers_world import Recorder, an_execution
 

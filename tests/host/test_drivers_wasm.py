@@ -17,9 +17,9 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.builtin import builtin_drivers
+from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import MAX_OUTPUT_BYTES
-from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.drivers.wasm import WasmDriver
 from tests.support.drivers_world import (
     Recorder,
@@ -107,8 +107,8 @@ class World:
             return await self.driver.run(execution, self.report)
 
     def runner(self) -> int:
-        (runner,) = self.driver._runners.values()
-        return runner.task._supervisor.pid
+        (runner,) = self.driver.runners.values()
+        return runner.task.supervisor_pid
 
 
 def run(root: Path, code: bytes, *arguments: str, **more: Any) -> Outcome:
@@ -239,7 +239,7 @@ def test_what_the_engine_cannot_interrupt_is_killed(tmp_path: Path) -> None:
         began = trio.current_time()
         failed(await world.run(SLEEP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
         assert trio.current_time() - began < 6
-        assert world.driver._runners == {}
+        assert world.driver.runners == {}
         assert isinstance(await world.run(HELLO), Succeeded)
         await world.driver.end_lease("lease")
 
@@ -309,7 +309,7 @@ def test_a_cancelled_module_is_dead_and_leaves_nothing(tmp_path: Path) -> None:
         runner = world.runner()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.run, SLEEP)
-            await until(lambda: world.driver._runners == {})
+            await until(lambda: world.driver.runners == {})
             await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         assert not alive(runner)
@@ -325,7 +325,7 @@ def test_a_runner_that_dies_between_calls_is_replaced(tmp_path: Path) -> None:
         world = World(tmp_path)
         assert isinstance(await world.run(HELLO), Succeeded)
         os.kill(world.runner(), 9)
-        await until(lambda: all(each.task.over for each in world.driver._runners.values()))
+        await until(lambda: all(each.task.over for each in world.driver.runners.values()))
         assert isinstance(await world.run(HELLO), Succeeded)
         await world.driver.end_lease("lease")
 
@@ -344,7 +344,7 @@ def test_a_link_that_one_left_who_got_out_of_the_engine_is_not_written_through(
     async def story() -> None:
         world = World(root)
         assert isinstance(await world.run(HELLO), Succeeded)
-        (runner,) = world.driver._runners.values()
+        (runner,) = world.driver.runners.values()
         stdin = runner.folder / "stdin"
         stdin.unlink()
         stdin.symlink_to(bystander)
@@ -378,7 +378,10 @@ def test_a_module_is_compiled_once_and_only_the_last_few_are_kept(
     others = [module(f"(call $exit (i32.const {number}))") for number in range(8)]
     for other in others:
         modules.compiled(other, False)
-    assert len(modules._compiled) == wasm_runner.MAX_MODULES
+    assert len(others) == wasm_runner.MAX_MODULES
+    for other in others:
+        modules.compiled(other, False)
+    assert compiled == [HELLO, HELLO, *others]  # all of them are kept, and no other
     modules.compiled(HELLO, False)
     assert compiled == [HELLO, HELLO, *others, HELLO]
 
@@ -391,5 +394,5 @@ def test_a_machine_without_wasmtime_says_which_extra_to_install(
         importlib.util, "find_spec", lambda name: None if name == "wasmtime" else find(name)
     )
     with pytest.raises(LocalError, match=r"pip install 'formation_p2p\[wasm\]'"):
-        builtin_drivers(["process", "wasm"], tmp_path, "off")
-    assert builtin_drivers(["process"], tmp_path, "off").keys() == {"process"}
+        set_up_drivers(["process", "wasm"], tmp_path, "off")
+    assert set_up_drivers(["process"], tmp_path, "off").keys() == {"process"}

@@ -28,7 +28,7 @@ import trio
 import formation_p2p.host.drivers.supervised as supervised
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.supervised import Machine
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.core.workload.process import ProcessSpec
 from tests.support.drivers_world import Recorder, an_execution, bare_machine
 

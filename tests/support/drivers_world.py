@@ -17,8 +17,8 @@ from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.host.drivers.supervised import Machine
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 
 _numbers = itertools.count()

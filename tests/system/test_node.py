@@ -208,7 +208,7 @@ async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: Wor
 
 async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: World) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(InvalidInput, match="not built in"):
+        with pytest.raises(InvalidInput, match="not installed"):
             await world.bob.worker(drivers=["quantum"])
         with pytest.raises(InvalidInput, match="does not run"):
             await world.bob.map(divide, [1], needs="driver=process")

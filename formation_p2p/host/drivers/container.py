@@ -20,8 +20,9 @@ from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, State, task_user
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import (
     exited,
@@ -30,7 +31,13 @@ from formation_p2p.host.drivers.process import (
     printed,
     write_files,
 )
-from formation_p2p.host.drivers.supervised import Ending, Launch, Machine, Supervised
+from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
+
+
+def set_up(machine: Machine) -> DriverMaker:
+    """Raises LocalError where no engine answers."""
+    engine = Engine.found(machine.home)
+    return lambda: ContainerDriver(machine, engine)
 
 
 class ContainerDriver:

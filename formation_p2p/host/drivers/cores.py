@@ -11,7 +11,7 @@ class Cores:
     """How many tasks were put on each core. One for all drivers of a process."""
 
     def __init__(self, cores: Iterable[int]) -> None:
-        self._tasks = Counter(dict.fromkeys(cores, 0))
+        self.tasks = Counter(dict.fromkeys(cores, 0))
 
     @classmethod
     def of_this_process(cls) -> Cores:
@@ -19,9 +19,9 @@ class Cores:
 
     def take(self, count: int) -> tuple[int, ...]:
         """The `count` least taken cores, or all where there are fewer. `give_back` them."""
-        taken = sorted(self._tasks, key=lambda core: (self._tasks[core], core))[:count]
-        self._tasks.update(taken)
+        taken = sorted(self.tasks, key=lambda core: (self.tasks[core], core))[:count]
+        self.tasks.update(taken)
         return tuple(sorted(taken))
 
     def give_back(self, cores: Iterable[int]) -> None:
-        self._tasks.subtract(cores)
+        self.tasks.subtract(cores)

@@ -18,6 +18,7 @@ A driver of one's own is a class with a name and two methods:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -167,3 +168,8 @@ class Driver(Protocol):
     async def end_lease(self, lease_id: str) -> None:
         """Kills what is kept warm for a lease. One that it never heard of is no error."""
         ...
+
+
+# What a driver's `set_up(machine)` returns (installed.py). It is called on the node's thread, again
+# after a crash of the network stack.
+DriverMaker = Callable[[], Driver | LeaseDriver]

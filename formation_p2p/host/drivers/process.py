@@ -24,19 +24,17 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
+from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.output import Output
-from formation_p2p.host.drivers.supervised import (
-    Ending,
-    Launch,
-    Machine,
-    Supervised,
-    base_environment,
-    device_environment,
-)
+from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
+
+
+def set_up(machine: Machine) -> DriverMaker:
+    return lambda: ProcessDriver(machine)
 
 
 class ProcessDriver:
@@ -44,8 +42,8 @@ class ProcessDriver:
 
     name = "process"
 
-    def __init__(self, machine: Machine | None = None) -> None:
-        self._machine = machine or Machine.found()
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self.blobs: BlobAccess | None = None
 
     async def run(self, execution: Execution, report: Report) -> Outcome:

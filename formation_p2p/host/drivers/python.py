@@ -13,65 +13,42 @@ pickle. What a thread that outlives its call prints is passed on with the next o
 from __future__ import annotations
 
 import math
-import socket
 import stat
-import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import trio
 
-from formation_p2p.core.negotiation.shared_blobs import Parts
-from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import (
-    MAX_CPU_MS,
     Failed,
     FailureKind,
     Outcome,
-    Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import interpreter
-from formation_p2p.host.drivers.driver import Execution, Stream, Turns
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Stream, Turns
+from formation_p2p.host.drivers.machine import (
+    Machine,
+)
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import failure
+from formation_p2p.host.drivers.python_interpreter import INTERPRETER, WarmInterpreter
 from formation_p2p.host.drivers.scratch import remove_folder
-from formation_p2p.host.drivers.supervised import (
-    Launch,
-    Machine,
-    Supervised,
-    base_environment,
-    device_environment,
-    interpreter_environment,
-)
 
-_INTERPRETER: Final = Path(interpreter.__file__)
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
 _START_S: Final = 60.0
-# The kernel takes more in one go only from a larger buffer.
-_READ_BYTES: Final = 256 * KIB
 # Calls on their way, so that the interpreter never waits. They fit into the socket's buffer: a
 # larger one is sent once all others are answered, so that the two ends never both wait to write.
 _MAX_IN_FLIGHT: Final = 64
 _MAX_IN_FLIGHT_BYTES: Final = 64 * KIB
-# A result waits for others to be told of with it for so long.
-_TELL_S: Final = 0.002
-_TELL_BYTES: Final = 1024 * KIB
+# A result waits so long for others that are reported with it.
+_FLUSH_S: Final = 0.002
+_FLUSH_BYTES: Final = 1024 * KIB
 # What a call prints is read once it has run for so long, and then as it comes.
 _LONG_S: Final = 0.05
-
-_FAILURES: Final = {
-    interpreter.RAISED: FailureKind.EXCEPTION,
-    interpreter.OUT_OF_MEMORY: FailureKind.MEMORY,
-    interpreter.TOO_LARGE: FailureKind.OUTPUT,
-}
 
 _MEDDLED: Final = Failed(
     FailureKind.EXIT, "wrote to the socket that the driver calls it over; leave that alone"
@@ -79,146 +56,8 @@ _MEDDLED: Final = Failed(
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 
 
-class _Interpreter:
-    """A started interpreter, seen from the node. `close` it, whatever happens."""
-
-    def __init__(self, task: Supervised, calls: socket.socket) -> None:
-        self.task = task
-        self._calls = calls
-        self._functions = Parts()
-        self._received = bytearray()
-        self._ready = False
-        self.broken = False
-
-    @classmethod
-    async def start(cls, machine: Machine, execution: Execution, home: Path) -> Self:
-        """Raises OSError where this machine cannot start a process."""
-        calls, its_calls = socket.socketpair()
-        calls.setblocking(False)
-        with its_calls:
-            try:
-                task = await Supervised.start(
-                    machine,
-                    Launch(
-                        argv=(
-                            *(sys.executable, "-I", "-u", str(_INTERPRETER)),
-                            *(str(its_calls.fileno()), str(MAX_RESULT_BYTES)),
-                            *(path for path in sys.path if path),
-                        ),
-                        environment={
-                            **base_environment(home),
-                            **interpreter_environment(),
-                            **device_environment(execution.device_ids),
-                        },
-                        folder=home,
-                        limits=execution.limits,
-                        passed_fd=its_calls.fileno(),
-                    ),
-                )
-            except BaseException:
-                calls.close()
-                raise
-        return cls(task, calls)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it takes calls; `receive` finds out."""
-        return self._ready
-
-    def weight(self, execution: Execution) -> int:
-        """How many bytes have it run a call."""
-        known = execution.shared in self._functions
-        return len(execution.payload) + (0 if known else len(execution.shared))
-
-    def written(self, execution: Execution) -> bytes:
-        """What has it run a call."""
-        number, new = self._functions.number(execution.shared)
-        payload, shared = execution.payload, execution.shared
-        call = interpreter.HEADER.pack(interpreter.CALL, number, len(payload)) + payload
-        if not new:
-            return call
-        header = interpreter.HEADER.pack(interpreter.FUNCTION, number, len(shared))
-        return b"".join((header, shared, call))
-
-    def send(self, data: memoryview) -> memoryview:
-        """As much as it takes now. Returns the rest; all is taken where it is dead."""
-        try:
-            return data[self._calls.send(data) :]
-        except BlockingIOError:
-            return data
-        except (BrokenPipeError, ConnectionResetError):
-            return data[len(data) :]
-
-    async def wait_for_room(self) -> None:
-        """Until it takes some more."""
-        await trio.lowlevel.wait_writable(self._calls.fileno())
-
-    async def wait(self) -> None:
-        """Until there is something to receive."""
-        await trio.lowlevel.wait_readable(self._calls.fileno())
-
-    def receive(self) -> bool:
-        """Take in what has come. False where it is dead."""
-        try:
-            data = self._calls.recv(_READ_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self._received += data
-        if not self._ready and self._received:
-            del self._received[: len(interpreter.READY)]
-            self._ready = True
-        return bool(data)
-
-    def go_on(self, unwanted: Iterable[int]) -> bytes:
-        """What has it run what waits behind a call, but for these."""
-        body = b"".join(map(interpreter.WHICH.pack, unwanted))
-        return interpreter.HEADER.pack(interpreter.GO_ON, 0, len(body)) + body
-
-    def replies(self) -> list[tuple[int, Outcome, Usage, bool]]:
-        """The replies received since, in order: to which call, and whether it waits to go on.
-        The memory of a call is the most that its interpreter had until its end.
-
-        What it runs can find this socket too, so its word is checked like a stranger's: it is
-        `broken` from the first that is no reply.
-        """
-        replies: list[tuple[int, Outcome, Usage, bool]] = []
-        start, data = 0, self._received
-        while len(data) - start >= interpreter.REPLY.size and not self.broken:
-            kind, which, waits, memory_bytes, cpu_us, message_bytes, value_bytes = (
-                interpreter.REPLY.unpack_from(data, start)
-            )
-            known = kind == interpreter.RETURNED or kind in _FAILURES
-            if (
-                not known
-                or message_bytes > interpreter.MAX_MESSAGE_BYTES
-                or value_bytes > MAX_RESULT_BYTES
-            ):
-                self.broken = True
-                break
-            middle = start + interpreter.REPLY.size + message_bytes
-            end = middle + value_bytes
-            if len(data) < end:
-                break
-            message, value = bytes(data[middle - message_bytes : middle]), bytes(data[middle:end])
-            start = end
-            outcome: Outcome = Succeeded(value)
-            if kind != interpreter.RETURNED:
-                outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
-            used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
-            replies.append((which, outcome, used, waits))
-        del data[:start]
-        return replies
-
-    def hang_up(self) -> None:
-        """Ends the wait for a reply, also where a fork of the node holds the other end."""
-        with suppress(OSError):
-            self._calls.shutdown(socket.SHUT_RDWR)
-
-    async def close(self) -> None:
-        self._calls.close()
-        await self.task.close()
+def set_up(machine: Machine) -> DriverMaker:
+    return lambda: PythonDriver(machine)
 
 
 class PythonDriver:
@@ -226,8 +65,9 @@ class PythonDriver:
 
     name = "python"
 
-    def __init__(self, machine: Machine | None = None) -> None:
-        self._machine = machine or Machine.found()
+    def __init__(self, machine: Machine, program: Path = INTERPRETER) -> None:
+        self._machine = machine
+        self._program = program
 
     async def serve(self, turns: Turns) -> None:
         home: Path | None = None
@@ -240,7 +80,9 @@ class PythonDriver:
                     home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch))
                 try:
                     home.chmod(stat.S_IRWXU)  # a call of the last one may have locked it up
-                    warm = await _Interpreter.start(self._machine, execution, home)
+                    warm = await WarmInterpreter.start(
+                        self._machine, self._program, execution, home
+                    )
                 except OSError as problem:
                     turns.take()
                     turns.begin(execution.execution_id)
@@ -267,9 +109,9 @@ class _Call(NamedTuple):
 
 
 class _Session:
-    """The calls of one interpreter, until it is no more."""
+    """The calls of one interpreter, until that has ended."""
 
-    def __init__(self, turns: Turns, warm: _Interpreter) -> None:
+    def __init__(self, turns: Turns, warm: WarmInterpreter) -> None:
         self._turns = turns
         self._warm = warm
         self._calls: deque[_Call] = deque()  # on their way, the first of them runs
@@ -277,8 +119,8 @@ class _Session:
         self._count = 0
         self._unwanted: set[int] = set()  # on their way, not to be run after all
         self._began_s = 0.0
-        self._untold_s = math.inf  # since when a result waits to be told
-        self._untold_bytes = 0
+        self._unflushed_s = math.inf  # since when a result waits to be reported
+        self._unflushed_bytes = 0
         self._output: Output | None = None  # of the call that runs, once it has printed
 
     async def run(self) -> None:
@@ -287,7 +129,7 @@ class _Session:
         while True:
             await self._give()
             if not self._calls:
-                self._tell()
+                self._flush()
                 await self._turns.wait()
                 if self._warm.task.over:
                     return
@@ -299,7 +141,7 @@ class _Session:
             if self._warm.broken:
                 if self._calls:
                     self._end(_MEDDLED)
-                self._tell()
+                self._flush()
                 return
             if not self._calls:
                 continue
@@ -322,7 +164,7 @@ class _Session:
                 self._take_back()
 
     async def _start(self) -> bool:
-        """Its start is the first call's: whoever waits for that may kill it."""
+        """Its start counts as the first call's: the owner of that may kill it."""
         first = self._turns.take()
         self._calls.append(_Call(0, first, 0))
         self._begin()
@@ -402,7 +244,7 @@ class _Session:
         """Until there may be something to do."""
         if self._turns.is_paused:
             # What it has to say stays in the socket, and it waits when that is full.
-            self._tell()
+            self._flush()
             with trio.CancelScope(deadline=self._due_s) as scope:
                 self._turns.watch(scope)
                 await trio.sleep(math.inf)
@@ -410,20 +252,20 @@ class _Session:
             return
         long_s = self._began_s + _LONG_S
         if trio.current_time() >= long_s:
-            self._tell()
+            self._flush()
             await self._listen(self._due_s)
             return
-        deadline = min(self._due_s, long_s, self._untold_s + _TELL_S)
+        deadline = min(self._due_s, long_s, self._unflushed_s + _FLUSH_S)
         with trio.CancelScope(deadline=deadline) as scope:
             self._turns.watch(scope)
             await self._warm.wait()
         self._turns.watch(None)
-        if trio.current_time() >= self._untold_s + _TELL_S:
-            self._tell()
+        if trio.current_time() >= self._unflushed_s + _FLUSH_S:
+            self._flush()
 
     async def _listen(self, deadline: float) -> None:
         """As `_wait`, for a call that takes long: its output is passed on as it comes."""
-        async with self._warm.task.passing_on(self._its_output(), when_over=self._warm.hang_up):
+        async with self._warm.task.passing_on(self._output_now(), when_over=self._warm.hang_up):
             with trio.CancelScope(deadline=deadline) as scope:
                 self._turns.watch(scope)
                 await self._warm.wait()
@@ -432,7 +274,7 @@ class _Session:
     async def _reply(self, which: int, outcome: Outcome, used: Usage, waits: bool) -> None:
         if which in self._unwanted:
             self._unwanted.discard(which)
-            return  # it ran all the same, and has been told of as one that did not
+            return  # it ran all the same, and was reported as one that did not
         if not self._calls or which != self._calls[0].which:
             self._warm.broken = True  # the task has written it
             return
@@ -441,11 +283,11 @@ class _Session:
         call = self._calls.popleft()
         self._weight -= call.weight
         self._turns.ended(call.execution.execution_id, outcome, used)
-        if self._untold_s == math.inf:
-            self._untold_s = trio.current_time()
-        self._untold_bytes += len(outcome.result)
-        if self._untold_bytes >= _TELL_BYTES:
-            self._tell()
+        if self._unflushed_s == math.inf:
+            self._unflushed_s = trio.current_time()
+        self._unflushed_bytes += len(outcome.result)
+        if self._unflushed_bytes >= _FLUSH_BYTES:
+            self._flush()
         if self._calls:
             self._begin()
         if waits:
@@ -463,13 +305,13 @@ class _Session:
         """Those on their way have not begun."""
         while self._calls:
             self._turns.put_back(self._calls.pop().execution)
-        self._tell()
+        self._flush()
 
-    def _tell(self) -> None:
-        self._untold_s, self._untold_bytes = math.inf, 0
+    def _flush(self) -> None:
+        self._unflushed_s, self._unflushed_bytes = math.inf, 0
         self._turns.flush()
 
-    def _its_output(self) -> Output:
+    def _output_now(self) -> Output:
         """That of the call that runs."""
         if self._output is None:
             execution_id = self._calls[0].execution.execution_id
@@ -478,7 +320,7 @@ class _Session:
 
     def _drained(self) -> Output:
         """All that the call that runs has printed so far."""
-        output = self._its_output()
+        output = self._output_now()
         self._warm.task.drain(output)
         return output
 

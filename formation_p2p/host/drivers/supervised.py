@@ -45,14 +45,18 @@ import trio
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
-from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.driver import Stream
-from formation_p2p.host.drivers.groups import Groups, ProcessGroup
+from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
+from formation_p2p.host.drivers.machine import (
+    DEVICES,
+    Machine,
+    base_environment,
+    interpreter_environment,
+)
 from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
-from formation_p2p.host.machine.home import default_path
 
 _log = logging.getLogger(__name__)
 
@@ -70,43 +74,6 @@ _MAX_PIPE_READS: Final = 16
 _MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60, "storage": 1 << 60}
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
-_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-# `auto` is a sandbox where there is one; `required` is none of the drivers without.
-Sandboxing = Literal["off", "auto", "required"]
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the drivers of one node share out between their tasks, and the sandbox of those."""
-
-    cores: Cores
-    groups: Groups | None
-    sandbox: Bubblewrap | None = None
-
-    @classmethod
-    def found(cls, home: Path | None = None, sandbox: Sandboxing = "auto") -> Self:
-        """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
-
-        Raises NoSandbox where one is required and there is none.
-        """
-        around = _sandbox(home or default_path(), sandbox)
-        return cls(Cores.of_this_process(), Groups.found(), around)
-
-
-def _sandbox(home: Path, wanted: Sandboxing) -> Bubblewrap | None:
-    if wanted == "off":
-        return None
-    try:
-        return Bubblewrap.found(home, interpreter_environment())
-    except NoSandbox as problem:
-        if wanted == "required":
-            raise
-        _log.warning("tasks run without a sandbox, and can read what this user can: %s", problem)
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -121,7 +88,7 @@ class Launch:
 
     @property
     def gpus(self) -> bool:
-        return self.environment.get(_DEVICES, "") != ""
+        return self.environment.get(DEVICES, "") != ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +102,6 @@ class Ending:
     number: int = 0
     problem: str = ""
     used: Usage = UNMEASURED
-
-
-def base_environment(home: Path) -> dict[str, str]:
-    """What every task knows of the machine. Nothing of it is the node's own."""
-    return {"PATH": _PATH, "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
-
-
-def device_environment(device_ids: tuple[str, ...]) -> dict[str, str]:
-    """The GPUs that a task sees: empty hides them all, where unset would show them all."""
-    return {_DEVICES: ",".join(device_ids)}
-
-
-def interpreter_environment() -> dict[str, str]:
-    """What this very interpreter may need to start again."""
-    name = "LD_LIBRARY_PATH"
-    return {name: os.environ[name]} if name in os.environ else {}
 
 
 class Supervised:
@@ -242,6 +193,10 @@ class Supervised:
                 rest = rest[self._control.send(rest) :]
 
     @property
+    def supervisor_pid(self) -> int:
+        return self._supervisor.pid
+
+    @property
     def over(self) -> bool:
         """Whether the supervisor, and with it the task, is gone."""
         return self._supervisor.poll() is not None
@@ -331,6 +286,36 @@ class Supervised:
                 "the task under supervisor %d cannot be killed yet; the supervisor keeps trying",
                 self._supervisor.pid,
             )
+
+
+async def start_called(
+    machine: Machine,
+    program: Path,
+    arguments: tuple[str, ...],
+    folder: Path,
+    limits: TaskLimits,
+    environment: Mapping[str, str],
+) -> tuple[Supervised, socket.socket]:
+    """A Python program under supervision, and the non-blocking socket over which it is called; its
+    first argument is the descriptor of its own end. Raises OSError."""
+    calls, its_calls = socket.socketpair()
+    calls.setblocking(False)
+    with its_calls:
+        launch = Launch(
+            argv=(
+                *(sys.executable, "-I", "-u", str(program)),
+                *(str(its_calls.fileno()), *arguments),
+            ),
+            environment={**base_environment(folder), **interpreter_environment(), **environment},
+            folder=folder,
+            limits=limits,
+            passed_fd=its_calls.fileno(),
+        )
+        try:
+            return await Supervised.start(machine, launch), calls
+        except BaseException:
+            calls.close()
+            raise
 
 
 async def _pass_on(fd: int, stream: Stream, output: Output) -> None:

@@ -16,7 +16,6 @@ import itertools
 import marshal
 import math
 import socket
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
 from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import Execution, Report
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.process import (
     exited,
@@ -42,13 +42,7 @@ from formation_p2p.host.drivers.process import (
     write_files,
 )
 from formation_p2p.host.drivers.scratch import remove_folder
-from formation_p2p.host.drivers.supervised import (
-    Launch,
-    Machine,
-    Supervised,
-    base_environment,
-    interpreter_environment,
-)
+from formation_p2p.host.drivers.supervised import Supervised, start_called
 
 _RUNNER: Final = Path(wasm_runner.__file__)
 # How long it takes to start on a machine busy with everything else, as for an interpreter.
@@ -84,24 +78,12 @@ class _Runner:
     async def start(cls, machine: Machine, execution: Execution) -> _Runner:
         """Raises OSError where this machine cannot start a process."""
         folder = Path(tempfile.mkdtemp(prefix="wasm-", dir=execution.scratch.parent))
-        calls, its_calls = socket.socketpair()
+        memory = str(memory_of_module(execution))
         try:
-            with its_calls:
-                task = await Supervised.start(
-                    machine,
-                    Launch(
-                        argv=(
-                            *(sys.executable, "-I", "-u", str(_RUNNER)),
-                            *(str(its_calls.fileno()), str(memory_of_module(execution))),
-                        ),
-                        environment={**base_environment(folder), **interpreter_environment()},
-                        folder=folder,
-                        limits=execution.limits,
-                        passed_fd=its_calls.fileno(),
-                    ),
-                )
+            task, calls = await start_called(
+                machine, _RUNNER, (memory,), folder, execution.limits, {}
+            )
         except BaseException:
-            calls.close()
             await remove_folder(folder)
             raise
         return cls(task, calls, folder)
@@ -166,18 +148,26 @@ class _Runner:
         await remove_folder(self.folder)
 
 
+def set_up(machine: Machine) -> DriverMaker:
+    """Raises LocalError where wasmtime is not installed."""
+    if importlib.util.find_spec("wasmtime") is None:
+        raise LocalError(
+            "the driver wasm needs wasmtime; install it: pip install 'formation_p2p[wasm]'"
+        )
+    return lambda: WasmDriver(machine)
+
+
 class WasmDriver:
     """Keeps one runner for each lease that has used it, until `end_lease`. The shell runs those
-    of one lease one after the other. Raises LocalError as `check` does."""
+    of one lease one after the other."""
 
     name = "wasm"
 
-    def __init__(self, machine: Machine | None = None) -> None:
-        check()
-        self._machine = machine or Machine.found()
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self.blobs: BlobAccess | None = None
         # As many as the worker has leases.
-        self._runners: dict[str, _Runner] = {}
+        self.runners: dict[str, _Runner] = {}
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
@@ -185,7 +175,7 @@ class WasmDriver:
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
         output = Output(report)
-        runner = self._runners.pop(execution.lease_id, None)
+        runner = self.runners.pop(execution.lease_id, None)
         try:
             if runner is not None and runner.task.over:
                 await runner.close()
@@ -198,22 +188,14 @@ class WasmDriver:
             return await _run(runner, spec, execution, output, self.blobs)
         finally:
             if runner.idle:
-                self._runners[execution.lease_id] = runner
+                self.runners[execution.lease_id] = runner
             else:
                 await runner.close()
 
     async def end_lease(self, lease_id: str) -> None:
-        runner = self._runners.pop(lease_id, None)
+        runner = self.runners.pop(lease_id, None)
         if runner is not None:
             await runner.close()
-
-
-def check() -> None:
-    """Raises LocalError where wasmtime is not installed."""
-    if importlib.util.find_spec("wasmtime") is None:
-        raise LocalError(
-            "the driver wasm needs wasmtime; install it: pip install 'formation_p2p[wasm]'"
-        )
 
 
 def _write_anew(path: Path, content: bytes) -> None:

@@ -1,0 +1,68 @@
+"""The drivers of a machine by their names: those of this package, and those of installed packages,
+which offer them in the entry point group `formation_p2p.drivers` (docs/drivers.md).
+
+Each is a function `set_up(machine)`. It checks what the driver needs of the machine, which may take
+a moment, and returns what makes the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.host.drivers import container, process, python, wasm
+from formation_p2p.host.drivers.driver import DriverMaker
+from formation_p2p.host.drivers.machine import Machine, Sandboxing
+from formation_p2p.host.entry_points import Offered
+
+SetUp = Callable[[Machine], DriverMaker]
+
+DRIVERS: Final[Offered[SetUp]] = Offered(
+    "formation_p2p.drivers",
+    {
+        "process": process.set_up,
+        "python": python.set_up,
+        "wasm": wasm.set_up,
+        "container": container.set_up,
+    },
+)
+
+
+def set_up_drivers(
+    names: Iterable[str], home: Path | None = None, sandbox: Sandboxing = "auto"
+) -> dict[str, DriverMaker]:
+    """How to make each. What the call finds of the machine, those it makes share. `home` is the
+    node's own, the usual one by default.
+
+    Raises InvalidInput for a name that is not installed and for a package that is broken, and
+    LocalError where this machine lacks what a driver needs, or the sandbox that is required. Takes
+    a moment.
+    """
+    wanted = {name: _offered(name) for name in names}
+    machine = Machine.found(home, sandbox)
+    return {name: _made(name, set_up, machine) for name, set_up in wanted.items()}
+
+
+def _offered(name: str) -> SetUp:
+    if name not in DRIVERS:
+        raise InvalidInput("driver", f"{name!r} is not installed; there are {', '.join(DRIVERS)}")
+    return DRIVERS[name]
+
+
+def _made(name: str, set_up: SetUp, machine: Machine) -> DriverMaker:
+    try:
+        maker = set_up(machine)
+    except FormationError:
+        raise
+    except Exception as error:
+        raise _broken(name, repr(error)) from error
+    if not callable(maker):
+        raise _broken(name, "set_up(machine) has to return what makes the driver")
+    return maker
+
+
+def _broken(name: str, why: str) -> LocalError:
+    package = DRIVERS.package(name)
+    return LocalError(f"driver: {name!r} of {package} cannot be used: {why}; mend or uninstall it")

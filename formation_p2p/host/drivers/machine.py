@@ -1,0 +1,70 @@
+"""What the drivers of one node share of its machine, and what tasks are told of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.groups import Groups
+from formation_p2p.host.machine.home import default_path
+
+_log = logging.getLogger(__name__)
+
+DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# `auto` is a sandbox where there is one; `required` is none of the drivers without.
+Sandboxing = Literal["off", "auto", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the drivers of one node share out between their tasks, and the sandbox of those. `home`
+    is the node's home folder."""
+
+    cores: Cores
+    groups: Groups | None
+    sandbox: Bubblewrap | None = None
+    home: Path = field(default_factory=default_path)
+
+    @classmethod
+    def found(cls, home: Path | None = None, sandbox: Sandboxing = "auto") -> Self:
+        """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
+
+        Raises NoSandbox where one is required and there is none.
+        """
+        place = home or default_path()
+        return cls(Cores.of_this_process(), Groups.found(), _sandbox(place, sandbox), place)
+
+
+def _sandbox(home: Path, wanted: Sandboxing) -> Bubblewrap | None:
+    if wanted == "off":
+        return None
+    try:
+        return Bubblewrap.found(home, interpreter_environment())
+    except NoSandbox as problem:
+        if wanted == "required":
+            raise
+        _log.warning("tasks run without a sandbox, and can read what this user can: %s", problem)
+        return None
+
+
+def base_environment(home: Path) -> dict[str, str]:
+    """What every task knows of the machine. Nothing of it is the node's own."""
+    return {"PATH": _PATH, "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
+
+
+def device_environment(device_ids: tuple[str, ...]) -> dict[str, str]:
+    """The GPUs that a task sees: empty hides them all, where unset would show them all."""
+    return {DEVICES: ",".join(device_ids)}
+
+
+def interpreter_environment() -> dict[str, str]:
+    """What this very interpreter may need to start again."""
+    name = "LD_LIBRARY_PATH"
+    return {name: os.environ[name]} if name in os.environ else {}

@@ -1,0 +1,166 @@
+"""The node's end of a warm interpreter: calls are written to it, and replies read.
+
+`interpreter.py` is the other end, and says what the two tell each other.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+import trio
+
+from formation_p2p.core.negotiation.shared_blobs import Parts
+from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.outcome import (
+    MAX_CPU_MS,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Usage,
+)
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.host.drivers import interpreter
+from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.drivers.machine import Machine, device_environment
+from formation_p2p.host.drivers.supervised import Supervised, start_called
+
+INTERPRETER: Final = Path(interpreter.__file__)
+# The kernel takes more in one go only from a larger buffer.
+_READ_BYTES: Final = 256 * KIB
+_FAILURES: Final = {
+    interpreter.RAISED: FailureKind.EXCEPTION,
+    interpreter.OUT_OF_MEMORY: FailureKind.MEMORY,
+    interpreter.TOO_LARGE: FailureKind.OUTPUT,
+}
+
+
+class WarmInterpreter:
+    """A started interpreter, seen from the node. `close` it, whatever happens."""
+
+    def __init__(self, task: Supervised, calls: socket.socket) -> None:
+        self.task = task
+        self._calls = calls
+        self._functions = Parts()
+        self._received = bytearray()
+        self._ready = False
+        self.broken = False
+
+    @classmethod
+    async def start(cls, machine: Machine, program: Path, execution: Execution, home: Path) -> Self:
+        """Raises OSError where this machine cannot start a process."""
+        task, calls = await start_called(
+            machine,
+            program,
+            (str(MAX_RESULT_BYTES), *(path for path in sys.path if path)),
+            home,
+            execution.limits,
+            device_environment(execution.device_ids),
+        )
+        return cls(task, calls)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes calls; `receive` finds out."""
+        return self._ready
+
+    def weight(self, execution: Execution) -> int:
+        """How many bytes have it run a call."""
+        known = execution.shared in self._functions
+        return len(execution.payload) + (0 if known else len(execution.shared))
+
+    def written(self, execution: Execution) -> bytes:
+        """What has it run a call."""
+        number, new = self._functions.number(execution.shared)
+        payload, shared = execution.payload, execution.shared
+        call = interpreter.HEADER.pack(interpreter.CALL, number, len(payload)) + payload
+        if not new:
+            return call
+        header = interpreter.HEADER.pack(interpreter.FUNCTION, number, len(shared))
+        return b"".join((header, shared, call))
+
+    def send(self, data: memoryview) -> memoryview:
+        """As much as it takes now. Returns the rest; all is taken where it is dead."""
+        try:
+            return data[self._calls.send(data) :]
+        except BlockingIOError:
+            return data
+        except (BrokenPipeError, ConnectionResetError):
+            return data[len(data) :]
+
+    async def wait_for_room(self) -> None:
+        """Until it takes some more."""
+        await trio.lowlevel.wait_writable(self._calls.fileno())
+
+    async def wait(self) -> None:
+        """Until there is something to receive."""
+        await trio.lowlevel.wait_readable(self._calls.fileno())
+
+    def receive(self) -> bool:
+        """Take in what has come. False where it is dead."""
+        try:
+            data = self._calls.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._received += data
+        if not self._ready and self._received:
+            del self._received[: len(interpreter.READY)]
+            self._ready = True
+        return bool(data)
+
+    def go_on(self, unwanted: Iterable[int]) -> bytes:
+        """What has it run what waits behind a call, but for these."""
+        body = b"".join(map(interpreter.WHICH.pack, unwanted))
+        return interpreter.HEADER.pack(interpreter.GO_ON, 0, len(body)) + body
+
+    def replies(self) -> list[tuple[int, Outcome, Usage, bool]]:
+        """The replies received since, in order: to which call, and whether it waits to go on.
+        The memory of a call is the most that its interpreter had until its end.
+
+        What it runs can find this socket too, so its word is checked like a stranger's: it is
+        `broken` from the first that is no reply.
+        """
+        replies: list[tuple[int, Outcome, Usage, bool]] = []
+        start, data = 0, self._received
+        while len(data) - start >= interpreter.REPLY.size and not self.broken:
+            kind, which, waits, memory_bytes, cpu_us, message_bytes, value_bytes = (
+                interpreter.REPLY.unpack_from(data, start)
+            )
+            known = kind == interpreter.RETURNED or kind in _FAILURES
+            if (
+                not known
+                or message_bytes > interpreter.MAX_MESSAGE_BYTES
+                or value_bytes > MAX_RESULT_BYTES
+            ):
+                self.broken = True
+                break
+            middle = start + interpreter.REPLY.size + message_bytes
+            end = middle + value_bytes
+            if len(data) < end:
+                break
+            message, value = bytes(data[middle - message_bytes : middle]), bytes(data[middle:end])
+            start = end
+            outcome: Outcome = Succeeded(value)
+            if kind != interpreter.RETURNED:
+                outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
+            used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
+            replies.append((which, outcome, used, waits))
+        del data[:start]
+        return replies
+
+    def hang_up(self) -> None:
+        """Ends the wait for a reply, also where a fork of the node holds the other end."""
+        with suppress(OSError):
+            self._calls.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        self._calls.close()
+        await self.task.close()

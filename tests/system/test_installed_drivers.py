@@ -1,0 +1,168 @@
+"""Drivers of other packages: installed beside this one, they go by their names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+SLEEPY: Final = """
+import trio
+from formation_p2p import Succeeded
+
+class Nap:
+    driver = "sleep"
+    def encode(self):
+        return b"0.01"
+
+class Sleep:
+    name = "sleep"
+    async def run(self, execution, report):
+        await trio.sleep(float(execution.payload))
+        return Succeeded(b"slept " + execution.payload)
+    async def end_lease(self, lease_id):
+        pass
+
+def set_up(machine):
+    assert machine.home.is_dir()
+    return Sleep
+
+def unready(machine):
+    raise KeyError("bed")
+
+def forgetful(machine):
+    pass
+
+pillow = "soft"
+"""
+# Two nodes in one process: one lends the machine for naps, the other submits one.
+STORY: Final = """
+import asyncio, sys, time
+from pathlib import Path
+from sleepy import Nap
+from formation_p2p import Node
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.host.machine.home import Home
+
+async def main(folder):
+    home = Home(folder / "alice")
+    home.create_network()
+    async with Node.join(home=home.path, listen=["/ip4/127.0.0.1/tcp/0"]) as alice:
+        await alice.worker(drivers=["sleep"], sandbox="off")
+        home.add_gate(alice.addresses[0])
+        invite = home.invite(Rights(int(time.time()) + 3600))
+        async with Node.join(invite, home=folder / "bob", listen=()) as bob:
+            while not (await bob.explain("driver=sleep")).ranked:
+                await asyncio.sleep(0.05)
+            (slept,) = await (await bob.submit(Nap(), needs="cpu=0.1,memory=64MiB"))
+            print(slept.status, slept.result)
+
+asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 60))
+"""
+# As `set_up_drivers` is asked by `formation worker --driver NAME`.
+ASK: Final = """
+import sys
+from pathlib import Path
+from formation_p2p.core.errors import FormationError
+from formation_p2p.host.drivers.installed import set_up_drivers
+try:
+    print(sorted(set_up_drivers(sys.argv[2:], Path(sys.argv[1]), "off")))
+except FormationError as error:
+    print(error)
+"""
+
+
+def install(folder: Path, package: str, code: str, entry_points: str) -> None:
+    """Build a wheel of one module and have pip install it into a folder."""
+    module, info = package.replace("-", "_"), f"{package.replace('-', '_')}-1.0.dist-info"
+    files = {
+        f"{module}.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": entry_points,
+    }
+    wheel = folder.parent / f"{module}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in files))
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    offline = ("--no-index", "--no-deps", "--target", str(folder), str(wheel))
+    subprocess.run((*pip, *offline), check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One package that works, and three that do not, each in its own way."""
+    folder = tmp_path_factory.mktemp("packages") / "site"
+    drivers = (
+        "[formation_p2p.drivers]\nsleep = sleepy:set_up\nunready = sleepy:unready\n"
+        "forgetful = sleepy:forgetful\npillow = sleepy:pillow\n"
+    )
+    install(folder, "sleepy", SLEEPY, drivers)
+    noisy = "[formation_p2p.drivers]\nnoisy = noisy_neighbour:set_up\nprocess = noisy_neighbour:x\n"
+    install(folder, "noisy-neighbour", "import no_such_module_anywhere", noisy)
+    install(folder, "garbled", "", "")
+    garbled = folder / "garbled-1.0.dist-info" / "entry_points.txt"  # pip installs none that is so
+    garbled.write_text("[formation_p2p.drivers]\nnot an entry point\n")
+    return folder
+
+
+def python(packages: Path, *argv: str) -> str:
+    path = os.pathsep.join((str(packages), str(Path(__file__).parents[2])))
+    done = subprocess.run(
+        (sys.executable, *argv),
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def ask(packages: Path, home: Path, *names: str) -> str:
+    return python(packages, "-c", ASK, str(home), *names)
+
+
+def test_a_node_runs_work_of_a_driver_that_another_package_brings(
+    packages: Path, tmp_path: Path
+) -> None:
+    assert python(packages, "-c", STORY, str(tmp_path)) == "succeeded b'slept 0.01'"
+
+
+def test_the_help_of_worker_names_the_drivers_that_are_installed(packages: Path) -> None:
+    told = python(packages, "-m", "formation_p2p", "worker", "--help")
+    names = told.partition("Drivers:")[2].partition("Examples:")[0].replace(",", " ").split()
+    own = ["process", "python", "wasm", "container"]
+    assert names == [*own, "forgetful", "noisy", "pillow", "sleep", "unready"]
+
+
+def test_a_package_that_is_broken_is_named_and_costs_nothing_else(
+    packages: Path, tmp_path: Path
+) -> None:
+    for name, package, why in (
+        ("noisy", "noisy-neighbour", "No module named 'no_such_module_anywhere'"),
+        ("unready", "sleepy", "KeyError('bed')"),
+        ("forgetful", "sleepy", "set_up(machine) has to return what makes the driver"),
+        ("pillow", "sleepy", "'str' object is not callable"),
+    ):
+        told = ask(packages, tmp_path, "process", name)
+        assert f"{name!r} of {package} 1.0 cannot be " in told
+        assert why in told
+        assert told.endswith("; mend or uninstall it")
+        assert len(told.splitlines()) == 1
+    assert ask(packages, tmp_path, "process", "sleep") == "['process', 'sleep']"
+
+
+def test_a_name_that_is_not_installed_is_refused_with_those_that_are(
+    packages: Path, tmp_path: Path
+) -> None:
+    told = ask(packages, tmp_path, "process", "slep")
+    assert "'slep' is not installed; there are process, python, wasm, container, forgetful" in told
