@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
 from formation_p2p.sim.latency import Latencies
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS
@@ -70,10 +70,10 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add(
         "--ttl",
         type=positive,
-        default=PublicationParameters().ttl_s,
+        default=DiscoveryParameters().ttl_s,
         help="seconds that an announcement counts",
     )
-    add("--replicas", type=count(1, 20), default=PublicationParameters().replicas)
+    add("--replicas", type=count(1, 20), default=DiscoveryParameters().replicas)
     add("--json", action="store_true", help="print JSON")
     return arguments
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.sim.trace import TraceDigest
 from simulations.arguments import is_resumed, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries
@@ -183,7 +183,9 @@ def _refused(arguments: argparse.Namespace) -> str | None:
     if arguments.announcing is not None:
         if arguments.announcing > arguments.nodes // 2:
             return "--announcing at most half of the nodes; or all"
-        minutes = int((LIFE_S - STEADY_S - PublicationParameters(arguments.ttl).republish_s) // 60)
+        minutes = int(
+            (LIFE_S - STEADY_S - DiscoveryParameters(ttl_s=arguments.ttl).republish_s) // 60
+        )
     if arguments.minutes > minutes:
         return (
             f"--placed needs --minutes {minutes} or less, or --churn, or --announcing all: "

@@ -22,16 +22,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from formation_p2p.core.dht.lookup import ALPHA, Lookup
-from formation_p2p.core.dht.routing import K, RoutingTable
+from formation_p2p.core.dht.lookup import Lookup, PeerState
+from formation_p2p.core.dht.parameters import DhtParameters
+from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 
 # A hundred thousand random keys of 64 bits are still all different.
 BITS: Final = 64
-# As `REQUEST_TIMEOUT_S` of the DHT.
-TIMEOUT_S: Final = 3.0
+DHT: Final = DhtParameters()
+K: Final = DHT.k
+TIMEOUT_S: Final = DHT.request_timeout_s
 # Half of all answers take less than 80 ms; one in forty takes more than 320 ms.
 MEDIAN_S: Final = 0.08
 SPREAD: Final = 0.7
@@ -68,7 +70,7 @@ class Credulous(Lookup):
     """Everyone's word is good for ever, and a peer's first address is the only one."""
 
     def answered(self, peer_id: PeerId, closer: Iterable[Contact] = ()) -> None:
-        self._settle(peer_id, 1)
+        self._settle(peer_id, PeerState.ANSWERED, 1)
         unknown = [contact for contact in closer if contact.peer_id not in self._known]
         self._hear_of(unknown, self._table)
 
@@ -366,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--paths", type=int, default=1, help="disjoint paths of a reader")
     parser.add_argument("--credulous", action="store_true", help="without what is done about lies")
     parser.add_argument("--read", type=int, nargs=3, default=[5, 4, 1], metavar="N")
-    parser.add_argument("--write", type=int, nargs=3, default=[8, ALPHA, 0], metavar="N")
+    parser.add_argument("--write", type=int, nargs=3, default=[8, DHT.alpha, 0], metavar="N")
     parser.add_argument("--keys", type=int, default=50, help="looked up, four times each")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one object a line")

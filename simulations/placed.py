@@ -5,7 +5,7 @@ author and kept by the shipped stores of the peers nearest to each of its names,
 sent there. What a peer keeps is put there when the peer wakes.
 
 Where nobody republishes, a run must end before the profiles expire. Workers that are resumed do:
-their announcers know their shards and their holders, as after a long run.
+their announcers know their shards and their replicas, as after a long run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from formation_p2p.core.capability.buckets import buckets_of
-from formation_p2p.core.capability.shards import SPLIT, depths_of, shard_key
-from formation_p2p.core.dht.store import RecordStore, _Checked, value_name
-from formation_p2p.core.discovery.announcer import JITTER, _Publication, names_of
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.capability.shards import depths_of, shard_key
+from formation_p2p.core.dht.store import CheckedProfile, RecordStore, value_name
+from formation_p2p.core.discovery.names import names_of
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.discovery.publication import Publication
+from formation_p2p.core.discovery.shard_membership import ShardMembership
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
 from formation_p2p.core.peer.events import Serve
@@ -40,7 +42,7 @@ _ROUNDS: Final = 10
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """`depths` are those of its homes, bucket by bucket; its profile was published at
+    """`depths` are those of its shards, bucket by bucket; its profile was published at
     `published_s`, and is again at `due_s`."""
 
     node: SimNode
@@ -48,11 +50,11 @@ class _Worker:
     depths: list[int]
     published_s: float = 0.0
     due_s: float = float("inf")
-    checked: _Checked | None = None
+    checked: CheckedProfile | None = None
 
 
 class _Name(NamedTuple):
-    """Who is announced under a DHT name, and with how many peers."""
+    """The workers announced under a DHT name, and with how many peers."""
 
     workers: list[_Worker]
     replicas: int
@@ -66,13 +68,13 @@ class Placed:
         self,
         workers: Sequence[tuple[SimNode, Serve]],
         peers: Iterable[SimNode],
-        terms: PublicationParameters,
+        parameters: DiscoveryParameters,
         seed: int,
         *,
         resumed: bool = False,
     ) -> None:
-        self._terms = terms
-        self._ttl_s = terms.ttl_s if resumed else LIFE_S
+        self._parameters = parameters
+        self._ttl_s = parameters.ttl_s if resumed else LIFE_S
         self._workers = [_Worker(node, serve, []) for node, serve in workers]
         self._network_id = workers[0][0].network().network_id
         self._peers = {node.identity.key: node for node in peers}
@@ -82,13 +84,14 @@ class Placed:
         if resumed:
             rng = random.Random(f"{seed}/placed")
             for worker in self._workers:
-                period_s = terms.republish_s * (1 + JITTER * (rng.random() - 0.5))
+                spread = 1 + parameters.jitter * (rng.random() - 0.5)
+                period_s = parameters.republish_s * spread
                 worker.due_s = rng.random() * period_s
                 worker.published_s = worker.due_s - period_s
         self._settle()
         self._held: dict[Key, list[bytes]] = {}
         for name in self._names:
-            for key in self._holders(name):
+            for key in self._replicas(name):
                 self._held.setdefault(key, []).append(name)
 
     def furnish(self, node: SimNode) -> None:
@@ -101,14 +104,14 @@ class Placed:
                 kept.setdefault(worker.node.name, (worker, []))[1].append(name)
         for worker, names in kept.values():
             # Verifying millions of signatures takes hours; readers verify what they read.
-            records._keep(self._checked(worker), names)
+            records.keep_checked(self._checked(worker), names)
 
     def load(self, node: SimNode) -> int:
         """How many entries wait for a peer to wake."""
         return sum(len(self._names[n].workers) for n in self._held.get(node.identity.key, ()))
 
     def serve(self, node: SimNode) -> Serve | None:
-        """What a node is told before it knows anybody, for `resume`."""
+        """What a node is told before it knows a peer, for `resume`."""
         worker = self._of.get(node.name)
         return None if worker is None else worker.serve
 
@@ -119,33 +122,36 @@ class Placed:
         announcer = peer._worker._announcer
         records = peer.dht.records
         assert isinstance(records, RecordStore)
-        records._drop(node.identity.peer_id)  # it has announced itself to itself
+        records.drop(node.identity.peer_id)  # it has announced itself to itself
         at = Moment(worker.published_s, EPOCH_UNIX_S + worker.published_s)
         spans = _spans(worker)
-        homes = announcer._homes.values()
-        shelves = [_Publication(value_name(node.identity.peer_id))]
-        for home, span in zip(homes, spans, strict=True):
-            home.settle(span, at.mono_s)
-            for depth in depths_of(home.bucket, node.identity.peer_id, span):
-                name = shard_key(self._network_id, home.bucket, node.identity.key, depth)
-                shelves.append(_Publication(name, home, depth))
-        for shelf in shelves:
-            shelf.holders = tuple(
+        publications = [Publication(value_name(node.identity.peer_id))]
+        for bucket, span in zip(list(announcer._memberships), spans, strict=True):
+            membership = ShardMembership(bucket, self._parameters)
+            announcer._memberships[bucket] = membership
+            membership.settle(span, at.mono_s)
+            for depth in depths_of(bucket, node.identity.peer_id, span):
+                name = shard_key(self._network_id, bucket, node.identity.key, depth)
+                publications.append(Publication(name, membership, depth))
+        for publication in publications:
+            publication.replicas = tuple(
                 Contact(node.identity.peer_id) if key == node.identity.key else other.contact
-                for key, other in ((key, self._peers[key]) for key in self._holders(shelf.name))
+                for key, other in (
+                    (key, self._peers[key]) for key in self._replicas(publication.name)
+                )
             )
-            announcer._held_by(shelf.holders, at)
-        announcer._shelves = {shelf.name: shelf for shelf in shelves}
+            announcer._note_written(publication.replicas, at)
+        announcer._publications = {each.name: each for each in publications}
         signed = announcer._issue(at, spans if any(high for _, high in spans) else (), False)
-        worker.checked = _Checked(signed, names_of(signed.profile, self._network_id))
+        worker.checked = CheckedProfile(signed, names_of(signed.profile, self._network_id))
         announcer._signed, announcer._announced = signed, signed.profile.capacity
-        announcer._round, announcer._stored, announcer._asks = _ROUNDS, True, False
+        announcer._round, announcer._stored, announcer._acknowledged = _ROUNDS, True, False
         announcer._last_s, announcer._due_s = at.mono_s, worker.due_s
 
-    def _holders(self, name: bytes) -> list[Key]:
+    def _replicas(self, name: bytes) -> list[Key]:
         return self._register.nearest(key_of(name), self._names[name].replicas)
 
-    def _checked(self, worker: _Worker) -> _Checked:
+    def _checked(self, worker: _Worker) -> CheckedProfile:
         if worker.checked is None:
             node = worker.node
             issued_unix_s = int(EPOCH_UNIX_S + worker.published_s)
@@ -163,12 +169,12 @@ class Placed:
                 spans=_spans(worker),
             )
             signed = SignedProfile(profile, seal_profile(node.identity, profile))
-            worker.checked = _Checked(signed, names_of(profile, self._network_id))
+            worker.checked = CheckedProfile(signed, names_of(profile, self._network_id))
         return worker.checked
 
     def _settle(self) -> None:
         """Have every shard that is full split, and everybody announced under all of its names."""
-        replicas, half = self._terms.replicas, max(1, self._terms.replicas // 2)
+        replicas, half = self._parameters.replicas, max(1, self._parameters.replicas // 2)
         members: dict[str, list[_Worker]] = {}
         for worker in sorted(self._workers, key=lambda worker: worker.node.identity.key):
             self._names[value_name(worker.node.identity.peer_id)] = _Name([worker], replicas)
@@ -176,7 +182,7 @@ class Placed:
                 members.setdefault(bucket, []).append(worker)
         depths: dict[tuple[str, str], int] = {}
         for bucket, everyone in members.items():
-            for depth, shard in _shards(everyone):
+            for depth, shard in _shards(everyone, self._parameters.shards.split):
                 key = shard[0].node.identity.key
                 self._names[shard_key(self._network_id, bucket, key, depth)] = _Name(
                     shard, replicas
@@ -193,12 +199,13 @@ class Placed:
             worker.depths = [depths[b, worker.node.name] for b in _buckets(worker.serve)]
 
 
-def _shards(everyone: list[_Worker]) -> Iterator[tuple[int, list[_Worker]]]:
-    """The settled ones that are not empty, and how deep they are; `everyone` is sorted by key."""
+def _shards(everyone: list[_Worker], most: int) -> Iterator[tuple[int, list[_Worker]]]:
+    """The settled ones that are not empty, and how deep they are: of at most so many members.
+    `everyone` is sorted by key."""
     split = [(0, everyone)]
     while split:
         depth, shard = split.pop()
-        if len(shard) <= SPLIT:
+        if len(shard) <= most:
             if shard:
                 yield depth, shard
             continue

@@ -16,12 +16,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.capability.shards import SAMPLE, SPLIT
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.capability.shards import ShardParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 
 Keys = npt.NDArray[np.int64]
 
 KEY_BITS: Final = 62
+SHIPPED: Final = ShardParameters()
 CHOICES: Final = ((64, 20), (64, 8), (32, 20), (32, 8), (32, 5), (16, 8), (16, 5))
 
 
@@ -63,7 +64,9 @@ def load(workers: int, buckets: int, split: int, replicas: int, seed: int) -> di
             shards.append((depth + 1, prefix << 1, low, middle))
             shards.append((depth + 1, prefix << 1 | 1, middle, high))
         for depth, low, high in full:
-            samples = int((chances[low:high] < SAMPLE * 0.5 ** (homes[low:high] - 1 - depth)).sum())
+            samples = int(
+                (chances[low:high] < SHIPPED.sample * 0.5 ** (homes[low:high] - 1 - depth)).sum()
+            )
             held[nearest(peers, int(rng.integers(0, top)), max(1, replicas // 2))] += samples
     return {
         "split": split,
@@ -82,7 +85,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--json", action="store_true")
     given = options.parse_args()
-    shipped = (SPLIT, PublicationParameters().replicas)
+    shipped = (SHIPPED.split, DiscoveryParameters().replicas)
     rows = [
         load(given.workers, given.buckets, split, replicas, given.seed)
         for split, replicas in sorted({*CHOICES, shipped}, reverse=True)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.discovery.announcer import FIRST_REPUBLISH_S
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.peer.parameters import PeerParameters
@@ -23,6 +22,8 @@ from simulations.geometry import RARE, buckets, levels, machine
 from simulations.placed import Placed
 from simulations.register import Register
 
+DISCOVERY = DiscoveryParameters()
+
 # Whom newcomers join through. They are there all the time.
 GATES: Final = 8
 # A newcomer knows this many of them.
@@ -35,7 +36,7 @@ SPREAD_S: Final = 60.0
 PLACED_S: Final = 1.0
 # Three times a worker that starts announces itself anew within this time, jitter included. After
 # that it does so at its full period.
-STEADY_S: Final = FIRST_REPUBLISH_S * (1 + 2 + 4) * 1.1 + 5.0
+STEADY_S: Final = DISCOVERY.first_republish_s * (1 + 2 + 4) * 1.1 + 5.0
 # A worker counts as announced, and a node as having joined, this long after it came: it takes
 # seconds, with a few requests that are given up after 3 s each.
 SETTLED_AFTER_S: Final = 30.0
@@ -58,8 +59,8 @@ class Plan:
     liars: float = 0.0
     clients: float = 0.0
     dial_round_trips: float = DIAL_ROUND_TRIPS
-    ttl_s: float = PublicationParameters().ttl_s
-    replicas: int = PublicationParameters().replicas
+    ttl_s: float = DiscoveryParameters().ttl_s
+    replicas: int = DiscoveryParameters().replicas
 
 
 @dataclass(slots=True, eq=False)
@@ -79,13 +80,14 @@ class Town:
 
     def __init__(self, plan: Plan, latencies: Latencies, trace: TraceDigest | None = None) -> None:
         self.plan = plan
+        self._discovery = DiscoveryParameters(ttl_s=plan.ttl_s, replicas=plan.replicas)
         self.world = World(
             plan.seed,
             lean=True,
             loss=plan.loss,
             connections=Connections(plan.dial_round_trips),
             trace=trace,
-            parameters=PeerParameters(PublicationParameters(plan.ttl_s, plan.replicas)),
+            parameters=PeerParameters(discovery=self._discovery),
         )
         self.placed: Placed | None = None
         self.announcing: list[SimNode] = []  # of the placed, those who do
@@ -144,8 +146,9 @@ class Town:
             if resident.in_buckets
         ]
         peers = [node for node in world.nodes.values() if node.name not in world.undialable]
-        terms = PublicationParameters(plan.ttl_s, plan.replicas)
-        placed = self.placed = Placed(workers, peers, terms, plan.seed, resumed=plan.resumed)
+        placed = self.placed = Placed(
+            workers, peers, self._discovery, plan.seed, resumed=plan.resumed
+        )
         keys: dict[str, list[Key]] = {name: [] for name in self.registers}
         for resident in residents:
             self.residents[resident.node.identity.peer_id] = resident
@@ -164,11 +167,11 @@ class Town:
         if not plan.announcing:
             return PLACED_S
         # Over one period, so that as many are at each point of it.
-        every_s = terms.republish_s / plan.announcing
+        every_s = self._discovery.republish_s / plan.announcing
         for number, (node, serve) in enumerate(self._rng.sample(workers, plan.announcing)):
             self.announcing.append(node)
             world.after(number * every_s, world.tell, node, serve)
-        return terms.republish_s + STEADY_S
+        return self._discovery.republish_s + STEADY_S
 
     # -- as time passes ---------------------------------------------------------------------------
 

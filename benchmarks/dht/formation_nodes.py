@@ -22,9 +22,9 @@ from benchmarks.dht.lines import Line, answer, next_order
 from formation_p2p.core.capability.buckets import bucket_key
 from formation_p2p.core.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
-from formation_p2p.core.identity import Identity, PeerId, peer_id_of
+from formation_p2p.core.identity import Identity, PeerId, peer_id_of, peer_id_to_bytes
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.peer.effects import Explained, RejectRequest
 from formation_p2p.core.peer.events import Explain, Serve, Tick
@@ -42,7 +42,7 @@ from formation_p2p.host.shell import Shell
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.
-REPLICAS: Final = PublicationParameters().replicas
+REPLICAS: Final = DiscoveryParameters().replicas
 MACHINE: Final = Capability(cpu_milli=1000, memory_bytes=GIB)
 DRIVERS: Final = ("process",)
 # One operation: a lookup, and writes. On an idle machine it takes milliseconds.
@@ -107,7 +107,7 @@ class FormationNode:
             (holder, AddProvider(name, provider, (), acknowledged=holder is others[0]))
             for holder in holders
         ]
-        ended = await self._until(dht.deliver(writes, moment(), "benchmark"))
+        ended = await self._until(dht.operations.deliver(writes, moment(), "benchmark"))
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Published)
         return took_s, len(ended.stored_at)
@@ -126,7 +126,8 @@ class FormationNode:
 
     async def closest(self, target: PeerId) -> tuple[float, list[PeerId]]:
         began_s = time.perf_counter()
-        ended = await self._until(self.peer.dht.find_node(target, moment(), "benchmark"))
+        name = peer_id_to_bytes(target)
+        ended = await self._until(self.peer.dht.find_closest(name, moment(), "benchmark"))
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Searched)
         self.rpcs += ended.asked
@@ -177,7 +178,7 @@ class FormationNode:
             peer_id=self.identity.peer_id,
             sequence=self._sequence,
             issued_unix_s=int(time.time()),
-            expires_unix_s=int(time.time() + PublicationParameters().ttl_s),
+            expires_unix_s=int(time.time() + DiscoveryParameters().ttl_s),
             capability=MACHINE,
             capacity=idle(MACHINE),
             labels=(("name", label),),

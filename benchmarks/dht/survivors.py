@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from benchmarks.dht.sides import BenchmarkError, PythonSide
 from formation_p2p.core.dht.messages import MAX_PROVIDERS
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 
-TTL_S: Final = PublicationParameters().ttl_s
+TTL_S: Final = DiscoveryParameters().ttl_s
 # So many queries right after the kill, from nodes drawn by chance.
 QUERIES: Final = 20
 ANNOUNCED_S: Final = 30.0

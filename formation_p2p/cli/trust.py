@@ -208,16 +208,17 @@ def _show_all(known: list[_Known]) -> None:
 
 def _show(known: _Known, meant: PeerId) -> None:
     from formation_p2p.cli.tables import console, plain_table
-    from formation_p2p.core.trust.reputation import PRIOR
+    from formation_p2p.core.trust.parameters import TrustParameters
 
     (row,) = _shown(known, meant)
     print(f"peer   {row.peer_id}")
     print(f"node   {known.node}")
     print(f"score  {format_milli(row.score_milli)}, which is the share of good in all this:\n")
+    prior_milli = TrustParameters().prior * 1000
     table = plain_table("good", "bad", "of what")
     told = f"what others tell, {len(row.heard)} of them"
     for good_milli, bad_milli, what in (
-        (PRIOR * 1000, PRIOR * 1000, "what any stranger is taken for"),
+        (prior_milli, prior_milli, "what any stranger is taken for"),
         (row.good_milli, row.bad_milli, f"experience: {_in_words(row)}"),
         (row.heard_good_milli, row.heard_bad_milli, told),
     ):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dht.rpc import (
@@ -245,7 +246,7 @@ class Shell:
     def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
         self.received_bytes += len(frame)
         try:
-            message = kad.parse_request(frame)
+            message = codec.parse_request(frame)
         except ProtocolViolation as violation:
             answer(None)
             self._stack.drop(sender.peer_id, str(violation))
@@ -301,7 +302,7 @@ class Shell:
                 self._start(self._ask, effect)
             case SendResponse(ask_id, message):
                 answer = self._answers.pop(ask_id)
-                answer(None if message is None else kad.encode(message))
+                answer(None if message is None else codec.encode(message))
             case ProbeReachability():
                 self._start(self._dial_back, effect)
             case Advertise(reach):
@@ -359,12 +360,12 @@ class Shell:
         try:
             raw = await self._stack.ask(
                 ask.to,
-                kad.encode(ask.message),
+                codec.encode(ask.message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
                 dials_back=message == kad.Ping(dial_back=True),
             )
-            reply = None if raw is None else kad.parse_reply(raw, ask.message)
+            reply = None if raw is None else codec.parse_reply(raw, ask.message)
         except ProtocolViolation as violation:
             self._stack.drop(ask.to.peer_id, str(violation))
             self.feed(RequestFailed(ask.ask_id, str(violation)))

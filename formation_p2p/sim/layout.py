@@ -10,7 +10,8 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from formation_p2p.core.dht.routing import K, RoutingTable, _Bucket, _Seen
+from formation_p2p.core.dht.parameters import DhtParameters
+from formation_p2p.core.dht.routing import RoutingTable, _Bucket, _Seen
 from formation_p2p.core.dht.subnets import endpoints, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
@@ -20,7 +21,7 @@ from formation_p2p.core.keyspace import KEY_BITS, Key
 class Layout:
     """Of a fixed set of peers, all of whom can be dialled."""
 
-    def __init__(self, contacts: Iterable[Contact], seed: int, k: int = K) -> None:
+    def __init__(self, contacts: Iterable[Contact], seed: int, k: int = DhtParameters().k) -> None:
         self._seed = seed
         self._k = k
         placed = sorted((key_of_peer(contact.peer_id), contact) for contact in contacts)

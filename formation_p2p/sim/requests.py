@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.rpc import RequestFailed, RequestReceived, ResponseReceived, SendRequest
 
@@ -48,7 +49,7 @@ class Asks:
                 world.wake(other)  # whom it is connected to by now counts
             request = ask.message
             if not world.lean:
-                request = kad.parse_request(kad.encode(request))
+                request = codec.parse_request(codec.encode(request))
             if world.connections is None:
                 node.asked.add(other.name)
             world.note(node, other, request)
@@ -78,7 +79,7 @@ class Asks:
                 self._fail(asking, asking.deadline_s, "no answer in time")
                 return
             if not world.lean:
-                reply = kad.parse_reply(kad.encode(message), request)
+                reply = codec.parse_reply(codec.encode(message), request)
         at_s = world.now_s + world.latency(node, asker)  # on the connection that it came over
         if at_s > asking.deadline_s:
             self._fail(asking, asking.deadline_s, "no answer in time")

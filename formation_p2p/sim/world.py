@@ -25,8 +25,7 @@ from functools import cache, partial
 from typing import Any, Final, assert_never
 
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.reachability import VOTERS, Reach
-from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, EARLIEST, OWN_REFRESH_S
+from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dht.rpc import (
     Advertise,
     InboundConnection,
@@ -251,15 +250,15 @@ class World:
         for event in (Joined(node.contact.addresses, ()), *events):
             self.tell(node, event)
         known = self.layout.known_to(node.identity.key)
+        dht = node.peer.dht
         # That it can be dialled was found out before: it has nobody to tell it, or to ask.
-        for contact in known[:VOTERS]:
+        for contact in known[: dht.parameters.voters]:
             self.tell(node, InboundConnection(contact.peer_id, host_of(contact)))
         self._waking = None
-        dht = node.peer.dht
         # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
         dht._retry_at, dht._refresh._is_new = float("inf"), False
         rng = random.Random(f"{self.seed}/{node.name}/table")
-        starts_s = self.now_s + rng.random() * OWN_REFRESH_S / 8
+        starts_s = self.now_s + rng.random() * dht.parameters.own_refresh_s / 8
         dht._refresh.at_s = starts_s if self.refreshes else float("inf")
         self.layout.fill(dht.table, node.identity.key)
         looked: dict[int, Key] = {0: node.identity.key}  # one in each bucket, and itself
@@ -269,8 +268,10 @@ class World:
             if self.connections is not None:
                 self.connections.connect(node.number, self._by_id[contact.peer_id].number)
         for length, key in looked.items():
-            every_s = BUCKET_REFRESH_S if length else OWN_REFRESH_S
-            dht.table.looked_into(key, self.now_s - rng.random() * EARLIEST * every_s)
+            every_s = dht.parameters.bucket_refresh_s if length else dht.parameters.own_refresh_s
+            dht.table.looked_into(
+                key, self.now_s - rng.random() * dht.parameters.refresh_early * every_s
+            )
         self.woken(node)
 
     def kill(self, node: SimNode) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from formation_p2p.core.capability.buckets import bucket_for, buckets_of
-from formation_p2p.core.capability.shards import SPLIT
-from formation_p2p.core.discovery.finder import MAX_STEPS, MAX_STEPS_TO_ROOM
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.resources.capability import Capability
@@ -28,6 +27,7 @@ from formation_p2p.core.units import MIB
 from simulations.openb.cluster import Bools, Cluster, Ints
 from simulations.openb.trace import Machine, Pod
 
+DISCOVERY: Final = DiscoveryParameters()
 # Decimal gigabytes a device. The trace does not tell what G2 and G3 are; no pod asks for memory.
 _GPU_GB: Final = {"a10": 24, "v100m32": 32}
 _ANY_GPU_GB: Final = 16
@@ -58,7 +58,7 @@ class Shards:
         deep as it, in the order of their distance."""
         depth = 0
         low, high = 0, len(self._keys)
-        while high - low > SPLIT:
+        while high - low > DISCOVERY.shards.split:
             depth += 1
             low, high = self._span(target >> (_BITS - depth), depth)
         own = target >> (_BITS - depth)
@@ -102,7 +102,8 @@ class Network:
             inside = inside[room[inside]]
             distances = self._keys[inside] ^ np.uint64(target)
             nearest += inside[distances.argsort()].tolist()
-            if len(nearest) >= wanted or read >= (MAX_STEPS if nearest else MAX_STEPS_TO_ROOM):
+            most = DISCOVERY.max_steps if nearest else DISCOVERY.max_steps_to_room
+            if len(nearest) >= wanted or read >= most:
                 break
         return Found(np.array(nearest[:wanted], np.int64), read)
 

@@ -13,7 +13,7 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 
-from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht import codec, kad_pb2
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
@@ -135,7 +135,7 @@ def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
             contact = Contact(victim.identity.peer_id, victim.stack.announced)
             door = Node()
             door.identity, door.stack = victim.identity, victim.stack
-            find = kad.encode(kad.FindNode(b"anything"))
+            find = codec.encode(kad.FindNode(b"anything"))
             for _ in range(10):
                 hand = await mallory.muxed(door)
                 for sid in range(1, 41, 2):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.effects import Contact
@@ -127,7 +128,7 @@ def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(tmp_pa
                     assert not gate.knows(alice)
                     assert not bob.knows(alice)
                     # It is answered all the same, and answers on what it has opened itself.
-                    asked = kad.encode(kad.FindNode(b"anything"))
+                    asked = codec.encode(kad.FindNode(b"anything"))
                     assert await gate.stack.ask(alice.contact, asked, timeout_s=2) is not None
                     assert not gate.knows(alice)
 

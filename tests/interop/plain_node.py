@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import trio
 
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.dht.plain import Found, PlainRecords, PublicKeys, ValueRecord
 from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import (
     DhtEvent,
@@ -34,10 +34,11 @@ from formation_p2p.core.dht.rpc import (
 )
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
-from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
+from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.stack import Stack
 from tests.interop.lines import obey
+from tests.interop.plain_records import Found, PlainRecords, PublicKeys, ValueRecord
 
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
@@ -104,7 +105,9 @@ class PlainNode:
 
     async def _closest(self, asked: dict[str, Any]) -> list[PeerId]:
         peer_id = parse_peer_id(asked["peer"])
-        found = await self._searched(self._dht.find_node(peer_id, moment(), "test"))
+        found = await self._searched(
+            self._dht.find_closest(peer_id_to_bytes(peer_id), moment(), "test")
+        )
         return [contact.peer_id for contact in found.closest]
 
     async def _provide(self, asked: dict[str, Any]) -> list[PeerId]:
@@ -118,16 +121,15 @@ class PlainNode:
     async def _write(self, write: Write, asked: dict[str, Any]) -> list[PeerId]:
         """To the nearest, or to those in `only`. Returns who took it."""
         if "only" in asked:
-            only = [
+            to = tuple(
                 Contact(parse_peer_id(each["peer"]), tuple(each["addresses"]))
                 for each in asked["only"]
-            ]
-            operation = self._dht.deliver([(to, write) for to in only], moment(), "test")
-        elif isinstance(write, kad.PutValue):
-            operation = self._dht.put_value(write.name, write.value, moment(), "test")
+            )
         else:
-            operation = self._dht.provide(write.name, write.provider, moment(), "test")
-        result = await self._result(operation)
+            found = await self._searched(self._dht.find_closest(write.name, moment(), "test"))
+            to = self._dht.nearest(write.name, found.closest, self._dht.parameters.k)
+        writes = [(each, write) for each in to]
+        result = await self._result(self._dht.operations.deliver(writes, moment(), "test"))
         assert isinstance(result, Published)
         return [contact.peer_id for contact in result.stored_at]
 
@@ -168,7 +170,7 @@ class PlainNode:
 
     def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
         try:
-            message = kad.parse_request(frame)
+            message = codec.parse_request(frame)
         except ProtocolViolation as violation:
             logging.warning("%s asks what is no request: %s", sender.peer_id, violation)
             answer(None)
@@ -216,7 +218,7 @@ class PlainNode:
             case SendRequest():
                 nursery.start_soon(self._ask, effect)
             case SendResponse(ask_id, message):
-                self._answers.pop(ask_id)(None if message is None else kad.encode(message))
+                self._answers.pop(ask_id)(None if message is None else codec.encode(message))
             case ProbeReachability():
                 nursery.start_soon(self._dial_back, effect)
             case _:
@@ -232,11 +234,11 @@ class PlainNode:
         try:
             raw = await self._stack.ask(
                 ask.to,
-                kad.encode(message),
+                codec.encode(message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
             )
-            reply = None if raw is None else kad.parse_reply(raw, message)
+            reply = None if raw is None else codec.parse_reply(raw, message)
         except FormationError as error:
             logging.warning("asking %s failed: %s", ask.to.peer_id, error)
             self._feed(RequestFailed(ask.ask_id, str(error)))

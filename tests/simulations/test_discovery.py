@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from simulations import discovery, tradeoff
 
 pytestmark = pytest.mark.at_length
@@ -105,7 +105,7 @@ def test_all_go_on_to_announce_themselves_as_they_did_and_nothing_moves(
     words = "--nodes 120 --placed --clients 0.05 --liars 0.05 --queries 26"
     before = run(f"{words} --minutes 0.1", capsys)
     after = run(f"{words} --minutes 2.5 --announcing all", capsys)
-    assert after["virtual_s"] > PublicationParameters().ttl_s
+    assert after["virtual_s"] > DiscoveryParameters().ttl_s
     for name in ("entries", "busiest_entries", "busiest_over_mean", "members"):
         assert after[name] == before[name]
     assert after["live_found_share"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p.core.capability.buckets import bucket_for, buckets_of
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
 from formation_p2p.core.resources.fits import fits
 from simulations.arguments import Partition, latencies_of, parser, plan_of
@@ -129,7 +129,7 @@ def test_arguments_become_a_plan(tmp_path: Path) -> None:
     assert arguments.partition == Partition(60, 120, 0.5)
     latencies, whose = latencies_of(arguments)
     assert (latencies.sites, whose) == (2, "rtt.txt")
-    assert plan_of(parser("discovery", "").parse_args([])).ttl_s == PublicationParameters().ttl_s
+    assert plan_of(parser("discovery", "").parse_args([])).ttl_s == DiscoveryParameters().ttl_s
 
 
 def test_without_measured_latencies_there_are_made_up_ones(

@@ -20,9 +20,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.parameters import DhtParameters
+from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import (
     RequestFailed,
     RequestReceived,
@@ -30,13 +33,13 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
-from formation_p2p.core.dht.store import RecordStore, _Checked
-from formation_p2p.core.discovery.announcer import names_of
+from formation_p2p.core.dht.store import CheckedProfile, RecordStore
 from formation_p2p.core.discovery.finder import suits
+from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer
-from formation_p2p.core.keyspace import MAX_DEPTH, Span, key_of
-from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
+from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile, seal_profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.units import GIB
@@ -45,6 +48,7 @@ EPOCH_UNIX_S: Final = 1_700_000_000.0
 NOW: Final = Moment(1000.0, EPOCH_UNIX_S)
 LATENCY_S: Final = 0.01
 NETWORK: Final = b"n" * 32
+DHT: Final = DhtParameters()
 MACHINE: Final = Capability(cpu_milli=8000, memory_bytes=32 * GIB)
 
 Lie = Callable[[kad.Request, kad.Reply | None], kad.Reply | None]
@@ -95,9 +99,9 @@ def added(signed: SignedProfile, *names: bytes, acknowledged: bool = False) -> k
     return kad.AddProvider(first, kad.Provider(author, signed.raw), tuple(more), acknowledged)
 
 
-def checked(signed: SignedProfile, names: Mapping[bytes, tuple[int, Span]]) -> _Checked:
+def checked(signed: SignedProfile, names: Mapping[bytes, tuple[int, Span]]) -> CheckedProfile:
     """As a store has it after it has verified it."""
-    return _Checked(signed, names)
+    return CheckedProfile(signed, names)
 
 
 def any_count(rng: random.Random) -> kad.ShardCount:
@@ -117,10 +121,10 @@ def names_in_network(profile: Profile) -> Mapping[bytes, tuple[int, Span]]:
 class Alone:
     """Alice's node, whose peers are played by the test."""
 
-    def __init__(self, *, k: int = 20, knows: tuple[Contact, ...] = ()) -> None:
+    def __init__(self, *, knows: tuple[Contact, ...] = (), parameters: DhtParameters = DHT) -> None:
         self.own = contact("alice")
         self.records = RecordStore(admit_all, names_in_network, suits)
-        self.dht = Kademlia(self.own.peer_id, self.records, random.Random(1), k=k)
+        self.dht = Kademlia(self.own.peer_id, self.records, random.Random(1), parameters=parameters)
         for known in knows:
             self.dht.table.saw(known, NOW.mono_s)
 
@@ -172,6 +176,7 @@ class DhtNode:
     alive: bool = True
     silent: bool = False
     lie: Lie | None = None
+    denied: Denied | None = None  # why it admits no profile
     upper: Upper | None = None
     completed: list[tuple[float, Completed]] = field(default_factory=list)
     tick_s: float = float("inf")
@@ -186,9 +191,9 @@ class DhtNode:
 
     def held(self, name: bytes, now: Moment) -> list[Profile]:
         """The profiles that this node would tell of under a name, all of them."""
-        authors = self.records._by_name.get(name, ())
-        profiles = (self.records._entries[author].signed.profile for author in authors)
-        return [each for each in profiles if each.expires_unix_s > now.unix_s]
+        everyone = kad.GetProviders(name, kad.ProviderQuery(Key(0), b"", 1 << 32))
+        providers = self.records.providers(everyone, now).providers
+        return [open_profile(each.profile, now.unix_s).profile for each in providers]
 
     def searched(self, operation: OperationId) -> Searched[SignedProfile]:
         ended = self.ended(operation)
@@ -217,12 +222,12 @@ class Carried:
 
 
 class DhtWorld:
-    def __init__(self, seed: int, *, k: int = 20) -> None:
+    def __init__(self, seed: int, *, parameters: DhtParameters = DHT) -> None:
         self.now_s = 0.0
         self.nodes: dict[str, DhtNode] = {}
         self.carried: list[Carried] = []
         self._seed = seed
-        self._k = k
+        self._parameters = parameters
         self._by_id: dict[PeerId, DhtNode] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -233,9 +238,9 @@ class DhtWorld:
 
     def add(self, name: str) -> DhtNode:
         """A node that has not joined anybody. One of this name, if any, is replaced."""
-        store = RecordStore(admit_all, names_in_network, suits)
+        store = RecordStore(lambda profile, now: self.nodes[name].denied, names_in_network, suits)
         rng = random.Random(f"{self._seed}/{name}")
-        dht = Kademlia(person(name).peer_id, store, rng, k=self._k)
+        dht = Kademlia(person(name).peer_id, store, rng, parameters=self._parameters)
         node = DhtNode(name, person(name), contact(name), dht, store)
         if name in self.nodes:
             self.nodes[name].alive = False
@@ -272,6 +277,19 @@ class DhtWorld:
         if due_s < node.tick_s:
             node.tick_s = due_s
             self._at(due_s, lambda: self._tick(node, due_s))
+
+    def publish(self, node: DhtNode, write: Write) -> tuple[Searched[SignedProfile], Published]:
+        """Have a node write to the k peers nearest to a name."""
+        looking = node.dht.find_closest(write.name, self.now, "a test")
+        self.perform(node)
+        self.elapse(1)
+        searched = node.searched(looking)
+        nearest = node.dht.nearest(write.name, searched.closest, self._parameters.k)
+        writes = [(to, write) for to in nearest]
+        writing = node.dht.operations.deliver(writes, self.now, "a test")
+        self.perform(node)
+        self.elapse(1)
+        return searched, node.published(writing)
 
     def elapse(self, seconds: float) -> None:
         until_s = self.now_s + seconds
@@ -310,7 +328,7 @@ class DhtWorld:
             self.perform(node)
 
     def _ask(self, node: DhtNode, ask: SendRequest) -> None:
-        request = kad.parse_request(kad.encode(ask.message))
+        request = codec.parse_request(codec.encode(ask.message))
         other = self._by_id.get(ask.to.peer_id)
         at_s = self.now_s + LATENCY_S
         self._at(at_s, lambda: self._arrive(node, other, ask, request))
@@ -333,7 +351,7 @@ class DhtWorld:
             assert isinstance(each, SendRequest)
             self._ask(other, each)
         message = answer.message if other.lie is None else other.lie(request, answer.message)
-        reply = None if message is None else kad.parse_reply(kad.encode(message), request)
+        reply = None if message is None else codec.parse_reply(codec.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
         answered = ResponseReceived(ask.ask_id, other.contact, reply)
@@ -341,7 +359,7 @@ class DhtWorld:
 
 
 def village(seed: int, size: int, *, k: int) -> DhtWorld:
-    town = DhtWorld(seed, k=k)
+    town = DhtWorld(seed, parameters=DhtParameters(k=k))
     town.join(*(f"node {number}" for number in range(size)))
     town.elapse(5)
     return town

@@ -21,6 +21,7 @@ from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.messages import WorkMessage
 from formation_p2p.core.negotiation.session import Send, Undelivered
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.candidate import Candidate
@@ -105,7 +106,13 @@ class Lenient(AdmissionController):
 
 def town(seed: int = 7, run: Run | None = None, **cores: int) -> World:
     """A gate, a worker of so many cores under each name, and bob. All have met."""
-    world = World(seed, run)
+    return town_with(DEFAULT_PARAMETERS, seed, run, **cores)
+
+
+def town_with(
+    parameters: PeerParameters, /, seed: int = 7, run: Run | None = None, **cores: int
+) -> World:
+    world = World(seed, run, parameters=parameters)
     world.add("gate")
     for name, count in cores.items():
         world.add(name, serve=world.machine(cpu=count))

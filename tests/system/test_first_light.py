@@ -34,6 +34,7 @@ from formation_p2p import (
     python_calls,
     value_of,
 )
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
@@ -93,7 +94,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
             expects_answer: bool = True,
             dials_back: bool = False,
         ) -> bytes | None:
-            request = kad.parse_request(frame)
+            request = codec.parse_request(frame)
             sent.append(Sent(self._identity.peer_id, to.peer_id, request))
             raw = await super().ask(
                 to,
@@ -103,7 +104,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
                 dials_back=dials_back,
             )
             if raw is not None:
-                reply = kad.parse_reply(raw, request)
+                reply = codec.parse_reply(raw, request)
                 sent.append(Sent(to.peer_id, self._identity.peer_id, reply))
             return raw
 

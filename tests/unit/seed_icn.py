@@ -11,7 +11,7 @@ import pytest
 
 from examples.tariffs import price_behind_queue_micro, starts_in_ms
 from formation_p2p.core.dht.messages import AddProvider
-from formation_p2p.core.discovery.announcer import CHANGE_SHARE
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lessee import Lessee
@@ -36,6 +36,8 @@ from formation_p2p.sim.world import World
 from tests.support.placement_world import peer, placed, profile, task, worker
 from tests.support.stories import ALICE, CAROL, NEEDS, at, job, sent, workers_of
 from tests.unit.seed_cases import Vector, covers
+
+DISCOVERY = DiscoveryParameters()
 
 # What a card of theirs is sold with, and what an executor has of anything that is not said.
 GB = 10**9
@@ -349,7 +351,7 @@ def only_once(vector: Vector) -> None:
 def a_tenth_is_worth_telling(vector: Vector) -> None:
     """Theirs tell what has changed, every five minutes; ours tell all of it, within seconds."""
     given, expect = vector.given, vector.expect
-    assert given["threshold"] == CHANGE_SHARE
+    assert given["threshold"] == DISCOVERY.change_share
     taken = {
         "cpu": Requirements(cpu_milli=3000, memory_bytes=64 * MIB),
         "mem": Requirements(cpu_milli=500, memory_bytes=(8192 - 6000) * MIB),

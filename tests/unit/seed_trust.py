@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.trust.reputation import EXECUTE_MILLI, SUBMIT_MILLI, attenuated_milli
+from formation_p2p.core.placement.trusted import EXECUTE_MILLI
+from formation_p2p.core.trust.parameters import TrustParameters
+from formation_p2p.core.trust.reputation import (
+    attenuated_milli,
+)
 from tests.unit.seed_cases import Vector, covers
+
+TRUST = TrustParameters()
 
 
 def milli(trust: float) -> int:
@@ -18,6 +24,6 @@ def attenuation(vector: Vector) -> None:
 
 @covers("icn/trust_gates")
 def gates(vector: Vector) -> None:
-    for gate, least_milli in (("submit", SUBMIT_MILLI), ("execute", EXECUTE_MILLI)):
+    for gate, least_milli in (("submit", TRUST.submit_milli), ("execute", EXECUTE_MILLI)):
         admitted = [milli(trust) >= least_milli for trust in vector.given[gate]]
         assert admitted == vector.expect[f"{gate}_ok"]

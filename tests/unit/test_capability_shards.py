@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.capability.buckets import bucket_key
 from formation_p2p.core.capability.shards import (
-    MERGE,
-    SAMPLE,
-    SPLIT,
+    ShardParameters,
     depths_of,
     places_of,
     shard_key,
 )
-from formation_p2p.core.discovery.finder import WANTED
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, distance, prefix
 from tests.support import dht_world as world
+
+SHARDS = ShardParameters()
+
+DISCOVERY = DiscoveryParameters()
 
 NETWORK = world.NETWORK
 ALICE = world.person("alice")
@@ -97,7 +99,7 @@ def test_each_level_further_up_has_half_as_many_samples() -> None:
         for depth in depths_of("any", peer_id, Span(5, 5)):
             at[depth] += 1
     assert at[5] == len(crowd)
-    assert at[4] == pytest.approx(SAMPLE * len(crowd), rel=0.1)
+    assert at[4] == pytest.approx(SHARDS.sample * len(crowd), rel=0.1)
     for above, below in pairwise(at[:5]):
         assert above == pytest.approx(below / 2, rel=0.25)
 
@@ -109,8 +111,8 @@ def test_a_worker_is_a_sample_in_some_buckets_and_not_in_others() -> None:
 
 
 def test_a_shard_that_splits_leaves_more_than_a_search_wants_in_each_half() -> None:
-    assert SPLIT // 2 >= 2 * WANTED
-    assert MERGE < SPLIT // 2
+    assert SHARDS.split // 2 >= 2 * DISCOVERY.wanted
+    assert SHARDS.merge < SHARDS.split // 2
 
 
 # -- a profile's places -------------------------------------------------------------------------

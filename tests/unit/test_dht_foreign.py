@@ -3,6 +3,7 @@
 import random
 
 from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht.codec import encode, parse_reply
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.messages import (
     FindNode,
@@ -13,13 +14,11 @@ from formation_p2p.core.dht.messages import (
     Providers,
     PutValue,
     Value,
-    encode,
-    parse_reply,
 )
-from formation_p2p.core.dht.plain import Found, PlainRecords
 from formation_p2p.core.dht.rpc import RequestReceived, SendResponse
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import peer_id_to_bytes
+from tests.interop.plain_records import Found, PlainRecords
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone
 

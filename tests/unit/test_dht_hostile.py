@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.core.capability.shards import shard_key
-from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht import codec, kad_pb2
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.messages import (
     Added,
@@ -22,8 +22,7 @@ from formation_p2p.core.dht.messages import (
     Stored,
 )
 from formation_p2p.core.dht.subnets import crowding, subnets
-from formation_p2p.core.discovery.announcer import LOOK_ABOVE_ROUNDS
-from formation_p2p.core.discovery.shard_membership import MAX_MOVES
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import key_of_peer
@@ -33,6 +32,8 @@ from formation_p2p.core.records.profile import open_profile
 from tests.support import dht_world as world
 from tests.support.dht_world import DhtWorld, Lie
 from tests.unit.test_discovery_announcer import TTL_S, Worker, people, settled
+
+DISCOVERY = DiscoveryParameters()
 
 MUCH = 2**32 - 1
 HONEST_MESSAGES = 200  # of alice in five minutes, in a town of twelve
@@ -95,7 +96,7 @@ def test_siblings_that_a_holder_names_on_its_own_machine_hold_no_more_than_a_few
     alice.start()
     for _ in range(3):
         town.elapse(100)
-        held = alice.announcer._shelves[name].holders
+        held = alice.announcer.publications[name].replicas
         assert len(held) == 8
         assert sum(each in [sybil.contact for sybil in sybils] for each in held) <= 2
 
@@ -120,7 +121,7 @@ def test_peers_that_call_a_shard_full_and_empty_in_turn_move_nobody_without_end(
     moves = len({each.profile.spans for each in alice.issued})
     assert moves > 1, "nobody was fooled, and nothing is tested"
     # Every TTL some moves, and between them what is announced in any case.
-    assert len(alice.issued) < 10 + (300 / TTL_S + 1) * MAX_MOVES
+    assert len(alice.issued) < 10 + (300 / TTL_S + 1) * DISCOVERY.max_moves
     assert asked_by(town, "alice") < 10 * HONEST_MESSAGES
 
 
@@ -149,7 +150,7 @@ def test_counts_without_measure_end_the_walk_at_the_deepest_shard_at_last(lie: S
     town.elapse(300)
     # At most every depth of its thirteen buckets once, and then the one above its home in some
     # rounds, of the eleven peers each time.
-    assert asked_by(town, "alice") < 13 * (MAX_DEPTH + 2 + len(LOOK_ABOVE_ROUNDS)) * 11
+    assert asked_by(town, "alice") < 13 * (MAX_DEPTH + 2 + len(DISCOVERY.look_above_rounds)) * 11
     for each in alice.issued:
         assert open_profile(each.raw, each.profile.issued_unix_s).profile == each.profile
         assert all(low <= high <= MAX_DEPTH for low, high in each.profile.spans)
@@ -172,15 +173,15 @@ def test_added_closer_peers_that_do_not_exist_cost_one_round_of_writes_each_time
     alice.start()
     town.elapse(300)
     assert asked_by(town, "alice") < 5 * HONEST_MESSAGES
-    for name, shelf in alice.announcer._shelves.items():
+    for name, publication in alice.announcer.publications.items():
         assert sum(node.held(name, town.now) != [] for node in town.nodes.values()) >= 4
-        assert shelf.holders
+        assert publication.replicas
 
 
 def test_a_name_given_twice_would_be_counted_twice_and_is_refused() -> None:
     alice = world.signed("alice", world.NOW)
     with pytest.raises(ProtocolViolation, match="twice"):
-        kad.parse_request(kad.encode(world.added(alice, b"a name", b"another", b"a name")))
+        codec.parse_request(codec.encode(world.added(alice, b"a name", b"another", b"a name")))
 
 
 def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
@@ -191,5 +192,5 @@ def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
         )
     before = address_text.cache_info().misses
     with pytest.raises(ProtocolViolation, match="names 32 providers"):
-        kad.parse_request(wire.SerializeToString())
+        codec.parse_request(wire.SerializeToString())
     assert address_text.cache_info().misses == before

@@ -3,14 +3,6 @@
 import itertools
 
 from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.kademlia import (
-    FIRST_RETRY_S,
-    LAST_RETRY_S,
-    MAX_OPERATIONS,
-    MAX_PINGS,
-    REQUEST_TIMEOUT_S,
-)
-from formation_p2p.core.dht.lookup import MAX_ASKED
 from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     FindNode,
@@ -21,8 +13,7 @@ from formation_p2p.core.dht.messages import (
     Providers,
 )
 from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.refresh import OWN_REFRESH_S
-from formation_p2p.core.dht.routing import DOUBT_AFTER_S
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.rpc import (
     RequestFailed,
     RequestReceived,
@@ -35,6 +26,8 @@ from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first, village
+
+DHT = DhtParameters()
 
 ANY = bucket_key(world.NETWORK, "any")
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
@@ -87,8 +80,8 @@ def test_while_the_gate_is_down_it_is_tried_again_ever_more_rarely() -> None:
             alice.dht.tick(town.now)
     gaps = [round(b - a) for a, b in itertools.pairwise(tries)]
     assert gaps[:6] == [1, 2, 4, 8, 16, 30]
-    assert set(gaps[5:]) == {int(LAST_RETRY_S)}
-    assert FIRST_RETRY_S == 1
+    assert set(gaps[5:]) == {int(DHT.last_retry_s)}
+    assert DHT.first_retry_s == 1
 
 
 def test_when_the_gate_comes_up_who_waited_joins() -> None:
@@ -99,7 +92,7 @@ def test_when_the_gate_comes_up_who_waited_joins() -> None:
     town.elapse(20)
     assert len(alice.dht.table) == 0
     gate.silent = False
-    town.elapse(LAST_RETRY_S + REQUEST_TIMEOUT_S)
+    town.elapse(DHT.last_retry_s + DHT.request_timeout_s)
     assert gate.peer_id in alice.dht.table
     assert alice.peer_id in gate.dht.table
 
@@ -119,14 +112,14 @@ def test_a_gate_that_was_restarted_is_found_again_though_it_knows_nobody() -> No
     town.elapse(5)
     town.nodes["gate"].alive = False
     for node in (alice, bob):  # they notice
-        node.dht.find_node(gate.peer_id, town.now, "a test")
+        node.dht.find_closest(peer_id_to_bytes(gate.peer_id), town.now, "a test")
         town.perform(node)
-    town.elapse(REQUEST_TIMEOUT_S)
+    town.elapse(DHT.request_timeout_s)
     assert gate.peer_id not in alice.dht.table
     gate = town.add("gate")
     gate.dht.bootstrap([], town.now, "join")
     town.perform(gate)
-    town.elapse(2 * LAST_RETRY_S)
+    town.elapse(2 * DHT.last_retry_s)
     assert {contact.peer_id for contact in gate.dht.table} == {alice.peer_id, bob.peer_id}
 
 
@@ -135,12 +128,12 @@ def test_who_loses_the_last_peer_goes_back_to_the_gates_at_once() -> None:
     gate, alice = town.join("gate", "alice")
     town.elapse(5)
     gate.silent = True
-    alice.dht.find_node(gate.peer_id, town.now, "a test")
+    alice.dht.find_closest(peer_id_to_bytes(gate.peer_id), town.now, "a test")
     town.perform(alice)
-    town.elapse(REQUEST_TIMEOUT_S + 0.1)
+    town.elapse(DHT.request_timeout_s + 0.1)
     assert len(alice.dht.table) == 0
     gate.silent = False
-    town.elapse(2 * FIRST_RETRY_S)
+    town.elapse(2 * DHT.first_retry_s)
     assert gate.peer_id in alice.dht.table
 
 
@@ -153,7 +146,7 @@ def test_a_stranger_is_pinged_before_anyone_is_sent_to_it() -> None:
     effects, _ = alice.dht.take()
     assert effects == [
         SendResponse(1, Nodes(()), cause=""),
-        SendRequest(1, BOB, Ping(), REQUEST_TIMEOUT_S, cause=""),
+        SendRequest(1, BOB, Ping(), DHT.request_timeout_s, cause=""),
     ]
     assert alice.asked(FindNode(b"name"), CAROL) == Nodes(())
     alice.dht.handle(ResponseReceived(1, BOB, Pong()), NOW)
@@ -174,14 +167,14 @@ def test_a_stranger_without_addresses_is_answered_and_left_alone() -> None:
 
 
 def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
-    alice = Alone(k=1000)
-    for number in range(3 * MAX_PINGS):
+    alice = Alone(parameters=DhtParameters(k=1000))
+    for number in range(3 * DHT.max_pings):
         for _ in range(2):
             alice.dht.handle(RequestReceived(1, world.contact(f"stranger {number}"), Ping()), NOW)
     effects, _ = alice.dht.take()
     pings = [effect for effect in effects if isinstance(effect, SendRequest)]
-    assert len(pings) == MAX_PINGS
-    assert len({ping.to for ping in pings}) == MAX_PINGS
+    assert len(pings) == DHT.max_pings
+    assert len({ping.to for ping in pings}) == DHT.max_pings
     alice.answer(pings[0], Pong())
     alice.asked(Ping(), world.contact("one more"))
     alice.dht.handle(RequestReceived(1, world.contact("and another"), Ping()), NOW)
@@ -192,7 +185,7 @@ def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
     """Or there could be any number of pings under way to one peer."""
     alice = Alone(knows=(CAROL,))
     alice.asked(Ping(), BOB)
-    alice.dht.find_node(DAVE.peer_id, NOW, "a test")
+    alice.dht.find_closest(peer_id_to_bytes(DAVE.peer_id), NOW, "a test")
     [ask] = alice.asks()
     alice.answer(ask, Nodes((BOB,)))
     [ask] = alice.asks()
@@ -204,7 +197,7 @@ def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
 
 def test_where_tables_are_full_silence_reigns() -> None:
     """Two nodes that have no room for each other must not ping each other for ever."""
-    town = DhtWorld(seed=1, k=2)
+    town = DhtWorld(seed=1, parameters=DhtParameters(k=2))
     town.join(*(f"node {number}" for number in range(20)))
     town.elapse(10)
     town.carried.clear()
@@ -226,10 +219,10 @@ def is_far(contact: Contact) -> bool:
 
 
 def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> None:
-    alice = Alone(k=2)
+    alice = Alone(parameters=DhtParameters(k=2))
     newcomer, oldest, younger = crowded(alice)
-    later = after(DOUBT_AFTER_S)
-    alice.dht.find_node(newcomer.peer_id, later, "a test")
+    later = after(DHT.suspect_after_s)
+    alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), later, "a test")
     for ask in alice.asks():
         alice.answer(ask, Nodes((newcomer,)), later)
     # Both were just seen, so neither is doubted when the newcomer answers.
@@ -239,8 +232,8 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     alice.dht.take()
     assert newcomer.peer_id not in alice.dht.table
     # Five minutes on, they are.
-    much_later = after(2 * DOUBT_AFTER_S)
-    alice.dht.find_node(newcomer.peer_id, much_later, "a test")
+    much_later = after(2 * DHT.suspect_after_s)
+    alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), much_later, "a test")
     by_peer = {ask.to: ask for ask in alice.asks()}
     alice.answer(by_peer[younger], Nodes((newcomer,)), much_later)
     [ask] = alice.asks()
@@ -257,7 +250,7 @@ def test_in_a_small_network_looking_up_oneself_keeps_the_whole_table_fresh() -> 
     town.join("gate", "alice", "bob")
     town.elapse(10)
     town.carried.clear()
-    town.elapse(OWN_REFRESH_S)
+    town.elapse(DHT.own_refresh_s)
     for node in town.nodes.values():
         looked_up = {
             each.message.name
@@ -268,7 +261,7 @@ def test_in_a_small_network_looking_up_oneself_keeps_the_whole_table_fresh() -> 
 
 
 def test_answered_from_the_table_nobody_is_sent_to_himself() -> None:
-    alice = Alone(k=2, knows=(BOB, CAROL, DAVE))
+    alice = Alone(parameters=DhtParameters(k=2), knows=(BOB, CAROL, DAVE))
     first, second, third = nearest_first(b"name", BOB, CAROL, DAVE)
     assert alice.asked(FindNode(b"name"), world.contact("eve")) == Nodes((first, second))
     assert alice.asked(FindNode(b"name"), first) == Nodes((second, third))
@@ -284,7 +277,7 @@ def test_where_everyone_is_silent_a_search_ends_after_a_few_timeouts() -> None:
         node.silent = node is not alice
     operation = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
     town.perform(alice)
-    town.elapse(5 * REQUEST_TIMEOUT_S)
+    town.elapse(5 * DHT.request_timeout_s)
     assert alice.searched(operation).closest == ()
     assert alice.searched(operation).asked == 20
 
@@ -303,14 +296,15 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
             alice.answer(ask, Providers((), named))
         if completed:
             break
-    assert asked <= MAX_ASKED
-    assert len(alice.dht._operations) == 0
+    assert asked <= DHT.max_asked
+    assert len(alice.dht.operations) == 0
 
 
 def test_too_many_operations_end_the_oldest_with_what_it_has() -> None:
     alice = Alone(knows=(BOB,))
     started = [
-        alice.dht.find_providers(ANY, EVERYONE, NOW, "a test") for _ in range(MAX_OPERATIONS + 2)
+        alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+        for _ in range(DHT.max_operations + 2)
     ]
     _, completed = alice.dht.take()
     assert [each.operation for each in completed] == started[:2]

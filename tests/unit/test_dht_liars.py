@@ -5,11 +5,16 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from formation_p2p.core.dht.lookup import CREDIT, MAX_PLACES, Lookup
+from formation_p2p.core.dht.lookup import (
+    Lookup,
+)
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from simulations.hostile import World, measure, starts
+
+DHT = DhtParameters()
 
 OWN = PeerId("100000")
 
@@ -31,7 +36,7 @@ def homes(numbers: Iterable[int]) -> list[Contact]:
 
 
 def lookup_of_nought(seeds: Iterable[Contact], *, width: int) -> Lookup:
-    return Lookup(Key(0), seeds, own=OWN, width=width, key_of=key_of)
+    return Lookup(Key(0), seeds, own=OWN, width=width, alpha=DHT.alpha, key_of=key_of)
 
 
 def drive(lookup: Lookup, network: Mapping[Contact, Iterable[Contact]]) -> list[Contact]:
@@ -55,7 +60,7 @@ def test_who_invents_peers_is_believed_for_a_few_of_them_and_then_no_more() -> N
     network = {home(1000): homes(range(1, 21)), home(2000): [], home(3000): []}
     lookup = lookup_of_nought(network, width=3)
     asked = drive(lookup, network)
-    assert len(asked) == 3 + CREDIT
+    assert len(asked) == 3 + DHT.credit
     assert found(lookup) == [1000, 2000, 3000]
 
 
@@ -63,7 +68,7 @@ def test_no_more_wait_on_one_peers_word_than_its_credit_is_worth() -> None:
     lookup = lookup_of_nought(homes([1000, 2000]), width=8)
     lookup.next_peers()
     lookup.answered(PeerId("1000"), homes(range(1, 21)))
-    assert len(lookup.next_peers()) == CREDIT
+    assert len(lookup.next_peers()) == DHT.credit
     lookup.answered(PeerId("2000"), homes(range(100, 120)))
     assert [int(each.peer_id) for each in lookup.next_peers()] == [100, 101, 102]
 
@@ -104,7 +109,7 @@ def test_liars_cannot_have_a_peer_dialled_in_ever_more_places() -> None:
     liars = {home(1000 + n): [at(1, f"99.9.{n}.9")] for n in range(10)}
     lookup = lookup_of_nought(liars, width=11)
     asked = drive(lookup, liars)
-    assert sum(each.peer_id == "1" for each in asked) == MAX_PLACES
+    assert sum(each.peer_id == "1" for each in asked) == DHT.max_places
     assert len(found(lookup)) == 10
 
 

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht.lookup import ALPHA, MAX_ASKED, MAX_HEARD_OF, MAX_PLACES, Lookup
+from formation_p2p.core.dht.lookup import Lookup, PeerState
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
+
+DHT = DhtParameters()
 
 OWN = PeerId("100000")
 Closer = Callable[[PeerId], Iterable[Contact] | None]
@@ -36,7 +39,13 @@ def numbers(found: Iterable[Contact]) -> list[int]:
 
 
 def lookup_for(target: int, seeds: Sequence[int], *, width: int = 20, alpha: int = 10) -> Lookup:
-    return Lookup(Key(target), contacts(*seeds), own=OWN, width=width, alpha=alpha, key_of=key_of)
+    return lookup_of(Key(target), contacts(*seeds), width=width, alpha=alpha)
+
+
+def lookup_of(
+    target: Key, seeds: Iterable[Contact], *, width: int = 20, alpha: int = 10, spare: int = 0
+) -> Lookup:
+    return Lookup(target, seeds, own=OWN, width=width, alpha=alpha, spare=spare, key_of=key_of)
 
 
 def run(
@@ -50,7 +59,7 @@ def run(
         new = [each.peer_id for each in lookup.next_peers()]
         asked += new
         under_way += new
-        assert 0 < len(under_way) <= ALPHA
+        assert 0 < len(under_way) <= DHT.alpha
         peer_id = under_way.pop(rng.randrange(len(under_way)))
         named = closer(peer_id)
         if named is None:
@@ -58,7 +67,7 @@ def run(
         else:
             lookup.answered(peer_id, named)
     assert len(asked) == len(set(asked)) == lookup.asked - asked_before
-    assert lookup.asked <= MAX_ASKED
+    assert lookup.asked <= DHT.max_asked
     assert lookup.next_peers() == ()
     return asked
 
@@ -72,7 +81,7 @@ def network(rng: random.Random, size: int, k: int) -> dict[PeerId, RoutingTable]
     tables = {}
     for own in keys:
         nearest = sorted(keys, key=lambda key: key ^ own)[: k + 1]
-        table = RoutingTable(Key(own), k=k, key_of=key_of)
+        table = RoutingTable(Key(own), parameters=DhtParameters(k=k), key_of=key_of)
         for number in nearest + rng.sample(keys, size // 2):
             table.saw(contact(number), 0.0)
         tables[PeerId(str(own))] = table
@@ -86,7 +95,7 @@ def test_it_finds_the_k_closest_of_a_random_network(seed: int) -> None:
     tables = network(rng, 300, 20)
     target = Key(rng.randrange(1 << 16))
     for start in rng.sample(sorted(tables), 10):
-        lookup = Lookup(target, tables[start].closest(target, 20), own=OWN, key_of=key_of)
+        lookup = lookup_of(target, tables[start].closest(target, 20))
         run(lookup, lambda peer: tables[peer].closest(target, 20), rng)
         truth = sorted(map(int, tables), key=lambda key: key ^ target)[:20]
         assert numbers(lookup.closest()) == truth
@@ -101,7 +110,7 @@ def test_where_a_third_has_died_it_finds_the_closest_of_the_living(seed: int) ->
     dead = set(rng.sample(sorted(tables), 66))
     start = tables[min(set(tables) - dead)]
     target = Key(rng.randrange(1 << 16))
-    lookup = Lookup(target, start.closest(target, 20), own=OWN, key_of=key_of)
+    lookup = lookup_of(Key(target), start.closest(target, 20))
     run(lookup, lambda peer: None if peer in dead else tables[peer].closest(target, 20), rng)
     truth = sorted(map(int, set(tables) - dead), key=lambda key: key ^ target)[:20]
     assert numbers(lookup.closest()) == truth
@@ -139,7 +148,7 @@ def test_liars_who_invent_ever_nearer_peers_are_left_after_a_bounded_number(widt
 
     lookup = lookup_for(0, [1 << 61], width=width)
     asked = run(lookup, closer, random.Random(1))
-    assert len(asked) == MAX_ASKED
+    assert len(asked) == DHT.max_asked
     assert len(lookup.closest()) == width
 
 
@@ -193,7 +202,7 @@ def test_it_does_not_wait_for_those_who_are_no_longer_among_the_nearest() -> Non
 
 
 def test_oneself_and_who_has_no_address_are_not_asked() -> None:
-    lookup = Lookup(Key(0), [Contact(OWN, ("/ip4/10.0.0.1/tcp/1",)), Contact(PeerId("1"))], own=OWN)
+    lookup = lookup_of(Key(0), [Contact(OWN, ("/ip4/10.0.0.1/tcp/1",)), Contact(PeerId("1"))])
     assert lookup.next_peers() == ()
     assert lookup.finished
     assert lookup.closest() == ()
@@ -206,8 +215,10 @@ def test_of_all_that_it_hears_it_keeps_a_bounded_number_and_those_are_the_neares
     heard = list(range(1, 5000))
     random.Random(2).shuffle(heard)
     lookup.answered(first.peer_id, contacts(*heard))
-    assert len(lookup._heard_of) == MAX_HEARD_OF
-    assert len(lookup._known) == MAX_HEARD_OF + 1
+    assert Counter(lookup.states().values()) == {
+        PeerState.CANDIDATE: DHT.max_candidates,
+        PeerState.ANSWERED: 1,
+    }
     asked = run(lookup, lambda peer: (), random.Random(3))
     assert sorted(map(int, asked)) == list(range(1, 21))
 
@@ -220,8 +231,8 @@ def test_the_doubtful_are_forgotten_before_those_who_are_believed() -> None:
         lookup.next_peers()
         lookup.failed(PeerId(str(number)))
     lookup.answered(PeerId("6000"), contacts(*range(1000, 1020)))
-    assert len(lookup._heard_of) == MAX_HEARD_OF
-    kept = {int(peer_id) for _, peer_id in lookup._heard_of}
+    kept = {int(each) for each, state in lookup.states().items() if state is PeerState.CANDIDATE}
+    assert len(kept) == DHT.max_candidates
     assert kept >= set(range(1000, 1020))
     assert numbers(lookup.next_peers()) == [1000, 1001]
 
@@ -235,11 +246,11 @@ def test_who_failed_at_one_place_and_was_forgotten_may_come_back_at_another() ->
     lookup.answered(PeerId("6000"), [moved])
     lookup.failed(PeerId("4000"))  # and waits to be asked at the second place
     lookup.answered(PeerId("7000"), contacts(*range(1, 450)))
-    assert "4000" not in [peer_id for _, peer_id in lookup._heard_of]
+    assert lookup.states()[PeerId("4000")] is PeerState.FAILED
     [*_, last] = lookup.next_peers()
     again = Contact(PeerId("4000"), ("/ip4/10.0.0.3/tcp/1",))
     lookup.answered(last.peer_id, [again])
-    assert "4000" in [peer_id for _, peer_id in lookup._heard_of]
+    assert lookup.states()[PeerId("4000")] is PeerState.CANDIDATE
 
 
 def test_it_is_narrow_on_its_way_and_wide_at_its_end() -> None:
@@ -254,7 +265,7 @@ def test_it_is_narrow_on_its_way_and_wide_at_its_end() -> None:
 
 def test_one_that_is_slow_is_not_waited_for_where_there_is_one_to_spare() -> None:
     for spare in (0, 1):
-        lookup = Lookup(Key(0), contacts(1, 2, 3, 4), own=OWN, width=2, spare=spare, key_of=key_of)
+        lookup = lookup_of(Key(0), contacts(1, 2, 3, 4), width=2, spare=spare)
         assert numbers(lookup.next_peers()) == [1, 2, 3][: 2 + spare]
         lookup.answered(PeerId("2"))
         assert not lookup.finished
@@ -293,7 +304,7 @@ def test_wherever_peers_are_said_to_be_it_ends_and_tries_no_address_of_one_twice
     def anyone() -> list[Contact]:
         return [Contact(PeerId(str(rng.randrange(64))), anywhere(rng)) for _ in range(10)]
 
-    lookup = Lookup(Key(0), anyone(), own=OWN, width=width, spare=spare, key_of=key_of)
+    lookup = lookup_of(Key(0), anyone(), width=width, spare=spare)
     tried: dict[PeerId, set[str]] = {}
     times: Counter[PeerId] = Counter()
     under_way: list[PeerId] = []
@@ -309,5 +320,5 @@ def test_wherever_peers_are_said_to_be_it_ends_and_tries_no_address_of_one_twice
             lookup.failed(peer_id)
         else:
             lookup.answered(peer_id, anyone())
-    assert max(times.values()) <= MAX_PLACES
-    assert lookup.asked == sum(times.values()) <= MAX_ASKED
+    assert max(times.values()) <= DHT.max_places
+    assert lookup.asked == sum(times.values()) <= DHT.max_asked

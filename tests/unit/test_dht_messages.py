@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.dht import kad_pb2
+from formation_p2p.core.dht.codec import encode, parse_reply, parse_request
 from formation_p2p.core.dht.messages import (
     MAX_CLOSER,
     MAX_NAME_BYTES,
@@ -35,9 +36,6 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Stored,
     Value,
-    encode,
-    parse_reply,
-    parse_request,
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation

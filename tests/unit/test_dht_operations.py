@@ -5,8 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht import operations
-from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     Added,
@@ -23,13 +21,14 @@ from formation_p2p.core.dht.messages import (
     Stored,
     Value,
 )
-from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Search, Searched
+from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Searched
+from formation_p2p.core.dht.parameters import DhtParameters
+from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import RequestFailed
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, key_of
-from formation_p2p.core.records.profile import SignedProfile
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first, village
 
@@ -49,15 +48,11 @@ def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed
     for node in nodes:
         signed = world.signed(node.name, town.now)
         name = value_name(node.peer_id)
-        value = node.dht.put_value(name, signed.raw, town.now, "a test")
-        bucket = node.dht.provide(ANY, Provider(node.contact, signed.raw), town.now, "a test")
-        town.perform(node)
-        town.elapse(1)
-        for operation, under in ((value, name), (bucket, ANY)):
-            published = node.published(operation)
+        for write in (PutValue(name, signed.raw), world.added(signed, ANY)):
+            searched, published = town.publish(node, write)
             stored_at = {contact.peer_id for contact in published.stored_at}
-            assert stored_at == set(town.nearest(key_of(under), 4))
-            assert published.asked >= 3
+            assert stored_at == set(town.nearest(key_of(write.name), 4))
+            assert searched.asked >= 3
         for other in nodes:
             has_it = other.records.value(name, town.now) == signed.raw
             assert has_it == (other.peer_id in town.nearest(key_of(name), 4))
@@ -72,7 +67,7 @@ def test_a_lookup_finds_the_k_nearest_though_nobody_knows_everybody(seed: int) -
     assert max(len(node.dht.table) for node in nodes) < 40
     sought = world.person("nobody here").peer_id
     for node in nodes[::12]:
-        operation = node.dht.find_node(sought, town.now, "a test")
+        operation = node.dht.find_closest(peer_id_to_bytes(sought), town.now, "a test")
         town.perform(node)
         town.elapse(1)
         found = [contact.peer_id for contact in node.searched(operation).closest]
@@ -85,10 +80,8 @@ def test_what_one_published_everyone_finds() -> None:
     author = town.nodes["node 3"]
     signed = world.signed("node 3", town.now)
     name = value_name(author.peer_id)
-    author.dht.put_value(name, signed.raw, town.now, "a test")
-    author.dht.provide(ANY, Provider(author.contact, signed.raw), town.now, "a test")
-    town.perform(author)
-    town.elapse(1)
+    for write in (PutValue(name, signed.raw), world.added(signed, ANY)):
+        town.publish(author, write)
     for node in town.nodes.values():
         value = node.dht.get_value(name, town.now, "a test")
         found = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
@@ -195,10 +188,8 @@ def test_only_who_echoes_a_value_has_stored_it() -> None:
     )
     name = value_name(alice.peer_id)
     signed = world.signed("alice", town.now)
-    operation = alice.dht.put_value(name, signed.raw, town.now, "a test")
-    town.perform(alice)
-    town.elapse(1)
-    stored_at = [contact.peer_id for contact in alice.published(operation).stored_at]
+    _, published = town.publish(alice, PutValue(name, signed.raw))
+    stored_at = [contact.peer_id for contact in published.stored_at]
     assert stored_at == [alice.peer_id, carol.peer_id]
 
 
@@ -208,22 +199,29 @@ def test_what_its_author_may_not_announce_is_stored_nowhere() -> None:
     town.elapse(5)
     expired = world.signed("alice", Moment(0, town.now.unix_s - 500))
     name = value_name(alice.peer_id)
-    operation = alice.dht.put_value(name, expired.raw, town.now, "a test")
-    town.perform(alice)
-    town.elapse(1)
-    assert alice.published(operation).stored_at == ()
+    _, published = town.publish(alice, PutValue(name, expired.raw))
+    assert published.stored_at == ()
+
+
+def write_near(alice: Alone, write: Write) -> OperationId:
+    """To the nearest that a search which has just ended found."""
+    [searched] = alice.dht.take()[1]
+    assert isinstance(searched, Searched)
+    nearest = alice.dht.nearest(write.name, searched.closest, alice.dht.parameters.k)
+    return alice.dht.operations.deliver([(to, write) for to in nearest], NOW, "a test")
 
 
 def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
     name = value_name(ALICE.peer_id)
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
-    alice = Alone(k=2, knows=(near, far))
+    alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
     value = world.signed("alice", NOW).raw
-    operation = alice.dht.put_value(name, value, NOW, "a test")
+    alice.dht.find_closest(name, NOW, "a test")
     to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
     alice.answer(to_near, Nodes((nearest,)))
     [to_nearest] = alice.asks()
     alice.answer(to_nearest, Nodes(()))
+    operation = write_near(alice, PutValue(name, value))
     writes = alice.asks()
     assert all(isinstance(write.message, PutValue) for write in writes)
     assert far not in [write.to for write in writes]
@@ -238,12 +236,13 @@ def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -
 def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
     name = value_name(ALICE.peer_id)
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
-    alice = Alone(k=2, knows=(near, far))
-    alice.dht.put_value(name, world.signed("alice", NOW).raw, NOW, "a test")
+    alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
+    alice.dht.find_closest(name, NOW, "a test")
     to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
     alice.answer(to_near, Nodes((nearest,)))
     [to_nearest] = alice.asks()
     alice.answer(to_nearest, Nodes(()))
+    write_near(alice, PutValue(name, world.signed("alice", NOW).raw))
     writes = alice.asks()
     alice.dht.handle(RequestFailed(to_far.ask_id, "no answer"), NOW)
     assert alice.asks() == []
@@ -257,7 +256,7 @@ def test_an_answer_after_the_search_has_ended_is_only_used_for_the_table() -> No
     alice = Alone(knows=(BOB, CAROL))
     alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
     first, second = alice.asks()
-    alice.dht.abandon(alice.dht.find_providers(ANY, EVERYONE, NOW, "another"))
+    alice.dht.operations.abandon(alice.dht.find_providers(ANY, EVERYONE, NOW, "another"))
     third, fourth = alice.asks()
     for ask in (third, fourth):
         alice.answer(ask, Providers((), (DAVE,)))
@@ -273,23 +272,23 @@ def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> 
     name = value_name(ALICE.peer_id)
     value = world.signed("alice", NOW).raw
     alice = Alone(knows=(BOB, CAROL))
-    operation = alice.dht.put_value(name, value, NOW, "a test")
+    alice.dht.find_closest(name, NOW, "a test")
     for ask in alice.asks():
         alice.answer(ask, Nodes(()))
+    operation = write_near(alice, PutValue(name, value))
     first, second = alice.asks()
     alice.answer(first, Stored(name, value))
-    others = {contact.peer_id for contact in alice.dht.abandon(operation)}
+    others = {contact.peer_id for contact in alice.dht.operations.abandon(operation)}
     assert others == {ALICE.peer_id, BOB.peer_id, CAROL.peer_id}
     alice.answer(second, Stored(name, value))
     assert alice.dht.take() == ([], [])
-    assert alice.dht.abandon(operation) == ()
+    assert alice.dht.operations.abandon(operation) == ()
 
 
 def test_abandoned_while_it_still_looks_nobody_has_taken_it() -> None:
     alice = Alone(knows=(BOB,))
-    value = world.signed("alice", NOW).raw
-    operation = alice.dht.put_value(value_name(ALICE.peer_id), value, NOW, "a test")
-    assert alice.dht.abandon(operation) == ()
+    operation = alice.dht.find_closest(value_name(ALICE.peer_id), NOW, "a test")
+    assert alice.dht.operations.abandon(operation) == ()
 
 
 def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_once() -> None:
@@ -297,7 +296,9 @@ def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_o
     gone = world.tombstone("alice", NOW)
     name = value_name(ALICE.peer_id)
     write = PutValue(name, gone.raw)
-    operation = alice.dht.deliver([(ALICE, write), (BOB, write), (CAROL, write)], NOW, "leave")
+    operation = alice.dht.operations.deliver(
+        [(ALICE, write), (BOB, write), (CAROL, write)], NOW, "leave"
+    )
     to_bob, to_carol = alice.asks()
     assert (to_bob.to, to_bob.message) == (BOB, write)
     assert (to_carol.to, to_carol.message) == (CAROL, write)
@@ -312,22 +313,21 @@ def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_o
             Delivery(BOB, write, taken=True),
             Delivery(CAROL, write, taken=False),
         ),
-        asked=0,
     )
     assert published.stored_at == (Contact(ALICE.peer_id), BOB)
 
 
 def test_writes_to_nobody_end_at_once() -> None:
     alice = Alone()
-    operation = alice.dht.deliver([], NOW, "leave")
-    assert alice.dht.take() == ([], [Published(operation, (), 0)])
+    operation = alice.dht.operations.deliver([], NOW, "leave")
+    assert alice.dht.take() == ([], [Published(operation, ())])
 
 
 def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:
     """Another of the two gave no acknowledgement that could be read: it has the record."""
     alice = Alone()
     write = world.added(world.signed("alice", NOW), ANY, acknowledged=True)
-    alice.dht.deliver([(BOB, write), (CAROL, write)], NOW, "announce")
+    alice.dht.operations.deliver([(BOB, write), (CAROL, write)], NOW, "announce")
     to_bob, to_carol = alice.asks()
     told = Added((ShardCount(3, 2),), (DAVE,))
     alice.answer(to_bob, told)
@@ -343,9 +343,9 @@ def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:
 def test_an_answer_to_a_publish_that_was_abandoned_is_for_the_table_alone() -> None:
     alice = Alone()
     write = PutValue(value_name(ALICE.peer_id), world.signed("alice", NOW).raw)
-    operation = alice.dht.deliver([(BOB, write)], NOW, "announce")
+    operation = alice.dht.operations.deliver([(BOB, write)], NOW, "announce")
     [ask] = alice.asks()
-    assert alice.dht.abandon(operation) == (BOB,)
+    assert alice.dht.operations.abandon(operation) == (BOB,)
     alice.answer(ask, Stored(write.name, write.value))
     assert alice.dht.take() == ([], [])
     assert BOB.peer_id in alice.dht.table
@@ -355,7 +355,7 @@ def test_a_search_is_not_abandoned_by_who_gives_up_publishing() -> None:
     """Nothing was written, so nobody is named."""
     alice = Alone(knows=(BOB,))
     operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
-    assert alice.dht.abandon(operation) == ()
+    assert alice.dht.operations.abandon(operation) == ()
 
 
 def test_the_nearest_to_a_name_are_found_among_peers_and_oneself() -> None:
@@ -399,14 +399,14 @@ def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
     assert asked[1] <= asked[3] <= asked[20]
 
 
-def test_a_search_gathers_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_gathers_no_more_than_so_many() -> None:
     """Those whom it has, it still takes newer records of."""
-    monkeypatch.setattr(operations, "MAX_FOUND", 2)
-    records = Alone().records
-    lookup = Lookup(Key(0), (), own=ALICE.peer_id)
-    search: Search[SignedProfile] = Search(OperationId(1), lookup, GetProviders(ANY), "a test")
-    for sequence in (1, 2):
+    alice = Alone(knows=(BOB, CAROL), parameters=DhtParameters(max_found=2))
+    alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    for sequence, ask in enumerate(alice.asks(), 1):
         signed = [world.signed(name, NOW, sequence=sequence) for name in ("bob", "carol", "dave")]
-        search.gather(records, [(each.profile.peer_id, each) for each in signed])
-    found = {each.profile.peer_id: each.profile.sequence for each in search.found.values()}
+        alice.answer(ask, Providers(tuple(Provider(ask.to, each.raw) for each in signed), ()))
+    [searched] = alice.dht.take()[1]
+    assert isinstance(searched, Searched)
+    found = {each.profile.peer_id: each.profile.sequence for each in searched.found}
     assert found == {BOB.peer_id: 2, CAROL.peer_id: 2}

@@ -17,7 +17,9 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
-from formation_p2p.core.dht.plain import (
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
+from tests.interop.plain_records import (
     ADDRESSES_TTL_S,
     MAX_PROVIDERS_PER_NAME,
     MAX_RECORDS,
@@ -27,8 +29,6 @@ from formation_p2p.core.dht.plain import (
     PublicKeys,
     ValueRecord,
 )
-from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from tests.support import dht_world as world
 
 ALICE, BOB, CAROL = (world.contact(name) for name in ("alice", "bob", "carol"))

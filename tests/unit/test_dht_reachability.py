@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.reachability import (
-    MAX_ASKED,
-    MAX_OF_ALL,
-    MAX_OF_ONE,
-    MAX_UNDER_WAY,
-    MAX_VOTES,
-    NEXT_ROUND_S,
-    ROUND_S,
-    VOTERS,
-    DialBacks,
+    ProbeLimits,
     Reach,
     Reachability,
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+
+DHT = DhtParameters()
 
 HERE, LAN, OUTSIDE = "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/8.8.8.8/tcp/1"
 
@@ -43,9 +38,9 @@ def reach_of(reachability: Reachability) -> Reach:
 
 def after_votes(*votes: bool | None) -> Reachability:
     reachability = node()
-    for voter in reachability.wanted(crowd(VOTERS)):
+    for voter in reachability.wanted(crowd(DHT.voters)):
         if int(voter.peer_id) < len(votes):
-            reachability.told(voter.peer_id, votes[int(voter.peer_id)])
+            reachability.answered(voter.peer_id, votes[int(voter.peer_id)])
     return reachability
 
 
@@ -89,7 +84,7 @@ def test_the_majority_counts(
 ) -> None:
     reachability = after_votes(*votes)
     assert reach_of(reachability) is at_once
-    reachability.tick(ROUND_S)
+    reachability.tick(DHT.round_s)
     assert reach_of(reachability) is in_the_end
 
 
@@ -97,15 +92,16 @@ def test_a_few_are_asked_and_for_who_did_not_try_another_one() -> None:
     reachability = node()
     known = crowd(20)
     assert reachability.wanted(known[:1]) == tuple(known[:1])
-    assert reachability.wanted(known) == tuple(known[1:VOTERS])
+    assert reachability.wanted(known) == tuple(known[1 : DHT.voters])
     assert reachability.wanted(known) == ()
-    reachability.told(peer(0), None)
-    assert reachability.wanted(known) == (known[VOTERS],)
+    reachability.answered(peer(0), None)
+    assert reachability.wanted(known) == (known[DHT.voters],)
+    asked = DHT.voters + 1
     for number in range(1, 20):
-        reachability.told(peer(number), None)
-        reachability.wanted(known)
+        reachability.answered(peer(number), None)
+        asked += len(reachability.wanted(known))
     assert reachability.wanted(known) == ()
-    assert len(reachability._asked) == MAX_ASKED
+    assert asked == DHT.max_probe_requests
 
 
 def test_those_of_other_subnets_are_asked_first() -> None:
@@ -118,11 +114,11 @@ def test_those_of_other_subnets_are_asked_first() -> None:
 
 def test_only_who_was_asked_may_tell_and_only_once() -> None:
     reachability = node()
-    reachability.told(peer("mallory"), False)
+    reachability.answered(peer("mallory"), False)
     reachability.wanted(crowd(1))
     for _ in range(5):
-        reachability.told(peer(0), False)
-    assert reachability._votes == {peer(0): False}
+        reachability.answered(peer(0), False)
+    assert reachability.votes == {peer(0): False}
 
 
 @pytest.mark.parametrize(
@@ -160,24 +156,24 @@ def test_a_bounded_number_of_witnesses_is_remembered() -> None:
     reachability = node()
     for number in range(100):
         reachability.dialled_by(peer(number), "9.9.9.9")
-    assert len(reachability._votes) == MAX_VOTES
+    assert len(reachability.votes) == DHT.max_votes
 
 
 def test_it_asks_again_now_and_then_and_until_then_is_what_it_was() -> None:
     reachability = after_votes(True, True, True)
-    reachability.tick(ROUND_S - 1)
-    assert reachability.at_s == ROUND_S
-    reachability.tick(ROUND_S)
+    reachability.tick(DHT.round_s - 1)
+    assert reachability.at_s == DHT.round_s
+    reachability.tick(DHT.round_s)
     assert reachability.wanted(crowd(9)) == ()
-    again_s = ROUND_S + NEXT_ROUND_S[Reach.SERVER]
+    again_s = DHT.round_s + DHT.server_recheck_s
     assert reachability.at_s == again_s
     reachability.tick(again_s)
     assert reach_of(reachability) is Reach.SERVER
-    for voter in reachability.wanted(crowd(VOTERS)):
-        reachability.told(voter.peer_id, False)
+    for voter in reachability.wanted(crowd(DHT.voters)):
+        reachability.answered(voter.peer_id, False)
     assert reach_of(reachability) is Reach.CLIENT
-    reachability.tick(again_s + ROUND_S)
-    assert reachability.at_s == again_s + ROUND_S + NEXT_ROUND_S[Reach.CLIENT]
+    reachability.tick(again_s + DHT.round_s)
+    assert reachability.at_s == again_s + DHT.round_s + DHT.client_recheck_s
 
 
 def test_it_asks_again_at_once_where_it_moves_and_not_where_it_stays() -> None:
@@ -186,16 +182,16 @@ def test_it_asks_again_at_once_where_it_moves_and_not_where_it_stays() -> None:
     assert reach_of(reachability) is Reach.SERVER
     reachability.moved((LAN,), 6.0)
     assert reach_of(reachability) is Reach.UNKNOWN
-    assert len(reachability.wanted(crowd(9))) == VOTERS
-    assert reachability.at_s == 6.0 + ROUND_S
+    assert len(reachability.wanted(crowd(9))) == DHT.voters
+    assert reachability.at_s == 6.0 + DHT.round_s
 
 
 # -- for others ---------------------------------------------------------------------------------
 
 
 def test_of_one_peer_a_few_in_a_minute() -> None:
-    dials = DialBacks()
-    for _ in range(MAX_OF_ONE):
+    dials = ProbeLimits()
+    for _ in range(DHT.max_probes_of_one):
         assert dials.admits(peer("bob"), 0.0)
         dials.ended()
     assert not dials.admits(peer("bob"), 59.0)
@@ -204,11 +200,11 @@ def test_of_one_peer_a_few_in_a_minute() -> None:
 
 
 def test_of_all_a_bounded_number_in_a_minute_and_at_once() -> None:
-    dials = DialBacks()
-    for number in range(MAX_UNDER_WAY):
+    dials = ProbeLimits()
+    for number in range(DHT.max_probes_in_flight):
         assert dials.admits(peer(number), 0.0)
     assert not dials.admits(peer("bob"), 0.0)
-    for number in range(MAX_UNDER_WAY, MAX_OF_ALL):
+    for number in range(DHT.max_probes_in_flight, DHT.max_probes_of_all):
         dials.ended()
         assert dials.admits(peer(number), 0.0)
     dials.ended()

@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dht import routing
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.routing import (
-    CONTESTED_AFTER_S,
-    DOUBT_AFTER_S,
-    MAX_REPLACEMENTS,
     RoutingTable,
 )
 from formation_p2p.core.dht.subnets import NAMED, WIDTHS, endpoints, subnets
@@ -18,7 +15,9 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 
-LATER = DOUBT_AFTER_S
+DHT = DhtParameters()
+
+LATER = DHT.suspect_after_s
 
 
 def key_of(peer_id: PeerId) -> Key:
@@ -34,7 +33,7 @@ def contact(number: int, *addresses: str) -> Contact:
 
 
 def table_of(numbers: Iterable[int], *, k: int, own: int = 0) -> RoutingTable:
-    table = RoutingTable(Key(own), k=k, key_of=key_of)
+    table = RoutingTable(Key(own), parameters=DhtParameters(k=k), key_of=key_of)
     for number in numbers:
         table.saw(contact(number), 0.0)
     return table
@@ -94,7 +93,7 @@ def test_who_answers_the_ping_stays_and_is_doubted_last() -> None:
 
 def test_who_answered_lately_is_not_doubted() -> None:
     table = table_of([128, 129], k=2)
-    assert table.saw(contact(130), DOUBT_AFTER_S - 1) is None
+    assert table.saw(contact(130), DHT.suspect_after_s - 1) is None
     table.lost(peer(128))
     assert numbers(table) == [129, 130]  # it waits all the same
 
@@ -116,8 +115,8 @@ def test_who_waits_and_fails_waits_no_more() -> None:
 
 
 def test_a_bounded_number_waits_and_the_oldest_goes_first() -> None:
-    table = table_of(range(128, 130 + MAX_REPLACEMENTS), k=1)
-    for gone in range(130 + MAX_REPLACEMENTS - 1, 129, -1):
+    table = table_of(range(128, 130 + DHT.max_replacements), k=1)
+    for gone in range(130 + DHT.max_replacements - 1, 129, -1):
         assert gone != 129, "the first that waited was pushed out"
         table.lost(peer(gone))
     table.lost(peer(128))
@@ -191,13 +190,11 @@ def test_one_provider_has_a_quarter_of_a_bucket() -> None:
     assert len(table) == PROVIDER.in_bucket
 
 
-def test_one_provider_has_its_part_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = tuple(width._replace(in_table=7) for width in WIDTHS)
-    monkeypatch.setattr("formation_p2p.core.dht.subnets.WIDTHS", few)
+def test_one_provider_has_its_part_of_the_whole_table() -> None:
     table = table_of([], k=20)
-    for number in range(1, 256):
-        table.saw(contact(number, f"/ip4/9.8.{number}.7/tcp/4001"), 0.0)
-    assert len(table) == 7
+    for number in range(1, 1 << 12):
+        table.saw(contact(number, f"/ip4/9.8.{number % 256}.{number // 256}/tcp/4001"), 0.0)
+    assert len(table) == PROVIDER.in_table
 
 
 def test_at_home_all_machines_are_in_one_subnet_and_know_each_other() -> None:
@@ -274,8 +271,8 @@ def test_two_peers_are_not_at_one_host_and_port_and_the_older_one_is_doubted() -
     table = table_of([128], k=20)
     set_up_anew = contact(64, *contact(128).addresses)
     assert not table.has_room_for(set_up_anew)
-    assert table.saw(set_up_anew, CONTESTED_AFTER_S - 1) is None
-    assert table.saw(set_up_anew, CONTESTED_AFTER_S) == contact(128)
+    assert table.saw(set_up_anew, DHT.contested_after_s - 1) is None
+    assert table.saw(set_up_anew, DHT.contested_after_s) == contact(128)
     assert numbers(table) == [128]
     table.lost(peer(128))
     assert numbers(table) == [64]
@@ -292,9 +289,10 @@ def test_all_that_a_peer_tells_of_counts() -> None:
     assert peer(130) not in table
 
 
-def test_there_is_a_bound_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "MAX_PEERS", 10)
-    table = table_of(range(1, 256), k=20)
+def test_there_is_a_bound_in_all() -> None:
+    table = RoutingTable(Key(0), parameters=DhtParameters(max_peers=10), key_of=key_of)
+    for number in range(1, 256):
+        table.saw(contact(number), 0.0)
     assert len(table) == 10
     assert not table.has_room_for(contact(255))
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.kademlia import (
-    SWEEP_S,
-)
+from formation_p2p.core.dht.codec import encode as encode_message
+from formation_p2p.core.dht.codec import parse_reply
 from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     Added,
@@ -25,9 +24,8 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Stored,
     Value,
-    parse_reply,
 )
-from formation_p2p.core.dht.messages import encode as encode_message
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import Key
@@ -36,6 +34,8 @@ from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first
+
+DHT = DhtParameters()
 
 ANY = bucket_key(world.NETWORK, "any")
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
@@ -112,9 +112,9 @@ def test_expired_records_are_swept_out() -> None:
     town = DhtWorld(seed=1)
     [alice] = town.join("alice")
     alice.keep(ANY, world.signed("bob", town.now), town.now)
-    town.elapse(120 - SWEEP_S)
+    town.elapse(120 - DHT.sweep_s)
     assert len(alice.records) == 1
-    town.elapse(2 * SWEEP_S)
+    town.elapse(2 * DHT.sweep_s)
     assert len(alice.records) == 0
 
 

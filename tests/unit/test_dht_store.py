@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.capability.buckets import bucket_key
 from formation_p2p.core.capability.shards import depths_of, shard_key
-from formation_p2p.core.dht import store as store_module
 from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     AddProvider,
@@ -23,6 +22,7 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.store import NamesOf, RecordStore, value_name
 from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.effects import Contact, Moment
@@ -58,7 +58,11 @@ def after(seconds: float) -> Moment:
 
 @pytest.fixture
 def store() -> RecordStore:
-    return RecordStore(world.admit_all, world.names_in_network, suits)
+    return store_of(DhtParameters())
+
+
+def store_of(parameters: DhtParameters) -> RecordStore:
+    return RecordStore(world.admit_all, world.names_in_network, suits, parameters)
 
 
 def keep(store: RecordStore, name: bytes, raw: bytes, now: Moment = NOW) -> bool:
@@ -293,8 +297,7 @@ def test_a_tombstone_of_one_who_was_not_known_is_kept_against_replays(store: Rec
     assert len(store) == 0
 
 
-def test_the_names_of_a_profile_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_CHECKED", 2)
+def test_the_names_of_a_profile_are_worked_out_once() -> None:
     named: list[str] = []
 
     def counted(profile: Profile) -> dict[bytes, tuple[int, Span]]:
@@ -302,7 +305,8 @@ def test_the_names_of_a_profile_are_worked_out_once(monkeypatch: pytest.MonkeyPa
         return dict(world.names_in_network(profile))
 
     names_of: NamesOf = counted
-    store = RecordStore(world.admit_all, names_of, suits)
+    few = DhtParameters(max_checked=2)
+    store = RecordStore(world.admit_all, names_of, suits, few)
     bob, carol, dave = (world.signed(name, NOW).raw for name in ("bob", "carol", "dave"))
     first, second, third = (world.contact(n).addresses[0] for n in ("bob", "carol", "dave"))
     for name in (ANY, PROCESS, ANY):
@@ -316,19 +320,21 @@ def test_the_names_of_a_profile_are_worked_out_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_admitted_is_not_remembered_as_checked() -> None:
-    store = RecordStore(
-        lambda profile, now: Denied("work", "no grant"), world.names_in_network, suits
-    )
+    named: list[Profile] = []
+
+    def counted(profile: Profile) -> dict[bytes, tuple[int, Span]]:
+        named.append(profile)
+        return {}
+
+    store = RecordStore(lambda profile, now: Denied("work", "no grant"), counted, suits)
     for name in ("bob", "carol"):
         with pytest.raises(BadRecord):
             store.check(ANY, world.signed(name, NOW).raw, NOW)
-    assert store._checked == {}
+    assert named == []
 
 
-def test_a_full_store_forgets_whose_profile_ends_first(
-    store: RecordStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "MAX_AUTHORS", 2)
+def test_a_full_store_forgets_whose_profile_ends_first() -> None:
+    store = store_of(DhtParameters(max_authors=2))
     for second, name in enumerate(("bob", "carol", "dave")):
         assert keep(store, ANY, world.signed(name, after(second)).raw, after(second))
     carol = world.signed("carol", after(3)).raw
@@ -338,10 +344,8 @@ def test_a_full_store_forgets_whose_profile_ends_first(
     assert sorted(providers(store, ANY, after(3))) == sorted([carol, dave])
 
 
-def test_a_full_name_takes_no_more_authors_and_other_names_still_do(
-    store: RecordStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "MAX_AUTHORS_PER_NAME", 2)
+def test_a_full_name_takes_no_more_authors_and_other_names_still_do() -> None:
+    store = store_of(DhtParameters(max_authors_per_name=2))
     bob, carol, dave = (world.signed(name, NOW) for name in ("bob", "carol", "dave"))
     assert keep(store, ANY, bob.raw)
     assert keep(store, ANY, carol.raw)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.kademlia import LAST_RETRY_S, REQUEST_TIMEOUT_S
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht.messages import FindNode, Nodes, Ping, Pong
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.reachability import (
-    DIAL_BACK_S,
-    MAX_OF_ONE,
-    MAX_UNDER_WAY,
-    NEXT_ROUND_S,
-    ROUND_S,
-    VOTERS,
     Reach,
 )
-from formation_p2p.core.dht.refresh import BUCKET_REFRESH_S, FILL_S, OWN_REFRESH_S
 from formation_p2p.core.dht.rpc import (
     Advertise,
     DhtEffect,
@@ -35,6 +28,8 @@ from formation_p2p.core.keyspace import common_prefix, key_of
 from formation_p2p.sim.world import World
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone, DhtWorld, village
+
+DHT = DhtParameters()
 
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
 HERE = ALICE.addresses
@@ -70,7 +65,7 @@ def test_two_who_join_in_the_same_moment_know_each_other_soon() -> None:
         node.dht.bootstrap([gate.contact], town.now, "join")
     for node in pair:
         town.perform(node)
-    town.elapse(FILL_S + 0.2)
+    town.elapse(DHT.fill_s + 0.2)
     alice, bob = pair
     assert bob.peer_id in alice.dht.table
     assert alice.peer_id in bob.dht.table
@@ -83,7 +78,7 @@ def test_each_bucket_is_looked_into_by_a_key_of_its_own() -> None:
     depths = {256 - length for _, length in node.dht.table.looks() if length}
     assert len(depths) >= 3
     town.carried.clear()
-    town.elapse(BUCKET_REFRESH_S)
+    town.elapse(DHT.bucket_refresh_s)
     looked_up = {
         common_prefix(key_of(each.message.name), node.identity.key)
         for each in town.carried
@@ -96,7 +91,7 @@ def test_a_lookup_for_any_purpose_refreshes_its_bucket_if_somebody_answers() -> 
     alice = Alone(knows=(BOB,))
     name = peer_id_to_bytes(CAROL.peer_id)
     for answers in (False, True):
-        alice.dht.find_node(CAROL.peer_id, after(5), "a test")
+        alice.dht.find_closest(name, after(5), "a test")
         [ask] = [ask for ask in alice.asks() if ask.message == FindNode(name)]
         if answers:
             alice.answer(ask, Nodes(()), after(6))
@@ -104,23 +99,21 @@ def test_a_lookup_for_any_purpose_refreshes_its_bucket_if_somebody_answers() -> 
             alice.fail(ask)
             alice.dht.table.saw(BOB, NOW.mono_s)
         alice.dht.take()
-        length = (key_of_peer(CAROL.peer_id) ^ key_of_peer(ALICE.peer_id)).bit_length()
-        looked_s = alice.dht.table._looked_s.get(length)
+        looked_s = alice.dht.table.looked_s(key_of_peer(CAROL.peer_id))
         assert looked_s == (after(6).mono_s if answers else None)
 
 
 def test_a_gate_that_there_is_no_room_for_is_left_in_peace() -> None:
     far = [c for n in range(30) if (c := world.contact(f"peer {n}")) and is_far(c)]
     gate, others = far[0], far[1:3]
-    alice = Alone(k=2)
+    alice = Alone(parameters=DhtParameters(k=2))
     alice.dht.bootstrap([gate], NOW, "join")
     alice.dht.take()
     for contact in others:
         alice.dht.table.saw(contact, NOW.mono_s)
-    alice.dht.tick(after(LAST_RETRY_S))
-    pings = [ask for ask in alice.asks() if ask.message == Ping()]
-    assert pings == []
-    assert alice.dht._retry_at == float("inf")
+    for waits in range(1, 20):
+        alice.dht.tick(after(waits * DHT.last_retry_s))
+        assert [ask for ask in alice.asks() if ask.message == Ping()] == []
 
 
 def is_far(contact: Contact) -> bool:
@@ -130,9 +123,9 @@ def is_far(contact: Contact) -> bool:
 @pytest.mark.at_length
 def test_a_quiet_network_costs_little() -> None:
     town = village(1, 40, k=20)
-    town.elapse(2 * FILL_S)
+    town.elapse(2 * DHT.fill_s)
     town.carried.clear()
-    town.elapse(OWN_REFRESH_S)
+    town.elapse(DHT.own_refresh_s)
     # Each looks itself up once or twice: 20 requests, and as many replies.
     assert len(town.carried) / 40 < 100
 
@@ -154,8 +147,8 @@ def test_a_few_are_asked_to_dial_back_and_the_first_who_can_makes_a_server() -> 
     effects = effects_of(alice)
     assert advertised(effects) == [Reach.UNKNOWN]
     asked = pings_back(effects)
-    assert len(asked) == VOTERS
-    assert {ask.timeout_s for ask in asked} == {REQUEST_TIMEOUT_S + DIAL_BACK_S}
+    assert len(asked) == DHT.voters
+    assert {ask.timeout_s for ask in asked} == {DHT.request_timeout_s + DHT.probe_s}
     alice.answer(asked[0], Pong(True))
     assert advertised(effects_of(alice)) == [Reach.SERVER]
     alice.answer(asked[1], Pong(True))
@@ -169,9 +162,9 @@ def test_whom_most_cannot_dial_is_a_client_and_asks_again_later() -> None:
     for ask in pings_back(effects_of(alice)):
         alice.answer(ask, Pong(False))
     assert advertised(effects_of(alice)) == [Reach.CLIENT]
-    alice.dht.tick(after(ROUND_S))
+    alice.dht.tick(after(DHT.round_s))
     assert pings_back(effects_of(alice)) == []
-    alice.dht.tick(after(ROUND_S + NEXT_ROUND_S[Reach.CLIENT]))
+    alice.dht.tick(after(DHT.round_s + DHT.client_recheck_s))
     assert len(pings_back(effects_of(alice))) == 2
 
 
@@ -205,7 +198,7 @@ def test_who_asks_for_it_is_dialled_back_and_told() -> None:
     alice = Alone()
     client = Contact(BOB.peer_id)
     alice.dht.handle(RequestReceived(7, client, Ping(dial_back=True)), NOW)
-    assert effects_of(alice) == [ProbeReachability(7, client, DIAL_BACK_S, cause="")]
+    assert effects_of(alice) == [ProbeReachability(7, client, DHT.probe_s, cause="")]
     for reached in (True, False):
         alice.dht.handle(ReachabilityProbed(7, reached), NOW)
         assert effects_of(alice) == [SendResponse(7, Pong(reached), cause="")]
@@ -213,7 +206,7 @@ def test_who_asks_for_it_is_dialled_back_and_told() -> None:
 
 def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
     alice = Alone()
-    for number in range(MAX_OF_ONE):
+    for number in range(DHT.max_probes_of_one):
         alice.dht.handle(RequestReceived(number, BOB, Ping(dial_back=True)), NOW)
         alice.dht.handle(ReachabilityProbed(number, True), NOW)
     alice.dht.take()
@@ -223,7 +216,7 @@ def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
 
 def test_one_after_the_other_any_number_is_dialled_back() -> None:
     alice = Alone()
-    for number in range(3 * MAX_UNDER_WAY):
+    for number in range(3 * DHT.max_probes_in_flight):
         stranger = Contact(world.contact(f"stranger {number}").peer_id)
         alice.dht.handle(RequestReceived(number, stranger, Ping(dial_back=True)), NOW)
         [dial] = effects_of(alice)
@@ -253,18 +246,18 @@ def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
 
 @pytest.mark.parametrize("ping", [Ping(), Ping(dial_back=True)])
 def test_a_ping_says_on_the_wire_whether_to_dial_back(ping: Ping) -> None:
-    assert kad.parse_request(kad.encode(ping)) == ping
+    assert codec.parse_request(codec.encode(ping)) == ping
 
 
 @pytest.mark.parametrize("pong", [Pong(), Pong(True), Pong(False)])
 def test_a_pong_says_on_the_wire_what_came_of_it(pong: Pong) -> None:
-    assert kad.parse_reply(kad.encode(pong), Ping()) == pong
+    assert codec.parse_reply(codec.encode(pong), Ping()) == pong
 
 
 def test_to_those_who_know_no_dialling_back_a_ping_is_a_ping() -> None:
-    plain = kad.encode(Ping())
-    assert plain == kad.encode(Pong())
-    assert kad.encode(Ping(dial_back=True)).startswith(plain)
+    plain = codec.encode(Ping())
+    assert plain == codec.encode(Pong())
+    assert codec.encode(Ping(dial_back=True)).startswith(plain)
 
 
 # -- a small network ----------------------------------------------------------------------------

@@ -12,13 +12,12 @@ from typing import Final
 
 import pytest
 
+from formation_p2p.core.dht.codec import encode, parse_request
 from formation_p2p.core.dht.messages import (
     AddProvider,
     FindNode,
     GetValue,
     PutValue,
-    encode,
-    parse_request,
 )
 from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.core.records.addresses import address_bytes, address_text

@@ -9,20 +9,11 @@ from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.messages import AddProvider, GetProviders, PutValue, Reply, Request
 from formation_p2p.core.dht.operations import Published
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.store import value_name
-from formation_p2p.core.discovery import announcer as announcer_module
-from formation_p2p.core.discovery.announcer import (
-    CHANGE_SHARE,
-    FIRST_REPUBLISH_S,
-    JITTER,
-    MIN_INTERVAL_S,
-    RETRY_S,
-    SETTLE_S,
-    START_S,
-    Announcer,
-    names_of,
-)
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.announcer import Announcer
+from formation_p2p.core.discovery.names import names_of
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.keyspace import Span, key_of
 from formation_p2p.core.records.profile import SignedProfile, open_profile
@@ -33,19 +24,23 @@ from formation_p2p.core.units import GIB
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld
 
+DISCOVERY = DiscoveryParameters()
+
 MACHINE = Capability(
     10_000, 100 * GIB, 100 * GIB, gpus=(Gpu("GPU-0", "nvidia", "h100", 80 * GIB, 90),)
 )
 FREE = idle(MACHINE)
-TERMS = PublicationParameters()
-TTL_S, REPUBLISH_S, REPLICAS = TERMS.ttl_s, TERMS.republish_s, TERMS.replicas
-LATEST = 1 + JITTER / 2
+PARAMETERS = DiscoveryParameters()
+TTL_S, REPUBLISH_S, REPLICAS = PARAMETERS.ttl_s, PARAMETERS.republish_s, PARAMETERS.replicas
+LATEST = 1 + DISCOVERY.jitter / 2
 
 
 class Worker:
     """An announcer on a node of the world, and the machine that it speaks of."""
 
-    def __init__(self, town: DhtWorld, node: DhtNode, terms: PublicationParameters = TERMS) -> None:
+    def __init__(
+        self, town: DhtWorld, node: DhtNode, parameters: DiscoveryParameters = PARAMETERS
+    ) -> None:
         self.town = town
         self.node = node
         self.free = FREE
@@ -60,7 +55,7 @@ class Worker:
             MACHINE,
             self.issue,
             random.Random(1),
-            terms,
+            parameters,
         )
         node.upper = self
 
@@ -87,7 +82,7 @@ class Worker:
         count = len(self.issued)
         while len(self.issued) == count:
             self.town.elapse(0.5)
-        self.town.elapse(MIN_INTERVAL_S)
+        self.town.elapse(DISCOVERY.min_interval_s)
 
     def change(self, free: Capacity) -> None:
         self.free = free
@@ -115,12 +110,14 @@ class Worker:
         return list(names_of(self.issued[0].profile, world.NETWORK))
 
 
-def settled(*names: str, seed: int = 1, k: int = 20) -> tuple[DhtWorld, Worker]:
+def settled(
+    *names: str, seed: int = 1, k: int = 20, parameters: DiscoveryParameters = PARAMETERS
+) -> tuple[DhtWorld, Worker]:
     """A town whose first citizen is a worker that has not announced itself yet."""
-    town = DhtWorld(seed, k=k)
+    town = DhtWorld(seed, parameters=DhtParameters(k=k))
     worker, *_ = town.join(*names)
     town.elapse(5)
-    return town, Worker(town, worker)
+    return town, Worker(town, worker, parameters)
 
 
 def stored(node: DhtNode, name: bytes, now: Moment) -> list[int]:
@@ -166,12 +163,16 @@ def test_a_worker_that_has_just_started_is_announced_again_soon_and_then_more_ra
     start_s = town.now_s
     town.elapse(1000)
     said = [at_s - start_s for at_s in alice.issued_s]
-    pauses = [FIRST_REPUBLISH_S, 2 * FIRST_REPUBLISH_S, 4 * FIRST_REPUBLISH_S]
+    pauses = [
+        DISCOVERY.first_republish_s,
+        2 * DISCOVERY.first_republish_s,
+        4 * DISCOVERY.first_republish_s,
+    ]
     pauses += [REPUBLISH_S] * (len(said) - 4)
     # The first waits for the homes to be found, not for its turn.
     turns = [0.0, *said[1:]]
     for before_s, at_s, pause_s in zip(turns, said[1:], pauses, strict=False):
-        assert at_s - before_s == pytest.approx(pause_s, rel=JITTER / 2)
+        assert at_s - before_s == pytest.approx(pause_s, rel=DISCOVERY.jitter / 2)
     assert REPUBLISH_S * LATEST < TTL_S
     for name in alice.names:
         assert stored(town.nodes["bob"], name, town.now) == [len(alice.issued) - 1]
@@ -257,7 +258,7 @@ def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
 
 def test_a_nearer_peer_that_only_a_holder_knows_gets_the_record_too() -> None:
     town, _ = settled(*people(40), k=4)
-    alice = Worker(town, town.nodes["alice"], replace(TERMS, replicas=4))
+    alice = Worker(town, town.nodes["alice"], replace(PARAMETERS, replicas=4))
     alice.start()
     alice.rest()
     name = alice.names[0]
@@ -288,22 +289,22 @@ def test_workers_that_start_together_do_not_announce_together() -> None:
             MACHINE,
             alice.issue,
             random.Random(seed),
-            TERMS,
+            PARAMETERS,
         )
         other.start(town.now)
-        town.now_s += START_S
+        town.now_s += DISCOVERY.start_s
         other.tick(town.now)
         due.add(round(other.next_timeout() - town.now_s, 1))
     assert len(due) > 5
-    spread_s = FIRST_REPUBLISH_S * JITTER / 2
-    assert all(abs(each + START_S - FIRST_REPUBLISH_S) <= spread_s + 0.1 for each in due)
+    spread_s = DISCOVERY.first_republish_s * DISCOVERY.jitter / 2
+    assert all(
+        abs(each + DISCOVERY.start_s - DISCOVERY.first_republish_s) <= spread_s + 0.1
+        for each in due
+    )
 
 
-def test_a_worker_whose_names_are_more_than_one_message_holds_is_announced_in_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(announcer_module, "MAX_NAMES", 4)
-    town, alice = settled("alice", "bob")
+def test_a_worker_whose_names_are_more_than_one_message_holds_is_announced_in_several() -> None:
+    town, alice = settled("alice", "bob", parameters=DiscoveryParameters(max_names=4))
     alice.start()
     town.elapse(1)
     adds = [each.message for each in town.carried if isinstance(each.message, AddProvider)]
@@ -324,11 +325,11 @@ def test_a_change_that_matters_and_lasts_is_told_soon() -> None:
     alice.rest()
     before = len(alice.issued)
     alice.change(BUSY)
-    town.elapse(SETTLE_S - 0.1)
+    town.elapse(DISCOVERY.settle_s - 0.1)
     assert len(alice.issued) == before
     town.elapse(0.2)
     assert [signed.profile.capacity for signed in alice.issued[before - 1 :]] == [FREE, BUSY]
-    town.elapse(SETTLE_S + MIN_INTERVAL_S)
+    town.elapse(DISCOVERY.settle_s + DISCOVERY.min_interval_s)
     assert len(alice.issued) == before + 1
     for name in alice.names:
         assert stored(town.nodes["bob"], name, town.now) == [before]
@@ -342,10 +343,10 @@ def test_a_change_that_passes_is_not_worth_a_word() -> None:
     before = len(alice.issued)
     for _ in range(5):
         alice.change(BUSY)
-        town.elapse(SETTLE_S / 2)
+        town.elapse(DISCOVERY.settle_s / 2)
         alice.change(FREE)
-        town.elapse(SETTLE_S / 2)
-    town.elapse(SETTLE_S)
+        town.elapse(DISCOVERY.settle_s / 2)
+    town.elapse(DISCOVERY.settle_s)
     assert len(alice.issued) == before
 
 
@@ -359,7 +360,10 @@ def test_one_change_after_another_is_told_at_intervals_with_the_latest_state() -
         alice.change(replace(FREE, cpu_milli=10_000 - 100 * step))
     told = [signed.profile.capacity.cpu_milli for signed in alice.issued[before:]]
     # One after 2 s of change; one when 5 s have passed since.
-    steps = [10 + round(SETTLE_S / 0.1), 10 + round((SETTLE_S + MIN_INTERVAL_S) / 0.1)]
+    steps = [
+        10 + round(DISCOVERY.settle_s / 0.1),
+        10 + round((DISCOVERY.settle_s + DISCOVERY.min_interval_s) / 0.1),
+    ]
     assert told == [10_000 - 100 * step for step in steps]
 
 
@@ -387,15 +391,15 @@ def test_a_tenth_of_any_resource_matters(free: Capacity, matters: bool) -> None:
     alice.rest()
     before = len(alice.issued)
     alice.change(free)
-    town.elapse(2 * SETTLE_S)
+    town.elapse(2 * DISCOVERY.settle_s)
     assert len(alice.issued) == before + matters
-    assert CHANGE_SHARE == 0.1
+    assert DISCOVERY.change_share == 0.1
 
 
 def test_before_it_is_announced_no_change_matters() -> None:
     town, alice = settled("alice", "bob")
     alice.change(BUSY)
-    town.elapse(MIN_INTERVAL_S)
+    town.elapse(DISCOVERY.min_interval_s)
     assert alice.issued == []
     assert alice.announcer.next_timeout() == float("inf")
 
@@ -411,20 +415,20 @@ def test_while_nobody_else_keeps_it_the_worker_tries_again_soon() -> None:
     alice = Worker(town, node)
     alice.start()
     town.elapse(20)
-    assert 3 <= len(alice.issued) <= 1 + 20 / RETRY_S
+    assert 3 <= len(alice.issued) <= 1 + 20 / DISCOVERY.retry_s
     gate.silent = False
     town.elapse(40)
     tries = len(alice.issued)
     for name in alice.names:
         assert stored(gate, name, town.now) == [tries - 1]
-    town.elapse(FIRST_REPUBLISH_S)
+    town.elapse(DISCOVERY.first_republish_s)
     assert len(alice.issued) <= tries + 1
 
 
 def test_whom_not_even_its_own_node_lets_in_looks_for_holders_once_in_each_round() -> None:
     town, alice = settled("alice", "bob")
     for node in town.nodes.values():
-        node.records._admit = lambda profile, now: Denied("work", "it expired")
+        node.denied = Denied("work", "it expired")
     alice.start()
     town.elapse(20)
     assert len(town.said(GetProviders)) <= 2 * len(alice.issued) * len(alice.names)
@@ -443,7 +447,7 @@ def test_when_nobody_keeps_it_any_more_the_worker_tries_again_soon() -> None:
 def test_a_worker_that_is_alone_keeps_its_own_profile() -> None:
     town, alice = settled("alice")
     alice.start()
-    town.elapse(START_S)
+    town.elapse(DISCOVERY.start_s)
     for name in alice.names:
         assert stored(alice.node, name, town.now) == [len(alice.issued) - 1]
 
@@ -487,7 +491,7 @@ def test_a_withdrawal_reaches_who_stored_only_an_earlier_profile() -> None:
     bob.silent = True
     for free in (BUSY, FREE):
         alice.change(free)
-        town.elapse(2 * MIN_INTERVAL_S)
+        town.elapse(2 * DISCOVERY.min_interval_s)
     assert len(alice.issued) == before + 2
     assert stored(bob, min(alice.names), town.now) == [before - 1]
     bob.silent = False
@@ -553,11 +557,9 @@ def test_a_peer_whose_copy_has_expired_hears_of_no_withdrawal() -> None:
     assert alice.may_go == 1
 
 
-def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(announcer_module, "MAX_HOLDERS", 1)
-    town, alice = settled("alice", "bob", "carol")
+def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number() -> None:
+    few = DiscoveryParameters(max_written=1)
+    town, alice = settled("alice", "bob", "carol", parameters=few)
     alice.start()
     town.elapse(1)
     carried = len(town.carried)
@@ -576,7 +578,7 @@ def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few
     alice.announcer.disconnected(town.nodes["bob"].peer_id, town.now)
     alice.announcer.disconnected(world.person("a stranger").peer_id, town.now)
     town.perform(alice.node)
-    town.elapse(SETTLE_S + 0.1)
+    town.elapse(DISCOVERY.settle_s + 0.1)
     assert len(alice.issued) == before + 1
     town, alice = settled(*people(40))
     alice.start()
@@ -584,7 +586,7 @@ def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few
     before = len(alice.issued)
     alice.announcer.disconnected(town.nodes["node 3"].peer_id, town.now)
     town.perform(alice.node)
-    town.elapse(SETTLE_S + 0.1)
+    town.elapse(DISCOVERY.settle_s + 0.1)
     assert len(alice.issued) == before
 
 
@@ -599,10 +601,8 @@ def test_the_end_of_another_publish_is_not_the_announcers() -> None:
     alice.start()
     town.elapse(1)
     due_s = alice.announcer.next_timeout()
-    other = alice.node.dht.put_value(b"/formation/other", b"junk", town.now, "a test")
-    town.perform(alice.node)
-    town.elapse(1)
-    assert alice.node.published(other).stored_at == ()
+    _, other = town.publish(alice.node, PutValue(b"/formation/other", b"junk"))
+    assert other.stored_at == ()
     assert alice.announcer.next_timeout() == due_s
 
 
@@ -632,7 +632,7 @@ def test_what_is_withdrawn_is_told_as_a_value_which_is_answered() -> None:
 def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
     town, alice = settled("alice", "bob")
     alice.start()
-    alice.announcer._shelves.clear()  # the lookup of its own value's holders is under way
+    alice.announcer._publications.clear()  # the lookup for its own value is in flight
     town.elapse(1)
     assert alice.issued  # its buckets' names were found later
     assert not holders(town, value_name(alice.node.peer_id))
@@ -642,10 +642,10 @@ def test_what_a_holder_says_of_names_that_were_left_meanwhile_is_dropped() -> No
     town, alice = settled("alice", "bob")
     alice.start()
     alice.rest()
-    alice.announcer._due_s = town.now_s
-    alice.tick(town.now)
-    town.perform(alice.node)
-    alice.announcer._shelves.clear()  # the acknowledgements are under way
-    town.elapse(1)
-    assert not alice.announcer._ready
-    assert not alice.announcer._publishing
+    town.elapse(alice.announcer.next_timeout() - town.now_s)
+    alice.announcer._publications.clear()  # the acknowledgements are in flight
+    carried = len(town.carried)
+    town.elapse(10)
+    written = [e for e in town.carried[carried:] if isinstance(e.message, AddProvider | PutValue)]
+    assert {each.sender for each in written} == {"alice"}  # what was in flight
+    assert max(each.at_s for each in written) < town.now_s - 9

@@ -15,8 +15,11 @@ from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.finder import WANTED, Finder, Found
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.discovery.finder import (
+    Finder,
+    Found,
+)
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
@@ -25,10 +28,12 @@ from formation_p2p.core.resources.requirements import Requirements
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld, sealed
 
+DISCOVERY = DiscoveryParameters()
+
 pytestmark = pytest.mark.at_length
 
 ANYONE = Requirements(cpu_milli=1, memory_bytes=1)
-TERMS = PublicationParameters(ttl_s=60.0)
+TERMS = DiscoveryParameters(ttl_s=60.0)
 # From its start until a worker has found its home and written there.
 ANNOUNCED_S = 6.0
 
@@ -77,7 +82,7 @@ class Settler:
 
     @property
     def span(self) -> Span:
-        return self.announcer._homes["any"].span
+        return self.announcer.memberships["any"].span
 
 
 class Colony(DhtWorld):
@@ -112,10 +117,10 @@ class Colony(DhtWorld):
         ]
         found = self.anybody().find(target)
         by_id = {profile.peer_id for profile in found.profiles}
-        truth = self.nearest(target, WANTED, among=there)
+        truth = self.nearest(target, DISCOVERY.wanted, among=there)
         farthest = max((key_of_peer(each) ^ target for each in truth), default=0)
         newer = [each for each in by_id - set(truth) if key_of_peer(each) ^ target < farthest]
-        return len(set(truth[: max(0, WANTED - len(newer))]) - by_id)
+        return len(set(truth[: max(0, DISCOVERY.wanted - len(newer))]) - by_id)
 
     def spans(self) -> set[Span]:
         return {settler.span for settler in self.settlers.values()}

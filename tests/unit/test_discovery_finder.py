@@ -9,28 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.capability.buckets import bucket_key, buckets_of
-from formation_p2p.core.dht.kademlia import MAX_OPERATIONS
 from formation_p2p.core.dht.messages import MAX_PROVIDERS, GetProviders
 from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.discovery import finder as finder_module
-from formation_p2p.core.discovery.announcer import names_of
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.discovery.finder import (
-    ANSWER_S,
-    DEPTH_S,
-    MAX_BUCKETS_TRIED,
-    MAX_FINDS,
-    MAX_STEPS,
-    MAX_STEPS_TO_ROOM,
     ROOMY,
-    WANTED,
     Finder,
     FindId,
     Found,
     suits,
 )
+from formation_p2p.core.discovery.names import names_of
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.trace import Step, Trace
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, Span, key_of
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
@@ -41,6 +34,10 @@ from formation_p2p.core.units import GIB
 from tests.support import dht_world as world
 from tests.support.dht_world import Completed, DhtNode, DhtWorld
 
+DISCOVERY = DiscoveryParameters()
+
+DHT = DhtParameters()
+
 TASK = key_of(b"task 1")
 SMALL = Requirements(cpu_milli=1000, memory_bytes=GIB)
 H100 = Gpu("GPU-0", "nvidia", "h100", 80 * 10**9, 90)
@@ -49,8 +46,8 @@ H100 = Gpu("GPU-0", "nvidia", "h100", 80 * 10**9, 90)
 class Finding:
     """A finder on a node of the world."""
 
-    def __init__(self, node: DhtNode) -> None:
-        self.finder = Finder(node.dht, world.NETWORK)
+    def __init__(self, node: DhtNode, parameters: DiscoveryParameters = DISCOVERY) -> None:
+        self.finder = Finder(node.dht, world.NETWORK, parameters=parameters)
         self.found: list[Found] = []
         node.upper = self
 
@@ -69,11 +66,11 @@ class Finding:
 class Market(DhtWorld):
     """Alice looks for workers among bob, carol and dave; the profiles are at all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: DiscoveryParameters = DISCOVERY) -> None:
         super().__init__(seed=1)
         self.alice, self.bob, self.carol, self.dave = self.join("alice", "bob", "carol", "dave")
         self.elapse(5)
-        self.finding = Finding(self.alice)
+        self.finding = Finding(self.alice, parameters)
 
     def offer(
         self,
@@ -256,7 +253,7 @@ def at(prefix: str) -> Key:
 
 def nearest(profiles: Iterable[Profile], target: Key) -> set[str]:
     by_distance = sorted(profiles, key=lambda profile: key_of_peer(profile.peer_id) ^ target)
-    return {profile.peer_id for profile in by_distance[:WANTED]}
+    return {profile.peer_id for profile in by_distance[: DISCOVERY.wanted]}
 
 
 def prefixes(found: Found) -> list[str]:
@@ -279,7 +276,7 @@ def test_cold_it_takes_two_lookups_and_warm_it_takes_one(market: Market) -> None
 def test_how_deep_a_bucket_is_is_forgotten_after_a_while(market: Market) -> None:
     everybody = crowd(market, 12, 2, "00", "01", "10", "11")
     market.find(SMALL)
-    market.now_s += DEPTH_S + 1
+    market.now_s += DISCOVERY.depth_s + 1
     market.elapse(0)
     for profile in everybody:
         renewed = replace(
@@ -299,15 +296,14 @@ def test_how_deep_a_bucket_is_is_forgotten_after_a_while(market: Market) -> None
 NAMES = [f"{prefix}-worker 8 {n}" for prefix in ("00", "01", "10", "11") for n in range(200)]
 
 
-def test_of_how_deep_buckets_are_a_bounded_number_is_remembered(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finder_module, "MAX_DEPTHS", 1)
+def test_of_how_deep_buckets_are_a_bounded_number_is_remembered() -> None:
+    market = Market(DiscoveryParameters(max_depths=1))
     crowd(market, 12, 1, "0", "1")
     assert len(prefixes(market.find(SMALL))) == 2
     assert len(prefixes(market.find(SMALL))) == 1
     market.find(replace(SMALL, gpu_count=1))  # and of another, which it tries next
-    assert len(market.finding.finder._depths) == 1
+    known = [market.finding.finder.depth_of(bucket, market.now) for bucket in ("gpu/1", "any")]
+    assert known.count(None) == 1
 
 
 def test_where_too_few_suit_the_neighbouring_shards_are_read_the_nearest_first(
@@ -356,24 +352,24 @@ def test_other_buckets_are_tried_before_other_shards(market: Market) -> None:
     found = market.find(unfit, at("0"))
     assert not found.suited
     tried = list(dict.fromkeys(s.bucket for s in found.trace.steps if s.bucket != "any"))
-    assert len(tried) == MAX_BUCKETS_TRIED
+    assert len(tried) == DISCOVERY.max_buckets_tried
     assert tried[0] == "gpu/memory/40GB"
 
 
 def test_a_search_that_finds_too_few_ends_after_so_many_lookups(market: Market) -> None:
     crowd(market, 2, 4, *(f"{n:04b}" for n in range(16)))
-    market.finding.finder._depths["cpu/8"] = finder_module._Depth(4, market.now_s + 60)
-    market.finding.finder._depths["any"] = finder_module._Depth(4, market.now_s + 60)
+    market.finding.finder.learn("cpu/8", 4, market.now)
+    market.finding.finder.learn("any", 4, market.now)
     needs = Requirements(cpu_milli=8000, memory_bytes=1, storage_bytes=1)
     found = market.find(needs, at("0"))
     assert (found.suited, found.complete) == (False, False)
-    assert len(found.trace.steps) == 2 * MAX_STEPS
+    assert len(found.trace.steps) == 2 * DISCOVERY.max_steps
     # Nobody suits; then those near the task are looked at whatever they can do.
     buckets = [step.bucket for step in found.trace.steps]
-    assert set(buckets[:MAX_STEPS]) == {"cpu/8", "any"}
-    assert buckets[MAX_STEPS:] == ["any"] * MAX_STEPS
-    assert prefixes(found)[MAX_STEPS] == "0000"
-    assert len(found.profiles) == 2 * MAX_STEPS
+    assert set(buckets[: DISCOVERY.max_steps]) == {"cpu/8", "any"}
+    assert buckets[DISCOVERY.max_steps :] == ["any"] * DISCOVERY.max_steps
+    assert prefixes(found)[DISCOVERY.max_steps] == "0000"
+    assert len(found.profiles) == 2 * DISCOVERY.max_steps
 
 
 def test_a_step_says_which_shard_was_read() -> None:
@@ -390,7 +386,7 @@ def test_the_smallest_bucket_that_is_known_is_asked_first(market: Market) -> Non
     first = market.find(both).trace.steps
     assert {step.bucket for step in first} == {"gpu/1"}
     market.offer("erin", world.MACHINE)
-    market.finding.finder._depths["cpu/8"] = finder_module._Depth(0, market.now_s + 60)
+    market.finding.finder.learn("cpu/8", 0, market.now)
     assert market.find(both).trace.steps[0].bucket == "cpu/8"
 
 
@@ -404,7 +400,7 @@ def test_for_a_moment_an_answer_serves_other_tasks_as_well(market: Market) -> No
         found = market.find(SMALL, key_of(b"task %d" % number), fresh=False)
         assert found.profiles == (erin,)
         assert (found.trace.lookups, found.trace.asked, len(found.trace.steps)) == (0, 0, 1)
-    market.elapse(ANSWER_S)
+    market.elapse(DISCOVERY.answer_s)
     assert market.find(SMALL, fresh=False).trace.lookups == 1
 
 
@@ -435,10 +431,8 @@ def test_that_nobody_suits_is_not_remembered(market: Market) -> None:
     assert (found.profiles, found.suited) == ((erin,), True)
 
 
-def test_a_bounded_number_of_answers_is_remembered(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finder_module, "MAX_ANSWERS", 1)
+def test_a_bounded_number_of_answers_is_remembered() -> None:
+    market = Market(DiscoveryParameters(max_answers=1))
     market.offer("erin")
     other = replace(SMALL, cpu_milli=2000)
     for needs, lookups in ((SMALL, 1), (SMALL, 0), (other, 1), (other, 0), (SMALL, 1)):
@@ -449,21 +443,21 @@ def test_a_bounded_number_of_answers_is_remembered(
 
 
 def test_searches_that_are_not_the_finders_are_left_alone(market: Market) -> None:
-    market.alice.dht.find_node(market.bob.peer_id, market.now, "a test")
+    market.alice.dht.find_closest(peer_id_to_bytes(market.bob.peer_id), market.now, "a test")
     market.perform(market.alice)
     market.elapse(1)
     assert market.finding.found == []
 
 
 def test_with_too_many_under_way_a_find_has_to_wait(market: Market) -> None:
-    finds = [market.start(SMALL) for _ in range(MAX_FINDS)]
-    assert len(set(finds)) == MAX_FINDS
+    finds = [market.start(SMALL) for _ in range(DISCOVERY.max_finds)]
+    assert len(set(finds)) == DISCOVERY.max_finds
     assert market.start(SMALL) is None
     assert market.finding.finder.everyone(TASK, market.now, "a test") is None
     market.elapse(1)
-    assert len(market.finding.found) == MAX_FINDS
+    assert len(market.finding.found) == DISCOVERY.max_finds
     assert market.start(SMALL) is not None
-    assert MAX_FINDS < MAX_OPERATIONS
+    assert DISCOVERY.max_finds < DHT.max_operations
 
 
 @given(st.binary(max_size=100))
@@ -511,14 +505,14 @@ def test_a_search_goes_on_while_nobody_has_room(market: Market, free: int) -> No
     places = [f"{n:05b}" for n in range(26)]
     for place in places:
         crowd(market, 3, 5, place, free_milli=None if place == places[free] else 100)
-    market.finding.finder._depths["any"] = finder_module._Depth(5, market.now_s + 60)
+    market.finding.finder.learn("any", 5, market.now)
     found = market.find(SMALL, at("0"), roomy=True)
     steps = prefixes(found)
     if free == 25:  # those without room are better than none
-        assert steps[MAX_STEPS_TO_ROOM] == places[0]
-        assert len(found.profiles) > WANTED
+        assert steps[DISCOVERY.max_steps_to_room] == places[0]
+        assert len(found.profiles) > DISCOVERY.wanted
     else:  # past the lookups that find enough, the first with room are enough
-        assert MAX_STEPS < len(steps) <= MAX_STEPS_TO_ROOM
+        assert DISCOVERY.max_steps < len(steps) <= DISCOVERY.max_steps_to_room
         assert steps[-1] == places[free]
         assert len(found.profiles) == 3
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.attempts import MAX_PRINTED_BYTES
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
@@ -41,6 +43,7 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
 )
 from formation_p2p.core.negotiation.session import Received, Undelivered
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
@@ -60,6 +63,7 @@ from tests.support.stories import (
     passed,
     peer_of,
     town,
+    town_with,
     where,
     worker_of,
     workers_of,
@@ -290,12 +294,11 @@ def test_a_worker_that_joins_during_the_job_is_used() -> None:
     assert "carol" in workers_of(bob)
 
 
-def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_looks_again_for_as_long_as_that_brings_somebody_new() -> None:
     """One answer of discovery names the nearest few; a large job can use them all."""
-    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_PROVIDERS", 4)
-    world = town(1, lambda x: (9, Succeeded(x.payload)), **{f"w{n}": 1 for n in range(8)})
+    few = PeerParameters(discovery=DiscoveryParameters(max_providers=4))
+    workers = {f"w{n}": 1 for n in range(8)}
+    world = town_with(few, 1, lambda x: (9, Succeeded(x.payload)), **workers)
     world.elapse(90)  # by now all of them are known wherever one may ask
     bob = world.nodes["bob"]
     bob.submit(job(40))
@@ -303,9 +306,9 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new(
     assert len({*workers_of(bob)}) == 8
 
 
-def test_finds_that_must_wait_their_turn_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 1)
-    world = town(alice=4)
+def test_finds_that_must_wait_their_turn_are_made_up_for() -> None:
+    one = PeerParameters(discovery=DiscoveryParameters(max_finds=1))
+    world = town_with(one, alice=4)
     bob = world.nodes["bob"]
     bob.submit(job())
     bob.submit(job(job_id="another", priority=1))
@@ -335,7 +338,7 @@ def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_i
     bob = world.nodes["bob"]
     bob.submit(replace(job(4), policy="packed"))
     world.elapse(1)
-    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 0)
+    monkeypatch.setattr(Finder, "find", lambda *asked, **options: None)
     world.elapse(20)
     assert all_succeeded(bob, 4)
 

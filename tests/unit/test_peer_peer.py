@@ -9,6 +9,7 @@ import pytest
 
 from formation_p2p.core.dht.messages import PutValue
 from formation_p2p.core.dht.rpc import SendRequest
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     JobEnded,
@@ -38,6 +39,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.peer.events import Joined, Leave, Serve, Submit, Tick
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Capability
@@ -59,6 +61,7 @@ from tests.support.stories import (
     passed,
     peer_of,
     town,
+    town_with,
     workers_of,
 )
 
@@ -248,15 +251,13 @@ def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> No
     assert bob.explained[1].trace.steps[-1].bucket == "any"
 
 
-def test_a_query_that_cannot_be_asked_is_refused_by_its_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = town(alice=1)
+def test_a_query_that_cannot_be_asked_is_refused_by_its_number() -> None:
+    none = DiscoveryParameters(max_finds=0)
+    world = town_with(PeerParameters(discovery=none), alice=1)
     bob = world.nodes["bob"]
     models = tuple(f"{n}" + "m" * 90 for n in range(16))
     labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
     bob.explain(Requirements(gpu_count=1, gpu_models=models, labels=labels))
-    monkeypatch.setattr("formation_p2p.core.discovery.finder.MAX_FINDS", 0)
     bob.explain(NEEDS)
     bob.explain(None)
     assert [refused.what for refused in bob.refused] == ["0", "0", "0"]

@@ -14,7 +14,6 @@ from formation_p2p.core.placement.trusted import Trusted, parse_trusted
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.trust import reputation
 from formation_p2p.core.trust.reputation import Reputation
 from tests.support.stories import NEEDS, at, identity
 
@@ -45,7 +44,7 @@ def test_where_nothing_is_known_a_worker_is_a_stranger() -> None:
     assert Trusted(501).admit(TASK, candidate(None)) == Distrusted(500, 501)
     stranger = Reputation(identity("bob").peer_id).score_milli(identity("alice").peer_id, at(0))
     assert stranger == module.STRANGER_MILLI
-    assert module.EXECUTE_MILLI == reputation.EXECUTE_MILLI
+    assert stranger > module.EXECUTE_MILLI
 
 
 @pytest.mark.parametrize("text", ["trust>=0.3", "trust>=0", "trust>=1", "trust>=0.125"])

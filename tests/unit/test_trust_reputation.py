@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.trust import reputation as module
+from formation_p2p.core.placement.trusted import EXECUTE_MILLI
 from formation_p2p.core.trust.attestation import (
     LIFE_S,
     MAX_SUBJECTS,
@@ -20,18 +20,15 @@ from formation_p2p.core.trust.attestation import (
     seal_attestation,
 )
 from formation_p2p.core.trust.experience import HALF_LIFE_S, MEMORY, Experience
+from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import (
-    ATTEST_EVERY_S,
-    EXECUTE_MILLI,
-    HEARSAY,
-    MAX_VOICES,
-    PRIOR,
-    SUBMIT_MILLI,
     Reputation,
     attenuated_milli,
 )
 from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.support.stories import at, identity
+
+TRUST = TrustParameters()
 
 ALICE, BOB, CAROL, DAVE, ERIN = map(identity, ("alice", "bob", "carol", "dave", "erin"))
 NOW = at(0)
@@ -65,7 +62,7 @@ def word(author: Identity, said: Mapping[PeerId, Opinion], now: Moment = NOW) ->
 
 def test_a_stranger_stands_in_the_middle_above_both_gates() -> None:
     assert bobs().score_milli(ALICE.peer_id, NOW) == 500
-    assert SUBMIT_MILLI < EXECUTE_MILLI < 500
+    assert TRUST.submit_milli < EXECUTE_MILLI < 500
 
 
 def test_good_work_is_rewarded_and_bad_work_is_not() -> None:
@@ -73,9 +70,9 @@ def test_good_work_is_rewarded_and_bad_work_is_not() -> None:
     alice, carol, dave = (
         reputation.score_milli(each.peer_id, NOW) for each in (ALICE, CAROL, DAVE)
     )
-    assert alice == 1000 * (MEMORY + PRIOR) // (MEMORY + 2 * PRIOR)
-    assert SUBMIT_MILLI < carol < EXECUTE_MILLI
-    assert dave < SUBMIT_MILLI
+    assert alice == 1000 * (MEMORY + TRUST.prior) // (MEMORY + 2 * TRUST.prior)
+    assert TRUST.submit_milli < carol < EXECUTE_MILLI
+    assert dave < TRUST.submit_milli
 
 
 def test_whoever_has_done_well_for_long_falls_by_a_few_false_results() -> None:
@@ -110,12 +107,10 @@ def test_a_success_never_lowers_a_score_and_nothing_else_raises_it(
     assert after >= before if experience is SUCCESS else after <= before
 
 
-def test_of_more_peers_than_can_be_remembered_those_least_known_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MAX_PEERS", 10)
-    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 2)
-    reputation = bobs(alice=[SUCCESS] * 50, carol=[WRONG])
+def test_of_more_peers_than_can_be_remembered_those_least_known_are_forgotten() -> None:
+    reputation = Reputation(BOB.peer_id, parameters=TrustParameters(max_peers=10))
+    live(reputation, ALICE, [SUCCESS] * 50)
+    live(reputation, CAROL, [WRONG])
     for n in range(1_000):
         reputation.note(identity(f"passer-by {n % 30}").peer_id, SUCCESS, NOW)
     known = {each.peer_id for each in reputation.standings(NOW)}
@@ -143,12 +138,12 @@ def test_whoever_is_forgotten_begins_anew_and_is_heard_no_more() -> None:
 )
 def test_a_word_is_attenuated_as_in_icn(local: int, said: int, expected: int) -> None:
     """seed_vectors.json, trust_attenuation: with a factor of a half."""
-    assert attenuated_milli(local, said) == expected
+    assert attenuated_milli(local, said, TRUST.attenuation_milli) == expected
 
 
 def test_the_gates_are_those_of_icn() -> None:
     """seed_vectors.json, trust_gates."""
-    assert [trust >= SUBMIT_MILLI for trust in (50, 100)] == [False, True]
+    assert [trust >= TRUST.submit_milli for trust in (50, 100)] == [False, True]
     assert [trust >= EXECUTE_MILLI for trust in (290, 300)] == [False, True]
 
 
@@ -233,7 +228,7 @@ def test_a_voice_that_is_hardly_trusted_has_little_weight_however_much_it_has_se
 
 
 def test_of_more_voices_than_can_be_kept_the_strongest_are() -> None:
-    crowd = [identity(f"voice {n}") for n in range(MAX_VOICES + 2)]
+    crowd = [identity(f"voice {n}") for n in range(TRUST.max_voices + 2)]
     reputation = bobs()
     for n, each in enumerate(crowd):
         live(reputation, each, [SUCCESS] * (3 if n else 2))
@@ -296,8 +291,8 @@ def test_any_number_of_identities_that_did_nothing_change_no_score(
 def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
     history: list[Experience], voices: dict[int, tuple[list[Experience], Opinion]]
 ) -> None:
-    """Which is as much as HEARSAY experiences of one's own; and of a stranger no more than that he
-    is still given a try."""
+    """Which is as much as `gossip_weight` experiences of one's own; and of a stranger no more than
+    that he is still given a try."""
     crowd, one = (bobs(alice=history) for _ in range(2))
     live(one, CAROL, [SUCCESS] * MEMORY)
     for n, (past, opinion) in voices.items():
@@ -310,7 +305,7 @@ def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
     worst, best = extremes
     assert worst <= crowd.score_milli(ALICE.peer_id, NOW) <= best
     told = crowd.explain(ALICE.peer_id, NOW)
-    assert 0 <= told.heard_good_milli + told.heard_bad_milli <= HEARSAY * 1000
+    assert 0 <= told.heard_good_milli + told.heard_bad_milli <= TRUST.gossip_weight * 1000
     if not history:
         assert worst == EXECUTE_MILLI
 
@@ -355,12 +350,12 @@ def test_it_is_signed_again_only_after_a_while_and_not_where_there_is_nothing_to
     reputation = bobs()
     assert reputation.attest(BOB, NOW) is None
     live(reputation, ALICE, [SUCCESS])
-    assert reputation.attest(BOB, at(ATTEST_EVERY_S - 1)) is None
-    first = reputation.attest(BOB, at(ATTEST_EVERY_S))
+    assert reputation.attest(BOB, at(TRUST.attest_every_s - 1)) is None
+    first = reputation.attest(BOB, at(TRUST.attest_every_s))
     assert first is not None
     live(reputation, CAROL, [SUCCESS])
-    assert reputation.attest(BOB, at(2 * ATTEST_EVERY_S - 1)) == first
-    assert reputation.attest(BOB, at(2 * ATTEST_EVERY_S)) not in (None, first)
+    assert reputation.attest(BOB, at(2 * TRUST.attest_every_s - 1)) == first
+    assert reputation.attest(BOB, at(2 * TRUST.attest_every_s)) not in (None, first)
     # In a hundred weeks alice is a stranger, of whom there is nothing to say.
     assert reputation.attest(BOB, at(100 * HALF_LIFE_S)) is None
 

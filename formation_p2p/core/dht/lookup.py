@@ -1,62 +1,62 @@
 """The iterative lookup: find the peers nearest to a key by asking ever nearer ones.
 
-A pure iterator in the manner of rust-libp2p's `ClosestPeersIter`: it says whom to ask and is
-told how that went. It knows nothing of messages, of clocks or of what is asked.
+A pure iterator in the manner of rust-libp2p's `ClosestPeersIter`: it names the peers to ask and
+hears how that went. It knows nothing of messages, of clocks or of what is requested.
 
-Source: Kademlia, section 2.3; libp2p kad-dht specification, "Peer routing". What it does about
-peers who lie was measured (docs/decisions, 6); S/Kademlia's disjoint paths were, and are not here.
+Source: Kademlia, section 2.3; libp2p kad-dht specification, "Peer routing". How it treats liars
+was measured (docs/decisions, 6); S/Kademlia's disjoint paths were, and are not here.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from itertools import takewhile
-from typing import Final
 
-from formation_p2p.core.dht.routing import K
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.subnets import Subnet, crowding, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 
-# Requests under way at once (specification: alpha = 10).
-ALPHA: Final = 10
-# A lookup in a network of a million nodes asks about 60 peers; one that is still going at this
-# many is being led along by liars who exist, each of whom names another one nearer.
-MAX_ASKED: Final = 200
-# Peers heard of and not asked. A lookup among honest peers hears of some 150; this leaves room
-# for the inventions of a dozen liars, at 20 an answer.
-MAX_HEARD_OF: Final = 400
-# How many of those that one peer named may fail, beyond those that answered, before its word
-# counts for nothing; also how many may be under way on its word alone. One too few and peers
-# that have just died discredit who named them; each more costs one request for each liar met.
-CREDIT: Final = 3
-# Different addresses at which a peer is asked. All who know it name the same; liars may not.
-MAX_PLACES: Final = 4
+
+class PeerState(Enum):
+    """What a lookup knows of a peer.
+
+    CANDIDATE -> WAITING     it is asked
+    CANDIDATE -> FAILED      it was asked before, and too many nearer ones are named
+    WAITING   -> ANSWERED    for good
+    WAITING   -> FAILED
+    FAILED    -> CANDIDATE   it is named at a place where it was not asked
+    """
+
+    CANDIDATE = "candidate"
+    WAITING = "waiting"
+    ANSWERED = "answered"
+    FAILED = "failed"
 
 
 @dataclass(slots=True, eq=False)
 class _Namer:
     """A peer that answered and named others, and how those fared that were asked since."""
 
-    credit: float = CREDIT  # one more for each that answered, one less for each that failed
-    under_way: int = 0
+    credit: float  # one more for each that answered, one less for each that failed
+    waiting: int = 0
 
 
 @dataclass(slots=True)
 class _Known:
-    """A peer that was heard of, or asked. Who fails at one place may be asked at another."""
+    """A peer that was named. One that fails at one place may be asked at another."""
 
     contact: Contact  # as it was asked last, or will be asked next
     subnets: frozenset[Subnet]  # of that
+    state: PeerState = PeerState.CANDIDATE
     namers: list[_Namer] = field(default_factory=list)
     places: dict[tuple[str, ...], int] = field(default_factory=dict)  # how many named each
     tried: set[str] = field(default_factory=set)  # addresses
-    has_answered: bool = False
-    has_failed: bool = False  # and is not heard of at a place that was not tried
 
     def move_to_best(self) -> bool:
         """To the place that most have named, of those with an address that was not tried."""
@@ -73,8 +73,8 @@ class _Known:
 @lru_cache(maxsize=16_384)  # as for a single address: a node meets the same few thousand peers
 def _places(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Addresses by where they lie, and with the first those that lie nowhere, such as private
-    ones. Who is asked is asked at one place: it could else seem to be wherever it says, and
-    crowd out those who are there."""
+    ones. A peer is asked at one place: it could else seem to be wherever it says, and crowd out
+    those who are there."""
     by_subnet: dict[frozenset[Subnet], list[str]] = {}
     for address in addresses:
         by_subnet.setdefault(subnets((address,)), []).append(address)
@@ -84,24 +84,23 @@ def _places(addresses: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 class Lookup:
-    """Call `next_peers` for whom to ask, and exactly once `answered` or `failed` for each.
+    """Call `next_peers` for the peers to ask, and exactly once `answered` or `failed` for each.
 
     `width` nearest peers must have answered before it ends; `alpha` are asked at once, more only
     where our own table is out of date. With an alpha below the width it is narrow on its way and
     wide at its end. It may end while `spare` nearer ones still keep it waiting: then one peer
     that is slow, or dead, costs no timeout.
 
-    It terminates. Every call of `next_peers` that names somebody adds to `asked`, which never
-    passes `MAX_ASKED`, and for each one named the caller reports exactly once; so the number
-    under way falls to zero. Then nobody's word is waited for (`_Namer.under_way` is 0), hence
-    all in `_left` may be asked, and `next_peers` names the first of them. Where there is none,
-    and nobody is waited for, it is finished.
+    It terminates. Every call of `next_peers` that names a peer adds to `asked`, which never
+    passes `max_asked`, and for each one named the caller reports exactly once; so the number of
+    those WAITING falls to zero. Then every `_Namer.waiting` is 0, hence all in `_left` may be
+    asked, and `next_peers` names the first of them. Where there is none, it is finished.
 
     It is finished once the `width` nearest that have not failed have answered, but for the spare
-    ones, and nobody has named a nearer one that was not asked. Two kinds do not count: who was
-    named only by peers whose word was no good, and who has so many nearer ones in its subnet as
-    a bucket would take. They do where there are too few others. Hence among honest peers who
-    stay, in subnets not crowded, and with none to spare, `closest` are the closest.
+    ones, and no nearer candidate is left. Two kinds of candidates do not count: those named only
+    by peers whose word was no good, and those with as many nearer ones in their subnet as a
+    bucket would take. They do where there are too few others. Hence among honest peers who stay,
+    in subnets not crowded, and with none to spare, `closest` are the closest.
     """
 
     def __init__(
@@ -110,9 +109,10 @@ class Lookup:
         seeds: Iterable[Contact],
         *,
         own: PeerId,
-        width: int = K,
-        alpha: int = ALPHA,
+        width: int,
+        alpha: int,
         spare: int = 0,
+        parameters: DhtParameters = DhtParameters(),
         key_of: Callable[[PeerId], Key] = key_of_peer,
     ) -> None:
         self.target = target
@@ -121,47 +121,47 @@ class Lookup:
         self._width = width
         self._alpha = alpha
         self._spare = spare
+        self._parameters = parameters
+        self._max_asked = parameters.max_asked
         self._key_of = key_of
         self._known: dict[PeerId, _Known] = {}
-        # Both by distance from the target, the nearest first. Who fails leaves the second.
-        self._heard_of: list[tuple[int, PeerId]] = []
+        # By distance from the target, the nearest first: those that are CANDIDATE, and those that
+        # are WAITING or have ANSWERED.
+        self._candidates: list[tuple[int, PeerId]] = []
         self._nearest: list[tuple[int, PeerId]] = []
-        self._under_way: set[PeerId] = set()
+        self._waiting = 0  # how many are
         self._apart_now: list[tuple[int, PeerId]] | None = None  # what `_apart` found
-        self._table = _Namer(credit=float("inf"))  # who named the seeds; it does not lie
+        self._table = _Namer(credit=float("inf"))  # it named the seeds, and does not lie
         self._stale = 0  # of the seeds have failed
         self._hear_of(seeds, self._table)
 
     def next_peers(self) -> tuple[Contact, ...]:
-        """Whom to ask now; empty while all there is to ask is under way, or at the end."""
+        """The peers to ask now; none while all there are to ask are waiting, or at the end."""
         peers: list[Contact] = []
         if self.finished:
             return ()
         # For each one out of our own table that failed, one more at once: see `_next`.
-        at_once = min(self._alpha + self._stale, max(self._alpha, ALPHA))
-        while len(self._under_way) < at_once and (place := self._next()) is not None:
-            self._heard_of.remove(place)
+        at_once = min(self._alpha + self._stale, max(self._alpha, self._parameters.alpha))
+        while self._waiting < at_once and (place := self._next()) is not None:
+            self._candidates.remove(place)
             insort(self._nearest, place)
             self._apart_now = None
-            self._under_way.add(place[1])
+            self._waiting += 1
             self.asked += 1
             peers.append(self._ask(self._known[place[1]]))
         return tuple(peers)
 
     def answered(self, peer_id: PeerId, closer: Iterable[Contact] = ()) -> None:
         """A peer answered, and named `closer` ones."""
-        self._settle(peer_id, 1)
-        self._known[peer_id].has_answered = True
-        self._hear_of(closer, _Namer())
+        self._settle(peer_id, PeerState.ANSWERED, 1)
+        self._hear_of(closer, _Namer(self._parameters.credit))
 
     def failed(self, peer_id: PeerId) -> None:
-        self._settle(peer_id, -1)
+        known = self._settle(peer_id, PeerState.FAILED, -1)
         self._nearest.remove(self._place(peer_id))
         self._apart_now = None
-        known = self._known[peer_id]
         self._stale += self._table in known.namers
-        known.has_failed = True
-        self._hear_again_of(peer_id)
+        self._revive(known)
 
     @property
     def finished(self) -> bool:
@@ -169,7 +169,7 @@ class Lookup:
         waiting = answered = 0
         apart = self._apart()
         for _, peer_id in apart if len(apart) >= self._width else self._nearest:
-            if peer_id in self._under_way:
+            if self._known[peer_id].state is PeerState.WAITING:
                 waiting += 1
             else:
                 answered += 1
@@ -177,20 +177,26 @@ class Lookup:
                 break
         if waiting > (self._spare if answered == self._width else 0):
             return False
-        return self.asked >= MAX_ASKED or not any(self._left(self._width + self._spare))
+        return self.asked >= self._max_asked or not any(self._left(self._width + self._spare))
 
     def closest(self) -> tuple[Contact, ...]:
         """The nearest peers that answered, at most `width`, nearest first. Those of a crowded
         subnet are among them only where there are too few others."""
         apart = self._apart()
         crowded = [place for place in self._nearest if place not in apart]
-        answered = [place for place in apart + crowded if place[1] not in self._under_way]
+        answered = [
+            place for place in apart + crowded if self._known[place[1]].state is PeerState.ANSWERED
+        ]
         nearest = sorted(answered[: self._width])
         return tuple(self._known[peer_id].contact for _, peer_id in nearest)
 
+    def states(self) -> Mapping[PeerId, PeerState]:
+        """What it knows of each peer."""
+        return {peer_id: known.state for peer_id, known in self._known.items()}
+
     def _next(self) -> tuple[int, PeerId] | None:
         """The nearest one to ask now, by who named it."""
-        if self.asked >= MAX_ASKED:
+        if self.asked >= self._max_asked:
             return None
         # For each one out of our own table that failed, one more is asked ahead of its turn: where
         # all have died their timeouts must not follow one another.
@@ -198,8 +204,8 @@ class Lookup:
         return next((place for place in left if self._may_ask(place[1])), None)
 
     def _left(self, width: int) -> Iterator[tuple[int, PeerId]]:
-        """Who could change the answer: would be among the `width` nearest, and was not asked.
-        Of a crowded subnet, or on the word of liars, only where there is nobody else."""
+        """The candidates that could change the answer: they would be among the `width` nearest.
+        Those of a crowded subnet, or on the word of liars, only where there is no other."""
         apart = self._apart()
         anyone = False
         for place in self._within(apart, width):
@@ -212,15 +218,15 @@ class Lookup:
                     anyone = True
                     yield place
         if not anyone and len(self._nearest) < self._width:
-            yield from self._heard_of[:1]
+            yield from self._candidates[:1]
 
     def _within(
         self, nearest: list[tuple[int, PeerId]], width: int
     ) -> Iterator[tuple[int, PeerId]]:
         if len(nearest) < width:
-            return iter(self._heard_of)
+            return iter(self._candidates)
         farthest = nearest[width - 1]
-        return takewhile(lambda place: place < farthest, self._heard_of)
+        return takewhile(lambda place: place < farthest, self._candidates)
 
     def _apart(self) -> list[tuple[int, PeerId]]:
         """Those asked and not failed, less those of crowded subnets."""
@@ -245,24 +251,29 @@ class Lookup:
 
     def _may_ask(self, peer_id: PeerId) -> bool:
         namers = self._known[peer_id].namers
-        return any(n.credit > n.under_way for n in namers) or not self._is_believed(peer_id)
+        return any(n.credit > n.waiting for n in namers) or not self._is_believed(peer_id)
 
     def _is_believed(self, peer_id: PeerId) -> bool:
         return any(namer.credit > 0 for namer in self._known[peer_id].namers)
 
     def _ask(self, known: _Known) -> Contact:
+        known.state = PeerState.WAITING
         if len(known.places) > 1:
             known.move_to_best()
         known.tried.update(known.contact.addresses)
         for namer in known.namers:
-            namer.under_way += 1
+            namer.waiting += 1
         return known.contact
 
-    def _settle(self, peer_id: PeerId, credit: int) -> None:
-        self._under_way.remove(peer_id)
-        for namer in self._known[peer_id].namers:
-            namer.under_way -= 1
+    def _settle(self, peer_id: PeerId, state: PeerState, credit: int) -> _Known:
+        known = self._known[peer_id]
+        assert known.state is PeerState.WAITING, f"{peer_id} was not asked, or is reported twice"
+        known.state = state
+        self._waiting -= 1
+        for namer in known.namers:
+            namer.waiting -= 1
             namer.credit += credit
+        return known
 
     def _hear_of(self, contacts: Iterable[Contact], namer: _Namer) -> None:
         for contact in contacts:
@@ -274,36 +285,37 @@ class Lookup:
                 place = _places(contact.addresses)[0]
                 known = _Known(Contact(peer_id, place), subnets(place))
                 self._known[peer_id] = known
-                insort(self._heard_of, self._place(peer_id))
-            elif known.has_answered or namer in known.namers:
+                insort(self._candidates, self._place(peer_id))
+            elif known.state is PeerState.ANSWERED or namer in known.namers:
                 continue  # nothing more to learn of it; or named twice in one answer
             known.namers.append(namer)
-            if peer_id in self._under_way:
-                namer.under_way += 1
+            if known.state is PeerState.WAITING:
+                namer.waiting += 1
             for place in _places(contact.addresses):
-                if place in known.places or len(known.places) < MAX_PLACES:
+                if place in known.places or len(known.places) < self._parameters.max_places:
                     known.places[place] = known.places.get(place, 0) + 1
-            if known.has_failed:
-                self._hear_again_of(peer_id)
+            self._revive(known)
         self._forget()
 
-    def _hear_again_of(self, peer_id: PeerId) -> None:
-        known = self._known[peer_id]
-        if known.has_failed and known.move_to_best():
-            known.has_failed = False
-            insort(self._heard_of, self._place(peer_id))
+    def _revive(self, known: _Known) -> None:
+        if known.state is PeerState.FAILED and known.move_to_best():
+            known.state = PeerState.CANDIDATE
+            insort(self._candidates, self._place(known.contact.peer_id))
 
     def _forget(self) -> None:
-        """Of too many that were heard of, those that would be asked last."""
-        if len(self._heard_of) <= MAX_HEARD_OF:
+        """Of too many candidates, those that would be asked last."""
+        most = self._parameters.max_candidates
+        if len(self._candidates) <= most:
             return
-        places = sorted(self._heard_of, key=lambda place: (not self._is_believed(place[1]), place))
-        for _, peer_id in places[MAX_HEARD_OF:]:
+        places = sorted(
+            self._candidates, key=lambda place: (not self._is_believed(place[1]), place)
+        )
+        for _, peer_id in places[most:]:
             if self._known[peer_id].tried:
-                self._known[peer_id].has_failed = True
+                self._known[peer_id].state = PeerState.FAILED
             else:
                 del self._known[peer_id]
-        self._heard_of = sorted(places[:MAX_HEARD_OF])
+        self._candidates = sorted(places[:most])
 
     def _place(self, peer_id: PeerId) -> tuple[int, PeerId]:
         return distance(self._key_of(peer_id), self.target), peer_id

@@ -1,7 +1,7 @@
-"""The DHT's requests and replies, and their one parser each.
+"""The DHT's requests and replies, and their bounds.
 
-On the wire every message is the same protobuf struct (`kad.proto`); here each is a noun with
-the fields that it really has. What a parser returns has been checked: nobody checks again.
+On the wire every message is the same protobuf struct (`kad.proto`, `codec.py`); here each has the
+fields that it really uses.
 
 Source: libp2p kad-dht specification, "RPC messages".
 """
@@ -9,22 +9,10 @@ Source: libp2p kad-dht specification, "RPC messages".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Final, assert_never
+from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from formation_p2p.core.dht import kad_pb2
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_from_bytes, key_to_bytes
-from formation_p2p.core.records.addresses import (
-    MAX_ADDRESSES,
-    address_bytes,
-    read_addresses,
-    short_addresses,
-)
+from formation_p2p.core.keyspace import Key
 
 # A key is the name of a record or a peer id; the longest in use is `/formation/<peer id>`.
 MAX_NAME_BYTES: Final = 128
@@ -111,7 +99,7 @@ Request = Ping | FindNode | GetProviders | AddProvider | GetValue | PutValue
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """`reached`: whether the dial back worked; None where nobody tried."""
+    """`reached`: whether the dial back worked; None where no peer tried."""
 
     reached: bool | None = None
 
@@ -179,224 +167,3 @@ class Added:
 
 Reply = Pong | Nodes | Providers | Value | Stored | Added
 Message = Request | Reply
-
-_Type = kad_pb2.Message
-
-
-def encode(message: Message) -> bytes:
-    """The protobuf of a message that this side made; nothing in it is checked."""
-    wire = kad_pb2.Message()
-    match message:
-        case Ping(dial_back):
-            wire.type, wire.dialBack = _Type.PING, dial_back
-        case Pong(reached):
-            wire.type = _Type.PING
-            if reached is not None:
-                wire.reached = reached
-        case FindNode(name):
-            wire.type, wire.key = _Type.FIND_NODE, name
-        case Nodes(closer):
-            wire.type = _Type.FIND_NODE
-            wire.closerPeers.extend(map(_closer_peer, closer))
-        case GetProviders(name, query):
-            wire.type, wire.key = _Type.GET_PROVIDERS, name
-            if query is not None:
-                wire.query.target = key_to_bytes(query.target)
-                wire.query.requirements = query.requirements
-                wire.query.limit = query.limit
-        case Providers(providers, closer, count):
-            wire.type = _Type.GET_PROVIDERS
-            wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
-            wire.closerPeers.extend(map(_closer_peer, closer))
-            if count is not None:
-                wire.shards.append(_write_count(count))
-        case AddProvider(name, provider, more, acknowledged):
-            wire.type, wire.key = _Type.ADD_PROVIDER, name
-            wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
-            wire.moreKeys.extend(more)
-            wire.acknowledged = acknowledged
-        case Added(counts, closer):
-            wire.type = _Type.ADD_PROVIDER
-            wire.shards.extend(_write_count(count) for count in counts)
-            wire.closerPeers.extend(map(_closer_peer, closer))
-        case GetValue(name):
-            wire.type, wire.key = _Type.GET_VALUE, name
-        case Value(value, closer, name):
-            wire.type = _Type.GET_VALUE
-            if value is not None:
-                wire.record.key, wire.record.value = name, value
-            wire.closerPeers.extend(map(_closer_peer, closer))
-        case PutValue(name, value) | Stored(name, value):
-            wire.type, wire.key = _Type.PUT_VALUE, name
-            wire.record.key, wire.record.value = name, value
-        case _:
-            assert_never(message)
-    return wire.SerializeToString()
-
-
-def parse_request(raw: bytes) -> Request:
-    """Raises ProtocolViolation for whatever is not a request within the bounds above."""
-    wire = _parse(raw)
-    if wire.type == _Type.PING:
-        return Ping(wire.dialBack)
-    if not 0 < len(wire.key) <= MAX_NAME_BYTES:
-        raise ProtocolViolation(
-            f"a key of {len(wire.key)} bytes; 1 to {MAX_NAME_BYTES} are allowed"
-        )
-    if wire.type == _Type.FIND_NODE:
-        return FindNode(wire.key)
-    if wire.type == _Type.GET_PROVIDERS:
-        return GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
-    if wire.type == _Type.ADD_PROVIDER:
-        # Before their addresses are read, which takes a millisecond for some.
-        if len(wire.providerPeers) > 1:
-            count = len(wire.providerPeers)
-            raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, not one")
-        providers = _read_providers(wire)
-        if not providers:
-            raise ProtocolViolation("ADD_PROVIDER names 0 providers that can be read, not one")
-        more = tuple(wire.moreKeys[:MAX_NAMES])
-        if not all(0 < len(name) <= MAX_NAME_BYTES for name in more):
-            raise ProtocolViolation(f"a further key of other than 1 to {MAX_NAME_BYTES} bytes")
-        if len({wire.key, *more}) <= len(more):  # each is counted, for who waits for a reply
-            raise ProtocolViolation("a key is given twice")
-        return AddProvider(wire.key, providers[0], more, wire.acknowledged)
-    if wire.type == _Type.GET_VALUE:
-        return GetValue(wire.key)
-    if wire.type == _Type.PUT_VALUE:
-        return PutValue(wire.key, _read_value(wire))
-    raise ProtocolViolation(f"message type {wire.type} is not in the specification")
-
-
-def parse_reply(raw: bytes, request: Request) -> Reply | None:
-    """What a peer answered to `request`; None for a plain ADD_PROVIDER, which has no reply.
-
-    Raises ProtocolViolation for whatever is not a reply to that very request.
-    """
-    if isinstance(request, AddProvider) and not request.acknowledged:
-        return None
-    wire = _parse(raw)
-    match request:
-        case Ping():
-            _expect(wire, _Type.PING)
-            return Pong(wire.reached if wire.HasField("reached") else None)
-        case FindNode():
-            _expect(wire, _Type.FIND_NODE)
-            return Nodes(_read_closer(wire))
-        case GetProviders():
-            _expect(wire, _Type.GET_PROVIDERS)
-            count = _read_count(wire.shards[0]) if wire.shards else None
-            return Providers(_read_providers(wire), _read_closer(wire), count)
-        case AddProvider(names=names):
-            _expect(wire, _Type.ADD_PROVIDER)
-            if len(wire.shards) != len(names):
-                raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
-            return Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
-        case GetValue():
-            _expect(wire, _Type.GET_VALUE)
-            value = _read_value(wire) if wire.HasField("record") else None
-            return Value(value, _read_closer(wire), wire.record.key)
-        case PutValue():
-            _expect(wire, _Type.PUT_VALUE)
-            return Stored(request.name, _read_value(wire))
-        case _:
-            assert_never(request)
-
-
-def _parse(raw: bytes) -> kad_pb2.Message:
-    try:
-        return kad_pb2.Message.FromString(raw)
-    except DecodeError as error:
-        raise ProtocolViolation(f"{len(raw)} bytes that are no DHT message") from error
-
-
-def _expect(wire: kad_pb2.Message, expected: kad_pb2.Message.MessageType) -> None:
-    if wire.type != expected:
-        raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
-
-
-def _read_query(wire: kad_pb2.Message) -> ProviderQuery:
-    query = wire.query
-    if len(query.requirements) > MAX_REQUIREMENTS_BYTES:
-        raise ProtocolViolation(f"requirements of {len(query.requirements)} bytes")
-    try:
-        target = key_from_bytes(query.target)
-    except ValueError as error:
-        raise ProtocolViolation(str(error)) from error
-    limit = min(query.limit, MAX_PROVIDERS)
-    return ProviderQuery(target, query.requirements, limit)
-
-
-def _read_value(wire: kad_pb2.Message) -> bytes:
-    if len(wire.record.value) > MAX_VALUE_BYTES:
-        raise ProtocolViolation(f"a value of {len(wire.record.value)} bytes")
-    return wire.record.value
-
-
-def _read_providers(wire: kad_pb2.Message) -> tuple[Provider, ...]:
-    providers = []
-    for peer in wire.providerPeers[:MAX_PROVIDERS]:
-        if len(peer.profile) > MAX_VALUE_BYTES:
-            raise ProtocolViolation(f"a profile of {len(peer.profile)} bytes")
-        contact = _read_peer(peer)
-        if contact is not None:
-            providers.append(Provider(contact, peer.profile))
-    return tuple(providers)
-
-
-def _read_closer(wire: kad_pb2.Message) -> tuple[Contact, ...]:
-    contacts = (_read_peer(peer) for peer in wire.closerPeers[:MAX_CLOSER])
-    return tuple(contact for contact in contacts if contact is not None)
-
-
-def _read_peer(peer: kad_pb2.Message.Peer) -> Contact | None:
-    """None for a peer whose id we cannot read: a newer kind of id must not spoil the rest."""
-    if len(peer.id) > MAX_ID_BYTES:
-        return None  # before it is remembered
-    return _contact(peer.id, *short_addresses(peer.addrs[:MAX_ADDRESSES]))
-
-
-# 4 us without it, and every reply names twenty of the same few thousand. With eight addresses of
-# 256 bytes each these are 8 MiB at the worst.
-@lru_cache(maxsize=4096)
-def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
-    try:
-        peer_id = peer_id_from_bytes(raw_id)
-    except ValueError:
-        return None
-    # js and py write `/p2p/` and the peer's own id at the end of each.
-    texts = (text.removesuffix(f"/p2p/{peer_id}") for text in read_addresses(addresses))
-    return Contact(peer_id, tuple(texts))
-
-
-def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
-    return ShardCount(
-        shard.members,
-        shard.settled,
-        shard.shallower,
-        shard.deeper,
-        min(shard.depth, MAX_DEPTH),
-        shard.beyond,
-    )
-
-
-def _write_count(count: ShardCount) -> kad_pb2.ShardCount:
-    return kad_pb2.ShardCount(
-        members=count.members,
-        settled=count.settled,
-        shallower=count.shallower,
-        deeper=count.deeper,
-        depth=count.depth,
-        beyond=count.beyond,
-    )
-
-
-@lru_cache(maxsize=4096)  # as above
-def _closer_peer(contact: Contact) -> kad_pb2.Message.Peer:
-    return _write_peer(contact)
-
-
-def _write_peer(contact: Contact, profile: bytes = b"") -> kad_pb2.Message.Peer:
-    peer = kad_pb2.Message.Peer(id=peer_id_to_bytes(contact.peer_id), profile=profile)
-    peer.addrs.extend(address_bytes(text) for text in contact.addresses[:MAX_ADDRESSES])
-    return peer

@@ -1,15 +1,13 @@
-"""What a node does in the DHT on its own behalf.
+"""What a node does in the DHT on its own behalf: searches, and deliveries of its own records.
 
-A `Search` asks the peers nearest to a name what they hold; a `Publish` writes, to the peers
-nearest to a name or to those that it is given. Both are driven by `Kademlia`, which owns the
-asking.
+A search asks the peers nearest to a name what they hold; a publish writes to given peers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Generic, NewType
+from typing import Generic, NewType
 
 from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.messages import (
@@ -17,26 +15,21 @@ from formation_p2p.core.dht.messages import (
     FindNode,
     GetProviders,
     GetValue,
+    Nodes,
+    Providers,
     PutValue,
     Reply,
+    Request,
     ShardCount,
     Stored,
+    Value,
 )
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.records import R, Records, Write
-from formation_p2p.core.effects import Contact
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 
 OperationId = NewType("OperationId", int)
-
-# How many of the peers nearest to a name must have answered before a search ends. Every record
-# is written to 8. The specification has beta = 3 and alpha = 10; among liars a search that is
-# wider at its end and narrower on its way finds more for the same requests, and does not wait
-# for one that is slow (docs/decisions, 6).
-BETA: Final = 5
-SEARCH_ALPHA: Final = 4
-SEARCH_SPARE: Final = 1
-# Records that one search gathers: a full name's (core/dht/store.py), and as many again.
-MAX_FOUND: Final = 1024
 
 Query = FindNode | GetProviders | GetValue
 
@@ -67,11 +60,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A publish ended; `asked` is what looking up the peers took."""
+    """A publish ended."""
 
     operation: OperationId
     deliveries: tuple[Delivery, ...]
-    asked: int
 
     @property
     def stored_at(self) -> tuple[Contact, ...]:
@@ -79,7 +71,7 @@ class Published:
 
 
 @dataclass(slots=True)
-class Search(Generic[R]):
+class _Search(Generic[R]):
     operation: OperationId
     lookup: Lookup
     request: Query
@@ -87,40 +79,148 @@ class Search(Generic[R]):
     found: dict[Hashable, R] = field(default_factory=dict)
     counts: dict[PeerId, ShardCount] = field(default_factory=dict)
 
-    def gather(self, records: Records[R], found: Iterable[tuple[Hashable, R]]) -> None:
-        for author, record in found:
-            known = self.found.get(author)
-            if known is None and len(self.found) >= MAX_FOUND:
-                continue
-            if known is None or records.supersedes(record, known):
-                self.found[author] = record
-
-    def completed(self, records: Records[R]) -> Searched[R]:
-        live = tuple(record for record in self.found.values() if records.is_live(record))
-        closest = self.lookup.closest()
-        counts = tuple(self.counts[c.peer_id] for c in closest if c.peer_id in self.counts)
-        return Searched(self.operation, live, closest, counts, self.lookup.asked)
-
 
 @dataclass(slots=True)
-class Publish:
-    """Where it has a `lookup`, that comes first, with `request`, and then `write` to each of the
-    nearest. `pending` are the writes under way, by the number of the asking."""
+class _Publish:
+    """`pending` are the writes in flight, by the number of the request."""
 
     operation: OperationId
-    cause: str
-    lookup: Lookup | None = None
-    request: FindNode | None = None
-    write: Write | None = None
     pending: dict[int, tuple[Contact, Write]] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
 
-    def completed(self) -> Published:
-        asked = 0 if self.lookup is None else self.lookup.asked
-        return Published(self.operation, tuple(self.deliveries), asked)
+
+class Operations(Generic[R]):
+    """Those in flight. `send` sends a request for an operation and returns its number; hand what
+    comes of it to `settle`, and `take` the operations that have ended."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        records: Records[R],
+        send: Callable[[Contact, Request, OperationId, str], int],
+        parameters: DhtParameters = DhtParameters(),
+    ) -> None:
+        self._own = Contact(own)
+        self._records = records
+        self._send = send
+        self._max_operations = parameters.max_operations
+        self._max_found = parameters.max_found
+        self._operations: dict[OperationId, _Search[R] | _Publish] = {}
+        self._count = 0
+        self._ended: list[Searched[R] | Published] = []
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def search(self, lookup: Lookup, request: Query, now: Moment, cause: str) -> OperationId:
+        """Ends as Searched."""
+        search: _Search[R] = _Search(self._next_id(), lookup, request, cause)
+        self._operations[search.operation] = search
+        match request:
+            case GetProviders():
+                self._gather(search, self._records.providers(request, now), now)
+            case GetValue(name):
+                self._gather(search, Value(self._records.value(name, now), ()), now)
+        self._drive(search)
+        return search.operation
+
+    def deliver(
+        self, writes: Iterable[tuple[Contact, Write]], now: Moment, cause: str
+    ) -> OperationId:
+        """Ends as Published."""
+        publish = _Publish(self._next_id())
+        self._operations[publish.operation] = publish
+        for to, write in writes:
+            if to.peer_id == self._own.peer_id:
+                kept = self._records.keep(self._own, write, now)
+                publish.deliveries.append(Delivery(self._own, write, kept))
+            else:
+                number = self._send(to, write, publish.operation, cause)
+                publish.pending[number] = (to, write)
+        if not publish.pending:
+            self._finish(publish)
+        return publish.operation
+
+    def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
+        """End a publish at once, without Published. Returns who has, or may have, taken it."""
+        match self._operations.pop(operation, None):
+            case _Publish(deliveries=deliveries, pending=pending):
+                taken = (delivery.to for delivery in deliveries if delivery.taken)
+                return (*taken, *(to for to, _ in pending.values()))
+            case _:
+                return ()
+
+    def settle(
+        self,
+        operation: OperationId,
+        number: int,
+        to: Contact,
+        answered: bool,
+        reply: Reply | None,
+        now: Moment,
+    ) -> Lookup | None:
+        """How a request went. Returns the lookup that goes on with an answer."""
+        running = self._operations.get(operation)
+        match running:
+            case _Publish(pending=pending):
+                _, write = pending.pop(number)
+                running.deliveries.append(_delivery(to, write, answered, reply))
+                if not pending:
+                    self._finish(running)
+            case _Search(lookup=lookup):
+                if not answered:
+                    lookup.failed(to.peer_id)
+                else:
+                    closer = reply.closer if isinstance(reply, Nodes | Providers | Value) else ()
+                    lookup.answered(to.peer_id, closer)
+                    if isinstance(reply, Providers | Value):
+                        self._gather(running, reply, now)
+                    if isinstance(reply, Providers) and reply.count is not None:
+                        running.counts[to.peer_id] = reply.count
+                self._drive(running)
+                return lookup if answered else None
+        return None  # or it has ended since
+
+    def take(self) -> list[Searched[R] | Published]:
+        """Those that have ended since the last `take`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _next_id(self) -> OperationId:
+        if len(self._operations) >= self._max_operations:
+            self._finish(next(iter(self._operations.values())))
+        self._count += 1
+        return OperationId(self._count)
+
+    def _drive(self, search: _Search[R]) -> None:
+        for contact in search.lookup.next_peers():
+            self._send(contact, search.request, search.operation, search.cause)
+        if search.lookup.finished:
+            self._finish(search)
+
+    def _gather(self, search: _Search[R], reply: Providers | Value, now: Moment) -> None:
+        assert not isinstance(search.request, FindNode), "its reply has no records"
+        records, found = self._records, search.found
+        for author, record in records.verified(search.request, reply, now):
+            known = found.get(author)
+            if known is None and len(found) >= self._max_found:
+                continue
+            if known is None or records.supersedes(record, known):
+                found[author] = record
+
+    def _finish(self, running: _Search[R] | _Publish) -> None:
+        del self._operations[running.operation]
+        if isinstance(running, _Publish):
+            self._ended.append(Published(running.operation, tuple(running.deliveries)))
+            return
+        lookup, counts = running.lookup, running.counts
+        live = tuple(each for each in running.found.values() if self._records.is_live(each))
+        closest = lookup.closest()
+        said = tuple(counts[each.peer_id] for each in closest if each.peer_id in counts)
+        self._ended.append(Searched(running.operation, live, closest, said, lookup.asked))
 
 
-def delivery(to: Contact, write: Write, answered: bool, reply: Reply | None) -> Delivery:
+def _delivery(to: Contact, write: Write, answered: bool, reply: Reply | None) -> Delivery:
     """How a write went: a value is echoed, and a provider record has no reply, or `Added`."""
     taken = answered
     if isinstance(write, PutValue):

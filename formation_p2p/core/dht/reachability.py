@@ -12,30 +12,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.subnets import Subnet, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 
-# How many are asked, of whom the majority counts: one alone may lie, or be close by.
-VOTERS: Final = 3
-# Those who have not answered by then do not count. A dial has less than half of it.
-ROUND_S: Final = 15.0
-# A dial back, with its handshake; the request for it waits this much longer than others do.
-DIAL_BACK_S: Final = 4.0
-# Asked in one round. Of those who were busy, or know no dialling back, the next is asked.
-MAX_ASKED: Final = 9
-# Witnesses remembered: enough to outvote those who were asked.
-MAX_VOTES: Final = 16
-
-# What we do for others: of one peer in a minute, as go-libp2p; and of all, where each costs
-# 5 ms. Under way at once: those to nowhere take all their time, and dials of ours wait.
-MAX_OF_ONE: Final = 3
-MAX_OF_ALL: Final = 120
-MAX_UNDER_WAY: Final = 8
 _MINUTE_S: Final = 60.0
 
 
@@ -45,15 +30,17 @@ class Reach(Enum):
     CLIENT = "client"
 
 
-# How long after a round the next one begins. A change of addresses begins one at once.
-NEXT_ROUND_S: Final = {Reach.UNKNOWN: 15.0, Reach.CLIENT: 90.0, Reach.SERVER: 900.0}
-
-
 class Reachability:
-    """Inert until the first `moved`. Ask whom `wanted` names, and tell how it went by `told`;
+    """Inert until the first `moved`. Ask whom `wanted` names, and tell how it went by `answered`;
     call `tick` when `at_s` has passed. `reach` may have changed after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: DhtParameters = DhtParameters()) -> None:
+        self._parameters = parameters
+        self._recheck_s = {
+            Reach.UNKNOWN: parameters.unknown_recheck_s,
+            Reach.CLIENT: parameters.client_recheck_s,
+            Reach.SERVER: parameters.server_recheck_s,
+        }
         self.reach = Reach.UNKNOWN
         self.at_s = float("inf")
         self._scope = 0
@@ -62,6 +49,11 @@ class Reachability:
         self._asked: dict[PeerId, bool] = {}  # whether it still has to answer
         self._subnets: set[Subnet] = set()  # of those who were asked
         self._votes: dict[PeerId, bool] = {}
+
+    @property
+    def votes(self) -> Mapping[PeerId, bool]:
+        """Whether each witness of this round reached us."""
+        return self._votes
 
     def moved(self, addresses: tuple[str, ...], now_s: float) -> None:
         """Where we are to be dialled, from now on; nowhere, for a mere client."""
@@ -77,8 +69,8 @@ class Reachability:
         there are such."""
         if not self._open:
             return ()
-        missing = VOTERS - len(self._votes) - sum(self._asked.values())
-        missing = min(missing, MAX_ASKED - len(self._asked))
+        missing = self._parameters.voters - len(self._votes) - sum(self._asked.values())
+        missing = min(missing, self._parameters.max_probe_requests - len(self._asked))
         if missing <= 0:
             return ()
         others = [contact for contact in known if contact.peer_id not in self._asked]
@@ -88,7 +80,7 @@ class Reachability:
             self._subnets |= subnets(contact.addresses)
         return tuple(others[:missing])
 
-    def told(self, peer_id: PeerId, reached: bool | None) -> None:
+    def answered(self, peer_id: PeerId, reached: bool | None) -> None:
         """What came of asking a peer. None: it did not try."""
         if self._asked.get(peer_id):
             self._asked[peer_id] = False
@@ -110,19 +102,19 @@ class Reachability:
         if self._open:
             self._judge(final=True)
             self._open = False
-            self.at_s = now_s + NEXT_ROUND_S[self.reach]
+            self.at_s = now_s + self._recheck_s[self.reach]
         else:
             self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
         self._open = bool(self._addresses)
-        self.at_s = now_s + ROUND_S if self._open else float("inf")
+        self.at_s = now_s + self._parameters.round_s if self._open else float("inf")
         self._asked.clear()
         self._subnets.clear()
         self._votes.clear()
 
     def _vote(self, peer_id: PeerId, reached: bool) -> None:
-        if peer_id in self._votes or len(self._votes) < MAX_VOTES:
+        if peer_id in self._votes or len(self._votes) < self._parameters.max_votes:
             self._votes[peer_id] = reached
             self._judge(final=False)
 
@@ -133,33 +125,34 @@ class Reachability:
         failed = len(self._votes) - reached
         if reached > failed:
             self.reach = Reach.SERVER
-        elif failed > reached and (final or failed > VOTERS // 2):
+        elif failed > reached and (final or failed > self._parameters.voters // 2):
             self.reach = Reach.CLIENT
 
 
-class DialBacks:
-    """What we dial for others, within bounds. Call `ended` once for each that was admitted."""
+class ProbeLimits:
+    """How often this node dials back for others. Call `ended` once for each that was admitted."""
 
-    def __init__(self) -> None:
-        self._lately: deque[tuple[float, PeerId]] = deque()
-        self._under_way = 0
+    def __init__(self, parameters: DhtParameters = DhtParameters()) -> None:
+        self._parameters = parameters
+        self._last_minute: deque[tuple[float, PeerId]] = deque()
+        self._in_flight = 0
 
     def admits(self, peer_id: PeerId, now_s: float) -> bool:
-        while self._lately and self._lately[0][0] <= now_s - _MINUTE_S:
-            self._lately.popleft()
-        of_one = sum(peer_id == other for _, other in self._lately)
+        while self._last_minute and self._last_minute[0][0] <= now_s - _MINUTE_S:
+            self._last_minute.popleft()
+        of_one = sum(peer_id == other for _, other in self._last_minute)
         if (
-            of_one >= MAX_OF_ONE
-            or len(self._lately) >= MAX_OF_ALL
-            or self._under_way >= MAX_UNDER_WAY
+            of_one >= self._parameters.max_probes_of_one
+            or len(self._last_minute) >= self._parameters.max_probes_of_all
+            or self._in_flight >= self._parameters.max_probes_in_flight
         ):
             return False
-        self._lately.append((now_s, peer_id))
-        self._under_way += 1
+        self._last_minute.append((now_s, peer_id))
+        self._in_flight += 1
         return True
 
     def ended(self) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
 
 
 def _scope_of_address(address: str) -> int:

@@ -22,8 +22,8 @@ Write = AddProvider | PutValue
 
 
 class Records(Protocol[R]):
-    """`store.py` has Formation's, signed profiles; `plain.py` the specification's. `R` is what
-    a search finds."""
+    """`store.py` has Formation's, signed profiles; tests/interop the specification's. `R` is what a
+    search finds."""
 
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
         """Whether the record is one to keep, under every name of the write; then it is kept."""

@@ -9,25 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.subnets import Subnet, endpoints, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
-
-K: Final = 20
-# Candidates kept for a full bucket. As many as the bucket: one for each that might die.
-MAX_REPLACEMENTS: Final = K
-# Who answered this recently is not doubted. A lookup among 10,000 meets some twenty peers for
-# whom there is no room; a ping for each of them would double its cost. Less than the time after
-# which everybody is met again (refresh.py) and there are a hundred times as many pings.
-DOUBT_AFTER_S: Final = 600.0
-# Sooner where somebody else answers at its host and port: a machine that was set up anew.
-CONTESTED_AFTER_S: Final = 10.0
-# In all buckets. A network of a million has 16 that are full, 320 peers; more than this are
-# ids that somebody ground near to our key.
-MAX_PEERS: Final = 1024
 
 
 class _Seen(NamedTuple):
@@ -54,10 +42,15 @@ class RoutingTable:
     """
 
     def __init__(
-        self, own: Key, *, k: int = K, key_of: Callable[[PeerId], Key] = key_of_peer
+        self,
+        own: Key,
+        *,
+        parameters: DhtParameters = DhtParameters(),
+        key_of: Callable[[PeerId], Key] = key_of_peer,
     ) -> None:
         self._own = own
-        self._k = k
+        self._parameters = parameters
+        self._k = parameters.k
         self._key_of = key_of
         # By the bit length of the distance from us: the longer, the shorter the common prefix.
         self._buckets: dict[int, _Bucket] = {}
@@ -165,6 +158,10 @@ class RoutingTable:
         """A lookup of this key found somebody: its bucket is fresh."""
         self._looked_s[distance(self._own, key).bit_length()] = now_s
 
+    def looked_s(self, key: Key) -> float | None:
+        """When the bucket of this key was last looked into."""
+        return self._looked_s.get(distance(self._own, key).bit_length())
+
     def looks(self) -> list[tuple[float, int]]:
         """What has to be looked into now and then, and when that was last done; the stalest first.
 
@@ -190,18 +187,20 @@ class RoutingTable:
             self._enter(bucket, seen)
             return None
         bucket.replacements[peer_id] = seen
-        if len(bucket.replacements) > MAX_REPLACEMENTS:
+        if len(bucket.replacements) > self._parameters.max_replacements:
             del bucket.replacements[next(iter(bucket.replacements))]
         return self._in_the_way(bucket, seen)
 
     def _in_the_way(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
         for endpoint in sorted(seen.endpoints & self._at.keys()):
             holder = self._buckets[self._length(self._at[endpoint])].live[self._at[endpoint]]
-            return holder.contact if seen.at_s - holder.at_s >= CONTESTED_AFTER_S else None
+            waits_s = self._parameters.contested_after_s
+            return holder.contact if seen.at_s - holder.at_s >= waits_s else None
         if len(bucket.live) < self._k:
             return None
         oldest = next(iter(bucket.live.values()))
-        return oldest.contact if seen.at_s - oldest.at_s >= DOUBT_AFTER_S else None
+        waits_s = self._parameters.suspect_after_s
+        return oldest.contact if seen.at_s - oldest.at_s >= waits_s else None
 
     def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
         """Whether its bucket has few enough of its subnets, those that wait included: they must
@@ -216,7 +215,7 @@ class RoutingTable:
     def _may_enter(self, seen: _Seen) -> bool:
         """Whether the table has few enough of its subnets, and none at its host and port."""
         return (
-            len(self) < MAX_PEERS
+            len(self) < self._parameters.max_peers
             and self._at.keys().isdisjoint(seen.endpoints)
             and all(self._in_subnet[s] < s.width.in_table for s in seen.subnets - self._ours)
         )

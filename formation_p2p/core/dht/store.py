@@ -25,6 +25,7 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Value,
 )
+from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.records import Write
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord, MisKeyedRecord
@@ -33,16 +34,6 @@ from formation_p2p.core.keyspace import KEY_BITS, Key, Span, distance, key_of
 from formation_p2p.core.records.newest import Newest, supersedes
 from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile
 from formation_p2p.core.refusals import Denied
-
-# Authors whose profiles are kept: 8,192 x 4 KiB is 32 MiB at the worst. A DHT of a million
-# workers in a dozen buckets each asks each node to keep about 150 entries, the busiest 1,200.
-MAX_AUTHORS: Final = 8_192
-# Authors under one name. A shard splits at 32 members; sixteen times as many are there when a
-# whole network starts at once, or when somebody grinds keys into it. Ranking them costs 0.5 ms.
-MAX_AUTHORS_PER_NAME: Final = 512
-# Profiles whose names are known. One comes once for each of its dozen names and, in a search,
-# once from each peer asked.
-MAX_CHECKED: Final = 2_048
 
 _VALUE_PREFIX: Final = b"/formation/"
 
@@ -56,7 +47,9 @@ for those that do not parse."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class CheckedProfile:
+    """A verified profile, and all names that it belongs under."""
+
     signed: SignedProfile
     names: Mapping[bytes, tuple[int, Span]]
 
@@ -65,7 +58,7 @@ class _Checked:
 class _Entry:
     """`names` are those that the profile is kept under, among all that it belongs under."""
 
-    checked: _Checked
+    checked: CheckedProfile
     key: Key
     names: set[bytes] = field(default_factory=set)
 
@@ -78,8 +71,13 @@ class RecordStore:
     """`admit` says why a profile's author may not be kept, or None where it may."""
 
     def __init__(
-        self, admit: Callable[[Profile, Moment], Denied | None], names_of: NamesOf, suits: Suits
+        self,
+        admit: Callable[[Profile, Moment], Denied | None],
+        names_of: NamesOf,
+        suits: Suits,
+        parameters: DhtParameters = DhtParameters(),
     ) -> None:
+        self._parameters = parameters
         self._admit = admit
         self._names_of = names_of
         self._suits = suits
@@ -87,7 +85,7 @@ class RecordStore:
         self._entries: dict[PeerId, _Entry] = {}  # who was heard from least recently first
         # Never of one who has withdrawn. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
-        self._checked: dict[bytes, _Checked] = {}  # by the profiles' bytes, the oldest first
+        self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first
 
     def check(self, name: bytes, raw: bytes, now: Moment) -> SignedProfile:
         """Open a profile that anyone sent for a name. Raises BadRecord (its subclass says why).
@@ -113,14 +111,15 @@ class RecordStore:
             return False
         if not all(name in checked.names for name in names):
             return False
-        return self._keep(checked, names)
+        return self.keep_checked(checked, names)
 
-    def _keep(self, checked: _Checked, names: Iterable[bytes]) -> bool:
+    def keep_checked(self, checked: CheckedProfile, names: Iterable[bytes]) -> bool:
+        """Keep what `check` has let pass. Whether there was room under all the names."""
         author = checked.signed.profile.peer_id
         entry = self._entries.pop(author, None)
         if entry is None:
-            if len(self._entries) >= MAX_AUTHORS:
-                self._drop(next(iter(self._entries)))
+            if len(self._entries) >= self._parameters.max_authors:
+                self.drop(next(iter(self._entries)))
             entry = _Entry(checked, key_of_peer(author))
         self._entries[author] = entry
         if supersedes(checked.signed.profile, entry.signed.profile):
@@ -134,7 +133,7 @@ class RecordStore:
         kept = True
         for name in names:
             authors = self._by_name.setdefault(name, {})
-            if author in authors or len(authors) < MAX_AUTHORS_PER_NAME:
+            if author in authors or len(authors) < self._parameters.max_authors_per_name:
                 authors[author] = entry
                 entry.names.add(name)
             else:
@@ -227,7 +226,7 @@ class RecordStore:
             author for author, entry in self._entries.items() if not _is_fresh(entry.signed, now)
         ]
         for author in expired:
-            self._drop(author)
+            self.drop(author)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -237,7 +236,7 @@ class RecordStore:
         """Entries: how many names of how many authors are kept here."""
         return sum(len(entry.names) for entry in self._entries.values())
 
-    def _check(self, raw: bytes, now: Moment) -> _Checked:
+    def _check(self, raw: bytes, now: Moment) -> CheckedProfile:
         signed = open_profile(raw, now.unix_s)
         denied = self._admit(signed.profile, now)
         if denied is not None:
@@ -245,12 +244,13 @@ class RecordStore:
         self._newest.admit(signed, now.unix_s)
         checked = self._checked.get(raw)
         if checked is None:
-            if len(self._checked) >= MAX_CHECKED:
+            if len(self._checked) >= self._parameters.max_checked:
                 del self._checked[next(iter(self._checked))]
-            checked = self._checked[raw] = _Checked(signed, self._names_of(signed.profile))
+            checked = self._checked[raw] = CheckedProfile(signed, self._names_of(signed.profile))
         return checked
 
-    def _drop(self, author: PeerId) -> None:
+    def drop(self, author: PeerId) -> None:
+        """Forget an author whose profile is kept."""
         for name in list(self._entries[author].names):
             self._unname(author, name)
         del self._entries[author]

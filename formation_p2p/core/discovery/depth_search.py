@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median_high
 
-from formation_p2p.core.capability.shards import SAMPLE, SPLIT
+from formation_p2p.core.capability.shards import ShardParameters
 from formation_p2p.core.dht.messages import ShardCount
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
 
@@ -24,16 +24,16 @@ def agreed(counts: Iterable[ShardCount]) -> ShardCount:
     )
 
 
-def deeper_by(members: int) -> int:
+def deeper_by(members: int, shards: ShardParameters) -> int:
     """How many levels a shard with so many members is to split: at least one."""
-    return max(1, (max(members - 1, 0) // SPLIT).bit_length())
+    return max(1, (max(members - 1, 0) // shards.split).bit_length())
 
 
-def is_left(count: ShardCount) -> bool:
+def is_left(count: ShardCount, shards: ShardParameters) -> bool:
     """Whether most workers have left a shard for deeper ones, where a quarter of them remain as
     a sample, or are about to. As long as most have not, those who are moving are here as well;
-    and a few members who claim to be elsewhere do not send everybody there."""
-    return count.deeper > SAMPLE * count.settled
+    and a few members who claim to be elsewhere do not send all the others there."""
+    return count.deeper > shards.sample * count.settled
 
 
 class DepthSearch:
@@ -43,29 +43,30 @@ class DepthSearch:
     depth: it ends, since no depth is read twice. All workers with the key's prefix are then in
     the shards that were read:
 
-    - where most workers are deeper, the walk goes there. A shard that is splitting or merging has
-      everybody either here or there, as all are in both until nobody is in one alone;
+    - where most workers are deeper, it goes there. A shard that is splitting or merging has
+      all workers either here or there, as all are in both until none is in one alone;
     - where none is on the key's side, or some are shallower too, it goes one up, but not to where,
       as was seen, most are deeper.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, shards: ShardParameters = ShardParameters()) -> None:
+        self._shards = shards
         self.depth = depth
         self.read: dict[int, ShardCount] = {}
-        self._floor = 0  # no worker's home is above: in the shard there, workers were deeper
+        self._floor = 0  # no worker belongs above: in the shard there, workers were deeper
 
     def learn(self, count: ShardCount) -> int | None:
         """What the shard at `depth` holds. Returns the depth to read next, which `depth` then is;
         None at the end."""
         self.read[self.depth] = count
         step: int | None = None
-        if is_left(count):
+        if is_left(count, self._shards):
             below = min(self.depth + 1, MAX_DEPTH)
             if not count.shallower:
                 self._floor = max(self._floor, self.depth if count.members else below)
             step = max(count.depth, below)
         elif self.depth == 0 and count.beyond and not count.settled:
-            # Nobody on the key's side, and half of the bucket is deeper: the other may be as well,
+            # None on the key's side, and half of the bucket is deeper: the other may be as well,
             # and its samples missing.
             step = max(count.depth, 1)
         if step is None or step in self.read:
@@ -93,22 +94,22 @@ class DepthSearch:
 
     @property
     def inhabited(self) -> int:
-        """Where most workers near the key are: the depth to begin the next walk at."""
+        """Where most workers near the key are: the depth to begin the next search at."""
         return max((d for d, count in self.read.items() if count.members), default=max(self.read))
 
-    def home(self) -> Span:
-        """Where a worker with this key belongs, once the walk has ended."""
+    def span(self) -> Span:
+        """Where a worker with this key belongs, once the search has ended."""
         floor = self._floor
         for depth, count in sorted(self.read.items()):
             if not count.members:
                 continue
             below = min(max(count.depth, depth + 1), MAX_DEPTH)
-            if is_left(count) and count.settled:
+            if is_left(count, self._shards) and count.settled:
                 return Span(depth, below)
-            if is_left(count):
+            if is_left(count, self._shards):
                 floor = max(floor, below)
-            elif count.members > SPLIT:
-                return Span(depth, min(depth + deeper_by(count.members), MAX_DEPTH))
+            elif count.members > self._shards.split:
+                return Span(depth, min(depth + deeper_by(count.members, self._shards), MAX_DEPTH))
             else:
                 return Span(depth, depth)
         return Span(floor, floor)

@@ -4,8 +4,8 @@ The most selective bucket that the requirements imply is asked for the workers n
 task's key: its root shard first, which tells how deep to go, then the shard of the key's prefix;
 that depth is remembered, so that the next search asks one shard. The storing peers filter and
 rank. Where too few suit, the next selective bucket is tried, and then the neighbouring shards,
-in the order of their distance from the key. Where nobody suits at all, all workers near the key
-are looked at, so that a person can be told why each one does not.
+in the order of their distance from the key. Where no worker suits, all near the key are looked
+at, so that a person can be told why each one does not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Final, NamedTuple, NewType, TypeVar
 from formation_p2p.core.capability.buckets import ANY, widening
 from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.messages import MAX_PROVIDERS, ProviderQuery, ShardCount
-from formation_p2p.core.dht.operations import BETA, OperationId, Searched
+from formation_p2p.core.dht.messages import ProviderQuery, ShardCount
+from formation_p2p.core.dht.operations import OperationId, Searched
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.trace import Step, Trace
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
@@ -37,32 +38,8 @@ FindId = NewType("FindId", int)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-# Searches under way at once; each costs a lookup or two. Who has as many waits for its turn.
-MAX_FINDS: Final = 64
-# A search is content with so many workers. Half a shard's members are twice as many, so that one
-# shard is enough wherever most of its members suit.
-WANTED: Final = 8
-# Where what is free decides who is best, of so many: with more, hardly anything is gained
-# (docs/packing.md).
-WANTED_ROOMY: Final = 16
 # Before the requirements of a query, which are CBOR and begin otherwise: of those with room now.
 ROOMY: Final = b"\x00"
-# Lookups for one search. Two are the rule; with so many it has seen 200 workers.
-MAX_STEPS: Final = 12
-# And while nobody with room has been found. Most of what there is to gain by looking on, at half
-# of the price of 48 (docs/packing.md).
-MAX_STEPS_TO_ROOM: Final = 24
-# Other buckets tried where the first has too few that suit.
-MAX_BUCKETS_TRIED: Final = 3
-# How deep a bucket is changes when it doubles. Wrong by one, it costs a lookup and no worker.
-DEPTH_S: Final = 600.0
-# A scheduler asks for a few dozen kinds of machines.
-MAX_DEPTHS: Final = 256
-# How long the answer of a shard serves other searches: a person's few tasks in a row. A worker
-# that leaves is named for so much longer, and its refusal or silence costs what it always does.
-ANSWER_S: Final = 3.0
-# At most 32 profiles each, most of which are shared: 8 MiB at the worst.
-MAX_ANSWERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +79,12 @@ class _Find:
     target: Key
     requirements: bytes
     wanted: int
+    max_steps: int
     cause: str
     buckets: list[str]  # still to be tried, the most selective first
     bucket: str
     region: Key
-    walk: DepthSearch
+    search: DepthSearch
     fresh: bool
     suited: bool = True
     roomy: bool = False
@@ -114,11 +92,6 @@ class _Find:
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     heard: bool = False
-    max_steps: int = MAX_STEPS
-
-    @property
-    def most_steps(self) -> int:
-        return MAX_STEPS_TO_ROOM if self.roomy and not self.found else self.max_steps
 
 
 class Finder:
@@ -130,7 +103,9 @@ class Finder:
         dht: Kademlia[SignedProfile],
         network_id: bytes,
         labels: Iterable[tuple[str, str]] = (),
+        parameters: DiscoveryParameters = DiscoveryParameters(),
     ) -> None:
+        self._parameters = parameters
         self._dht = dht
         self._network_id = network_id
         self._labels = tuple(sorted(labels))
@@ -150,16 +125,16 @@ class Finder:
         fresh: bool = False,
         roomy: bool = False,
     ) -> FindId | None:
-        """None while too many finds are under way. A `fresh` one remembers no answers. A `roomy`
+        """None while too many finds are in flight. A `fresh` one remembers no answers. A `roomy`
         one looks for those that have room now, as far as they have announced it; for all that
         suit where there is none."""
         needs, requirements = self._narrowed(needs)
         buckets = list(widening(needs))
         first = buckets[0]
-        if self._depth(first, now) is not None:
+        if self.depth_of(first, now) is not None:
             # The rule of thumb said so; of those whose size is known, another one may be smaller.
-            known = [bucket for bucket in buckets if self._depth(bucket, now) is not None]
-            first = min(known, key=lambda bucket: self._depth(bucket, now) or 0)
+            known = [bucket for bucket in buckets if self.depth_of(bucket, now) is not None]
+            first = min(known, key=lambda bucket: self.depth_of(bucket, now) or 0)
         buckets.remove(first)
         return self._start(first, buckets, requirements, target, now, cause, fresh, roomy)
 
@@ -174,11 +149,13 @@ class Finder:
         if find is None:
             return False
         heard = not ended.asked or bool(ended.closest)
-        answer = _Answer(ended.found, agreed(ended.counts[:BETA]), ended.asked, heard)
-        if ended.found and len(ended.found) < MAX_PROVIDERS:
+        answer = _Answer(
+            ended.found, agreed(ended.counts[: self._dht.parameters.beta]), ended.asked, heard
+        )
+        if ended.found and len(ended.found) < self._parameters.max_providers:
             shard = (self._shard(find), find.requirements)
-            known = answer._replace(until_s=now.mono_s + ANSWER_S)
-            _remember(self._answers, shard, known, MAX_ANSWERS)
+            known = answer._replace(until_s=now.mono_s + self._parameters.answer_s)
+            _remember(self._answers, shard, known, self._parameters.max_answers)
         self._proceed(find, answer, now)
         return True
 
@@ -207,19 +184,20 @@ class Finder:
         fresh: bool,
         roomy: bool = False,
     ) -> FindId | None:
-        if len(self._finds) >= MAX_FINDS:
+        if len(self._finds) >= self._parameters.max_finds:
             return None
         self._count += 1
         find = _Find(
             FindId(self._count),
             target,
             ROOMY + requirements if roomy else requirements,
-            _wanted(requirements, roomy),
+            self._wanted(requirements, roomy),
+            self._parameters.max_steps,
             cause,
             others,
             bucket,
             target,
-            DepthSearch(0),
+            DepthSearch(0, self._parameters.shards),
             fresh,
             suited=bool(requirements),
             roomy=roomy,
@@ -237,7 +215,7 @@ class Finder:
         """Take in an answer. Whether there is another shard to read; else the find has ended."""
         step = Step(
             find.bucket,
-            prefix(find.region, find.walk.depth),
+            prefix(find.region, find.search.depth),
             answer.asked,
             answer.held.members,
             answer.held.deeper,
@@ -247,15 +225,17 @@ class Finder:
         find.heard |= answer.heard
         for signed in answer.found:
             find.found[signed.profile.peer_id] = signed
-        more = find.walk.learn(answer.held) is not None or self._next_region(find, now)
-        if more and len(find.steps) < find.most_steps:
+        more = find.search.learn(answer.held) is not None or self._next_region(find, now)
+        to_room = find.roomy and not find.found
+        max_steps = self._parameters.max_steps_to_room if to_room else find.max_steps
+        if more and len(find.steps) < max_steps:
             return True
         if find.roomy and not find.found:
             find.roomy, find.requirements = False, find.requirements.removeprefix(ROOMY)
             self._begin_again(find, next(iter(find.tried)), now)
             return True
         if find.suited and not find.found:
-            find.suited, find.requirements, find.wanted = False, b"", MAX_PROVIDERS
+            find.suited, find.requirements, find.wanted = False, b"", self._parameters.max_providers
             find.buckets, find.fresh = [], True
             self._begin_again(find, ANY, now)
             return True
@@ -266,26 +246,30 @@ class Finder:
         return False
 
     def _begin_again(self, find: _Find, bucket: str, now: Moment) -> None:
-        find.max_steps = len(find.steps) + MAX_STEPS
+        find.max_steps = len(find.steps) + self._parameters.max_steps
         find.tried.clear()
         self._enter(find, bucket, now)
 
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:
         """Begin at the shard of the target's prefix."""
         find.bucket, find.region = bucket, find.target
-        find.walk = DepthSearch(self._depth(bucket, now) or 0)
+        find.search = DepthSearch(self.depth_of(bucket, now) or 0, self._parameters.shards)
 
     def _next_region(self, find: _Find, now: Moment) -> bool:
-        """After a walk: whether, and where, to go on."""
-        depth = find.walk.reach
-        self._learn(find.bucket, find.walk.inhabited, now)
+        """After a depth search: whether, and where, to go on."""
+        depth = find.search.reach
+        self.learn(find.bucket, find.search.inhabited, now)
         find.tried.setdefault(find.bucket, depth)
         # Samples of workers farther away do not count: between them and here there may be others.
         read = (find.region ^ find.target) >> (KEY_BITS - depth)
         places = ((key_of_peer(p) ^ find.target) >> (KEY_BITS - depth) for p in find.found)
         if depth == 0 or sum(place <= read for place in places) >= find.wanted:
             return False  # these are all that there are, or enough
-        if find.buckets and len(find.tried) < MAX_BUCKETS_TRIED and find.region == find.target:
+        if (
+            find.buckets
+            and len(find.tried) < self._parameters.max_buckets_tried
+            and find.region == find.target
+        ):
             self._enter(find, find.buckets.pop(0), now)
             return True
         smallest = min(find.tried, key=lambda bucket: find.tried[bucket])
@@ -297,7 +281,7 @@ class Finder:
         if ahead >> depth:
             return False
         find.region = Key(find.target ^ (ahead << (KEY_BITS - depth)))
-        find.walk = DepthSearch(depth)
+        find.search = DepthSearch(depth, self._parameters.shards)
         return True
 
     def _search(self, find: _Find, now: Moment) -> _Answer | None:
@@ -307,20 +291,32 @@ class Finder:
         if known is not None and known.until_s > now.mono_s and not find.fresh:
             return known._replace(asked=0)
         # In the order of a shard's members its key and the target agree: they differ in its prefix.
-        query = ProviderQuery(find.region, find.requirements, MAX_PROVIDERS)
+        query = ProviderQuery(find.region, find.requirements, self._parameters.max_providers)
         operation = self._dht.find_providers(name, query, now, find.cause)
         self._finds[operation] = find
         return None
 
-    def _shard(self, find: _Find) -> bytes:
-        return shard_key(self._network_id, find.bucket, find.region, find.walk.depth)
+    def _wanted(self, requirements: bytes, roomy: bool) -> int:
+        if not requirements:
+            return self._parameters.max_steps * self._parameters.max_providers
+        return self._parameters.wanted_roomy if roomy else self._parameters.wanted
 
-    def _depth(self, bucket: str, now: Moment) -> int | None:
+    def _shard(self, find: _Find) -> bytes:
+        return shard_key(self._network_id, find.bucket, find.region, find.search.depth)
+
+    def depth_of(self, bucket: str, now: Moment) -> int | None:
+        """How deep its workers were found to be, a while ago at most."""
         known = self._depths.get(bucket)
         return known.depth if known is not None and known.until_s > now.mono_s else None
 
-    def _learn(self, bucket: str, depth: int, now: Moment) -> None:
-        _remember(self._depths, bucket, _Depth(depth, now.mono_s + DEPTH_S), MAX_DEPTHS)
+    def learn(self, bucket: str, depth: int, now: Moment) -> None:
+        """Workers of this bucket are so deep."""
+        _remember(
+            self._depths,
+            bucket,
+            _Depth(depth, now.mono_s + self._parameters.depth_s),
+            self._parameters.max_depths,
+        )
 
 
 def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
@@ -331,14 +327,8 @@ def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
         del table[next(iter(table))]
 
 
-def _wanted(requirements: bytes, roomy: bool) -> int:
-    if not requirements:
-        return MAX_STEPS * MAX_PROVIDERS
-    return WANTED_ROOMY if roomy else WANTED
-
-
 def suits(requirements: bytes) -> Callable[[Profile], bool]:
-    """The test that a storing peer filters by. Bytes that do not parse suit nobody."""
+    """The test that a storing peer filters by. Bytes that do not parse suit no profile."""
     if requirements == b"":
         return lambda profile: True
     try:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 class Step:
     """One lookup: the shard of `bucket` for the keys that begin with `prefix` (its bits as text).
 
-    `asked` peers were asked; those nearest to the shard's name hold `members`. `found` were told to
-    us: of those that suit, or where nobody does and the last steps look at everyone, of all.
-    `deeper` are said to be in deeper shards. Nobody was asked where the answer was remembered from
-    a search just before.
+    `asked` peers were asked, or none where the answer was remembered from a search just before;
+    those nearest to the shard's name hold `members`. `found` were returned: of those that suit, or
+    where none does and the last steps look at all, of all. `deeper` are in deeper shards.
     """
 
     bucket: str

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from formation_p2p.core.discovery.publication_parameters import PublicationParameters
+from formation_p2p.core.dht.parameters import DhtParameters
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.trust.parameters import TrustParameters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerParameters:
     """One field for each protocol. The reason of each value stands beside it, in its own class."""
 
-    publication: PublicationParameters = field(default_factory=PublicationParameters)
+    dht: DhtParameters = field(default_factory=DhtParameters)
+    discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
+    trust: TrustParameters = field(default_factory=TrustParameters)
 
 
 DEFAULT_PARAMETERS: Final = PeerParameters()

@@ -23,8 +23,8 @@ from formation_p2p.core.dht.rpc import (
     ResponseReceived,
 )
 from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.announcer import names_of
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
+from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
@@ -81,7 +81,7 @@ from formation_p2p.core.refusals import Denied, Leaving
 from formation_p2p.core.trust.circles import Circles
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.reputation import SUBMIT_MILLI, Reputation
+from formation_p2p.core.trust.reputation import Reputation
 
 
 class Peer:
@@ -102,20 +102,25 @@ class Peer:
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         store = RecordStore(
-            self._membership.may_work, lambda profile: names_of(profile, self._network_id), suits
+            self._membership.may_work,
+            lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
+            suits,
+            parameters.dht,
         )
         self._parameters = parameters
-        self.dht = Kademlia(identity.peer_id, store, rng)
+        self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
         self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
-        self.reputation = reputation or Reputation(identity.peer_id)
+        self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._hearsay = ReputationGossip(identity, network.grant, self._membership, self.reputation)
         self._surroundings = PlacementContext(
             network, self._membership, self.reputation, self._circles, self._round_trips
         )
-        self._finder = Finder(self.dht, self._network_id, self._surroundings.labels)
+        self._finder = Finder(
+            self.dht, self._network_id, self._surroundings.labels, parameters.discovery
+        )
         self._scheduler = Scheduler(
             identity.peer_id,
             self._finder,
@@ -274,7 +279,8 @@ class Peer:
     def _distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._identity.peer_id:
             return False
-        return self.reputation.score_milli(submitter.peer_id, now) < SUBMIT_MILLI
+        score_milli = self.reputation.score_milli(submitter.peer_id, now)
+        return score_milli < self._parameters.trust.submit_milli
 
     def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Send]:
         """What a worker is asked, by somebody who may know this node from an earlier life: told

@@ -68,7 +68,7 @@ class Worker:
         self._sequence = 0
         self._executions = Executions()
         self._warden = AdmissionController(
-            membership, dict(serve.labels), serve.used, serve.permissive
+            membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
         self._lessor = Lessor(
             serve.capability,
@@ -81,7 +81,7 @@ class Worker:
             blobs.places,
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
-        self._ttl_s = parameters.publication.ttl_s
+        self._ttl_s = parameters.discovery.ttl_s
         self._announcer = Announcer(
             own,
             dht,
@@ -90,7 +90,7 @@ class Worker:
             serve.capability,
             self._issue,
             rng,
-            parameters.publication,
+            parameters.discovery,
         )
 
     def start(self, now: Moment) -> None:

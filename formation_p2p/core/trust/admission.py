@@ -23,22 +23,11 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights, accounts_of, rights_of
 from formation_p2p.core.trust.hours import Hours, opening_in_words
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
 
-# Accounts of all months, at 200 bytes each. Anyone can narrow a grant into more; of too many, those
-# go that have used least, so that getting rid of one costs as much as it has used, many times over.
-MAX_ACCOUNTS: Final = 16_384
-# Of too many, those go first that were charged longest ago, whatever their names. So a clock may be
-# wrong, forward and back, a dozen times until it is set right: nobody has his quota anew for that.
-MAX_MONTHS: Final = 13
-# Whoever has as many leases as he may is worth asking again when one of them may have ended.
-ROOM_MS: Final = 1000
 # The longest wait that a refusal can carry (negotiation/refusal_codec.py).
 MAX_WAIT_S: Final = 3600
-# What is tolerated of one peer is told once in this time, and of so many peers at once.
-TOLD_EVERY_S: Final = 60.0
-MAX_TOLD: Final = 256
-
 _SUBMIT: Final = Right.SUBMIT.value
 
 
@@ -85,14 +74,16 @@ class AdmissionController:
         labels: Mapping[str, str],
         used: Iterable[tuple[str, str, Used]] = (),
         permissive: bool = False,
+        parameters: TrustParameters = TrustParameters(),
     ) -> None:
+        self._parameters = parameters
         self._membership = membership
         self._labels = labels
         self._permissive = permissive
         self._months: dict[str, dict[str, Used]] = {}  # the one charged last at the end
         self._leases: dict[str, _Lease] = {}
         self._open: Counter[str] = Counter()  # leases, by account
-        self._told: dict[PeerId, float] = {}
+        self._tolerated_s: dict[PeerId, float] = {}
         self._effects: list[AdmissionEffect] = []
         for month, account, amount in used:
             self._add(month, account, amount)
@@ -101,6 +92,11 @@ class AdmissionController:
         """What has been charged and tolerated since the last time."""
         effects, self._effects = self._effects, []
         return effects
+
+    @property
+    def months(self) -> Mapping[str, Mapping[str, Used]]:
+        """What each account has used, by month; the one charged last at the end."""
+        return self._months
 
     def used(self, account: str, now: Moment) -> Used:
         """In this month."""
@@ -189,29 +185,32 @@ class AdmissionController:
                 return Denied(_SUBMIT, why)
             full = account.quota.is_full(self._open[account.name]) if another else None
             if full is not None:
-                return Denied(_SUBMIT, full, ROOM_MS)
+                return Denied(_SUBMIT, full, self._parameters.room_ms)
         return None
 
     def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
-        if self._told.get(peer_id, float("-inf")) > now.mono_s - TOLD_EVERY_S:
+        recent_s = now.mono_s - self._parameters.tolerated_every_s
+        if self._tolerated_s.get(peer_id, float("-inf")) > recent_s:
             return
-        if len(self._told) >= MAX_TOLD:
-            recent = now.mono_s - TOLD_EVERY_S
-            self._told = {peer: told_s for peer, told_s in self._told.items() if told_s > recent}
-            if len(self._told) >= MAX_TOLD:
+        if len(self._tolerated_s) >= self._parameters.max_tolerated:
+            self._tolerated_s = {
+                peer: at_s for peer, at_s in self._tolerated_s.items() if at_s > recent_s
+            }
+            if len(self._tolerated_s) >= self._parameters.max_tolerated:
                 return
-        self._told[peer_id] = now.mono_s
+        self._tolerated_s[peer_id] = now.mono_s
         self._effects.append(Tolerated(peer_id, why, cause="the worker is permissive"))
 
     def _add(self, month: str, account: str, used: Used) -> None:
         accounts = self._months[month] = self._months.pop(month, {})
         accounts[account] = accounts.get(account, NOTHING) + used
         first = next(iter(self._months))
-        if sum(map(len, self._months.values())) > MAX_ACCOUNTS:
+        most = self._parameters.max_accounts
+        if sum(map(len, self._months.values())) > most:
             past = self._months[first]
-            for least in heapq.nsmallest(MAX_ACCOUNTS // 8, past.items(), key=_by_use):
+            for least in heapq.nsmallest(most // 8, past.items(), key=_by_use):
                 del past[least[0]]
-        if not self._months[first] or len(self._months) > MAX_MONTHS:
+        if not self._months[first] or len(self._months) > self._parameters.max_months:
             del self._months[first]
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import BadRecord
@@ -31,35 +30,11 @@ from formation_p2p.core.trust.attestation import (
     seal_attestation,
 )
 from formation_p2p.core.trust.experience import MEMORY, Age, Experience, PeerHistory, age_of
-
-# Whom to give work, and whom to take work from.
-EXECUTE_MILLI: Final = 300
-SUBMIT_MILLI: Final = 100
-
-# Good experiences, and bad ones, that a stranger is taken to have been. With three, five errors in
-# a row put one below EXECUTE_MILLI. That befalls one in a hundred of machines that bring 65
-# results of 100, and one in fifty thousand of those that bring 88.
-PRIOR: Final = 3
-# What all voices together count for, in experiences of one's own.
-HEARSAY: Final = 4
-# What is left of a word with each hop. There is one: from whoever speaks to this node.
-ATTENUATION_MILLI: Final = 500
-# So much of what a voice has seen is listened to. At full trust it alone makes up HEARSAY.
-_LISTENED_MILLI: Final = HEARSAY * 1000 * 1000 // ATTENUATION_MILLI
-# Peers that are remembered, of 300 bytes each.
-MAX_PEERS: Final = 10_000
-# Once there are so many, the tenth of which least is known is forgotten in one go.
-_FORGOTTEN_AT_ONCE: Final = MAX_PEERS // 10
-# Voices that are listened to, the strongest: more would add nothing, since all are held to HEARSAY.
-MAX_VOICES: Final = 64
-# What is told of others is signed anew this often.
-ATTEST_EVERY_S: Final = 600
+from formation_p2p.core.trust.parameters import TrustParameters
 
 
-def attenuated_milli(
-    voice_milli: int, said_milli: int, factor_milli: int = ATTENUATION_MILLI
-) -> int:
-    """What is left of a word by somebody who is trusted so far. All in thousandths."""
+def attenuated_milli(voice_milli: int, said_milli: int, factor_milli: int) -> int:
+    """What is left of a statement by a peer that is trusted so far. All in thousandths."""
     voice, said = (min(max(each, 0), 1000) for each in (voice_milli, said_milli))
     return voice * said * factor_milli // 1_000_000
 
@@ -67,7 +42,7 @@ def attenuated_milli(
 @dataclass(frozen=True, slots=True)
 class Heard:
     """What one voice says of a peer, and by how much it counts: in thousandths of an experience,
-    before all voices together are held to HEARSAY."""
+    before all voices together are held to `gossip_weight`."""
 
     author: PeerId
     voice_milli: int
@@ -116,7 +91,13 @@ class Reputation:
         own: PeerId,
         accounts: Iterable[tuple[PeerId, PeerHistory]] = (),
         attestations: Iterable[Attestation] = (),
+        parameters: TrustParameters = TrustParameters(),
     ) -> None:
+        self.parameters = parameters
+        self._prior = parameters.prior
+        # So much of what a voice has seen is listened to. At full trust it alone makes up the
+        # whole weight of gossip.
+        self._listened_milli = parameters.gossip_weight * 1_000_000 // parameters.attenuation_milli
         self._own = own
         self._accounts = dict(accounts)
         self._voices = {each.author: each for each in attestations}
@@ -145,11 +126,13 @@ class Reputation:
         self._silence(peer_id)
 
     def _begin(self, peer_id: PeerId, now: Moment) -> PeerHistory:
-        if len(self._accounts) >= MAX_PEERS:
+        if len(self._accounts) >= self.parameters.max_peers:
             age = self._age_at(now.unix_s)
             known = self._accounts
             least = heapq.nsmallest(
-                _FORGOTTEN_AT_ONCE, known, key=lambda each: (sum(known[each].aged(age)), each)
+                max(1, self.parameters.max_peers // 10),
+                known,
+                key=lambda each: (sum(known[each].aged(age)), each),
             )
             for each in least:
                 self.forget(each)
@@ -176,7 +159,7 @@ class Reputation:
             return
         if known is not None and known.issued_unix_ms >= new.issued_unix_ms:
             return
-        if known is None and len(self._voices) >= MAX_VOICES:
+        if known is None and len(self._voices) >= self.parameters.max_voices:
             least = min(self._voices, key=lambda each: (self._voice_now(each, now), each))
             if self._voice_now(least, now) >= voice_milli:
                 return
@@ -220,7 +203,7 @@ class Reputation:
         """What this node tells others, signed by it: of those it has had most bad experience
         with, and of those it knows best. None where it knows nobody."""
         since_s, raw = self._attested
-        if not since_s <= now.unix_s < since_s + ATTEST_EVERY_S:
+        if not since_s <= now.unix_s < since_s + self.parameters.attest_every_s:
             opinions = self._opinions(now)
             raw = None
             if opinions:
@@ -254,8 +237,8 @@ class Reputation:
         account = self._accounts.get(peer_id)
         good, bad = (0, 0) if account is None else account.aged(age)
         heard_good, heard_bad = self._held(self._heard_of(peer_id, now))
-        good += PRIOR * age.unit + heard_good * age.unit // 1000
-        bad += PRIOR * age.unit + heard_bad * age.unit // 1000
+        good += self._prior * age.unit + heard_good * age.unit // 1000
+        bad += self._prior * age.unit + heard_bad * age.unit // 1000
         return 1000 * good // (good + bad)
 
     def explain(self, peer_id: PeerId, now: Moment) -> Standing:
@@ -287,12 +270,13 @@ class Reputation:
         return tuple(sorted(found, key=lambda each: (-each.score_milli, each.peer_id)))
 
     def _heard_of(self, peer_id: PeerId, now: Moment) -> list[Heard]:
+        attenuation_milli = self.parameters.attenuation_milli
         heard: list[Heard] = []
         for attestation, voice_milli in self._speaking(now):
             opinion = attestation.opinions.get(peer_id)
             if opinion is not None and attestation.author != peer_id:
-                listened = min(opinion.weight_milli, _LISTENED_MILLI)
-                counts = listened * attenuated_milli(voice_milli, 1000) // 1000
+                listened = min(opinion.weight_milli, self._listened_milli)
+                counts = listened * attenuated_milli(voice_milli, 1000, attenuation_milli) // 1000
                 heard.append(Heard(attestation.author, voice_milli, opinion.rate_milli, counts))
         return heard
 
@@ -304,14 +288,13 @@ class Reputation:
             self._heard = second, tuple(each for each in voices if each[1])
         return self._heard[1]
 
-    @staticmethod
-    def _held(heard: Iterable[Heard]) -> tuple[int, int]:
+    def _held(self, heard: Iterable[Heard]) -> tuple[int, int]:
         """Good and bad, in thousandths of an experience, of all voices together."""
         good = total = 0
         for each in heard:
             good += each.counts_milli * each.rate_milli
             total += each.counts_milli
-        most = min(total, HEARSAY * 1000)
+        most = min(total, self.parameters.gossip_weight * 1000)
         held = good * most // (total * 1000) if total else 0
         return held, most - held
 

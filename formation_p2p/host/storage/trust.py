@@ -23,7 +23,8 @@ from formation_p2p.core.errors import BadRecord, StateError
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.trust.attestation import Attestation, open_attestation
 from formation_p2p.core.trust.experience import Experience, PeerHistory
-from formation_p2p.core.trust.reputation import MAX_PEERS, MAX_VOICES, Reputation
+from formation_p2p.core.trust.parameters import TrustParameters
+from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.clock import moment
 from formation_p2p.host.storage.sqlite import Schema, changing, looking, state_errors
 from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
@@ -142,7 +143,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> _Loaded:
-    rows = db.execute("SELECT * FROM accounts LIMIT ?", (MAX_PEERS,))
+    rows = db.execute("SELECT * FROM accounts LIMIT ?", (TrustParameters().max_peers,))
     accounts = [(parse_peer_id(row[0]), _account(row[1:])) for row in rows]
     said, stale = _sound(db, now)
     reputation = Reputation(own, accounts, said)
@@ -164,7 +165,8 @@ def _sound(db: sqlite3.Connection, now: Moment) -> tuple[list[Attestation], tupl
     """Those that have not expired meanwhile, and the authors of the rest."""
     found: list[Attestation] = []
     stale: list[PeerId] = []
-    for author, raw in db.execute("SELECT * FROM attestations LIMIT ?", (MAX_VOICES,)):
+    most = TrustParameters().max_voices
+    for author, raw in db.execute("SELECT * FROM attestations LIMIT ?", (most,)):
         try:
             found.append(open_attestation(raw, now.unix_s))
         except BadRecord:

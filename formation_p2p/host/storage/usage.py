@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import StateError
-from formation_p2p.core.trust.admission import MAX_ACCOUNTS, Charged
+from formation_p2p.core.trust.admission import Charged
+from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
 from formation_p2p.host.storage.sqlite import Schema, looking, state_errors
 from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
@@ -42,9 +43,9 @@ class UsageParameters:
     # A year to look back on.
     kept_months: int = 13
     # Of one month, at 150 bytes each; of more, those go that have used least.
-    max_rows: int = 2 * MAX_ACCOUNTS
+    max_rows: int = 2 * TrustParameters().max_accounts
     # As many as a worker keeps in mind.
-    max_loaded: int = MAX_ACCOUNTS
+    max_loaded: int = TrustParameters().max_accounts
     store_every_s: float = STORED_EVERY_S
 
 

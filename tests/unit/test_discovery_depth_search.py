@@ -1,4 +1,4 @@
-"""The walk along a key's prefix: which shards it reads, and where it says that a worker belongs."""
+"""The search along a key's prefix: the shards that it reads, and where a worker belongs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability import shards
-from formation_p2p.core.capability.shards import SPLIT, places_of, shard_key
+from formation_p2p.core.capability.shards import (
+    ShardParameters,
+    places_of,
+    shard_key,
+)
 from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed, deeper_by, is_left
@@ -21,6 +24,8 @@ from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_p
 from formation_p2p.core.records.profile import SignedProfile
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW
+
+SHARDS = ShardParameters()
 
 NOBODY = ShardCount()
 
@@ -36,47 +41,47 @@ def splitting(*, settled: int, gone_too: int, depth: int) -> ShardCount:
     return ShardCount(settled + gone_too, settled, 0, gone_too, depth)
 
 
-def walked(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], DepthSearch]:
-    """The depths that a walk reads, in order, where the shards hold this; nobody elsewhere."""
-    walk = DepthSearch(start)
+def searched(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], DepthSearch]:
+    """The depths that a search reads, in order, where the shards hold this; nobody elsewhere."""
+    search = DepthSearch(start)
     depths = [start]
-    while (step := walk.learn(counts.get(walk.depth, NOBODY))) is not None:
-        assert step == walk.depth
+    while (step := search.learn(counts.get(search.depth, NOBODY))) is not None:
+        assert step == search.depth
         depths.append(step)
-    return depths, walk
+    return depths, search
 
 
 def test_a_small_bucket_is_one_shard() -> None:
-    depths, walk = walked(0, {0: told(settled=SPLIT)})
-    assert (depths, walk.home()) == ([0], Span(0, 0))
-    assert (walk.reach, walk.inhabited) == (0, 0)
+    depths, search = searched(0, {0: told(settled=SHARDS.split)})
+    assert (depths, search.span()) == ([0], Span(0, 0))
+    assert (search.reach, search.inhabited) == (0, 0)
 
 
 def test_where_nobody_is_yet_the_first_is_at_home_at_the_top() -> None:
-    depths, walk = walked(0, {})
-    assert (depths, walk.home()) == ([0], Span(0, 0))
+    depths, search = searched(0, {})
+    assert (depths, search.span()) == ([0], Span(0, 0))
 
 
 def test_the_root_tells_how_deep_to_go() -> None:
-    depths, walk = walked(0, {0: told(deeper=8, depth=3), 3: told(settled=20)})
-    assert (depths, walk.home()) == ([0, 3], Span(3, 3))
-    assert (walk.reach, walk.inhabited) == (3, 3)
+    depths, search = searched(0, {0: told(deeper=8, depth=3), 3: told(settled=20)})
+    assert (depths, search.span()) == ([0, 3], Span(3, 3))
+    assert (search.reach, search.inhabited) == (3, 3)
 
 
 def test_a_hint_that_is_right_takes_one_step() -> None:
-    depths, walk = walked(3, {3: told(settled=20)})
-    assert (depths, walk.home()) == ([3], Span(3, 3))
+    depths, search = searched(3, {3: told(settled=20)})
+    assert (depths, search.span()) == ([3], Span(3, 3))
 
 
 def test_a_hint_that_is_too_shallow_takes_two() -> None:
-    depths, walk = walked(1, {1: told(deeper=5, depth=3), 3: told(settled=20)})
-    assert (depths, walk.home()) == ([1, 3], Span(3, 3))
+    depths, search = searched(1, {1: told(deeper=5, depth=3), 3: told(settled=20)})
+    assert (depths, search.span()) == ([1, 3], Span(3, 3))
 
 
 def test_a_hint_that_is_too_deep_is_climbed_from_one_by_one() -> None:
-    depths, walk = walked(5, {3: told(settled=12)})
-    assert (depths, walk.home()) == ([5, 4, 3], Span(3, 3))
-    assert (walk.reach, walk.inhabited) == (5, 3)
+    depths, search = searched(5, {3: told(settled=12)})
+    assert (depths, search.span()) == ([5, 4, 3], Span(3, 3))
+    assert (search.reach, search.inhabited) == (5, 3)
 
 
 def test_some_who_are_deeper_than_most_are_followed() -> None:
@@ -86,7 +91,7 @@ def test_some_who_are_deeper_than_most_are_followed() -> None:
         2: told(deeper=9, depth=3),
         3: told(settled=20),
     }
-    assert walked(0, counts)[0] == [0, 2, 3]
+    assert searched(0, counts)[0] == [0, 2, 3]
 
 
 def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
@@ -94,10 +99,10 @@ def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
         0: splitting(settled=30, gone_too=10, depth=1),
         1: told(shallower=10),
     }
-    depths, walk = walked(0, counts)
-    assert (depths, walk.home()) == ([0, 1], Span(0, 1))
-    depths, walk = walked(1, counts)  # from below as well
-    assert (depths, walk.home()) == ([1, 0], Span(0, 1))
+    depths, search = searched(0, counts)
+    assert (depths, search.span()) == ([0, 1], Span(0, 1))
+    depths, search = searched(1, counts)  # from below as well
+    assert (depths, search.span()) == ([1, 0], Span(0, 1))
 
 
 def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
@@ -105,15 +110,17 @@ def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
         0: splitting(settled=0, gone_too=30, depth=1),
         1: told(settled=2, shallower=28),
     }
-    depths, walk = walked(0, counts)
-    assert (depths, walk.home()) == ([0, 1], Span(1, 1))
+    depths, search = searched(0, counts)
+    assert (depths, search.span()) == ([0, 1], Span(1, 1))
 
 
 def test_a_full_shard_that_nobody_has_left_yet_is_split_by_who_comes() -> None:
-    _, walk = walked(0, {0: told(settled=SPLIT + 1)})
-    assert walk.home() == Span(0, 1)
-    _, walk = walked(0, {0: told(settled=8 * SPLIT)})  # a whole network that starts at once
-    assert walk.home() == Span(0, 3)
+    _, search = searched(0, {0: told(settled=SHARDS.split + 1)})
+    assert search.span() == Span(0, 1)
+    _, search = searched(
+        0, {0: told(settled=8 * SHARDS.split)}
+    )  # a whole network that starts at once
+    assert search.span() == Span(0, 3)
 
 
 def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_read() -> None:
@@ -123,9 +130,9 @@ def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_
         1: ShardCount(members=30, settled=5, shallower=5, deeper=20, depth=2),
         2: told(shallower=20),
     }
-    assert walked(2, counts)[0] == [2, 1, 0]
-    assert walked(1, counts)[0] == [1, 2, 0]
-    assert walked(0, counts)[0] == [0, 1, 2]
+    assert searched(2, counts)[0] == [2, 1, 0]
+    assert searched(1, counts)[0] == [1, 2, 0]
+    assert searched(0, counts)[0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +141,11 @@ def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_
 def test_a_shard_is_left_where_a_sample_of_most_is_all_that_remains(
     settled: int, deeper: int, left: bool
 ) -> None:
-    assert is_left(told(settled=settled, deeper=deeper, depth=4)) == left
+    assert is_left(told(settled=settled, deeper=deeper, depth=4), SHARDS) == left
 
 
 def test_a_few_who_claim_to_be_deeper_lead_nobody_there() -> None:
-    assert walked(0, {0: told(settled=20, deeper=3, depth=9)})[0] == [0]
+    assert searched(0, {0: told(settled=20, deeper=3, depth=9)})[0] == [0]
 
 
 def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
@@ -147,24 +154,24 @@ def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
         3: splitting(settled=5, gone_too=3, depth=4),
     }
     for start, order in ((4, [4, 3]), (3, [3, 4])):
-        depths, walk = walked(start, counts)
-        assert (depths, walk.home()) == (order, Span(3, 4))
+        depths, search = searched(start, counts)
+        assert (depths, search.span()) == (order, Span(3, 4))
 
 
 def test_in_an_empty_region_it_climbs_to_where_others_are_deeper() -> None:
     """Whoever comes is at home where its neighbours begin: below the shard that they have left."""
     counts = {0: told(deeper=8, depth=3), 2: told(deeper=2, depth=3)}
-    depths, walk = walked(0, counts)
-    assert (depths, walk.home()) == ([0, 3, 2], Span(3, 3))
-    depths, walk = walked(0, {0: told(deeper=8, depth=3)})
-    assert (depths, walk.home()) == ([0, 3, 2, 1], Span(1, 1))
+    depths, search = searched(0, counts)
+    assert (depths, search.span()) == ([0, 3, 2], Span(3, 3))
+    depths, search = searched(0, {0: told(deeper=8, depth=3)})
+    assert (depths, search.span()) == ([0, 3, 2, 1], Span(1, 1))
 
 
 def test_where_some_stayed_above_the_empty_region_it_climbs_to_them() -> None:
     counts = {0: told(settled=9, deeper=8, depth=3)}
-    depths, walk = walked(0, counts)
+    depths, search = searched(0, counts)
     assert depths == [0, 3, 2, 1]
-    assert walk.inhabited == 0
+    assert search.inhabited == 0
 
 
 def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not_moved_yet() -> (
@@ -172,41 +179,48 @@ def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not
 ):
     """Of eight who leave the root, those on the other side are in the deeper shard already."""
     counts = {3: ShardCount(members=2), 0: splitting(settled=3, gone_too=2, depth=3)}
-    assert walked(3, counts)[0] == [3, 2, 1, 0]
+    assert searched(3, counts)[0] == [3, 2, 1, 0]
 
 
 def test_where_the_other_half_of_the_root_is_deeper_this_one_is_looked_for_there_too() -> None:
     """Of few workers it may be that none leaves a sample on the key's side."""
     counts = {0: ShardCount(depth=2, beyond=3), 2: told(settled=8)}
-    assert walked(0, counts)[0] == [0, 2]
-    assert walked(0, {0: ShardCount(depth=2, beyond=3)})[0] == [0, 2, 1]
+    assert searched(0, counts)[0] == [0, 2]
+    assert searched(0, {0: ShardCount(depth=2, beyond=3)})[0] == [0, 2, 1]
 
 
 def test_where_the_other_half_of_a_shard_is_deeper_it_reaches_over_this_half_alone() -> None:
     """Of a shard that has split, one half has come back."""
-    _, walk = walked(0, {0: told(settled=4)})
-    assert walk.reach == 0
-    depths, walk = walked(0, {0: ShardCount(4, 4, depth=1, beyond=2)})
-    assert (depths, walk.reach) == ([0], 1)
-    _, walk = walked(MAX_DEPTH, {MAX_DEPTH: ShardCount(4, 4, depth=MAX_DEPTH, beyond=2)})
-    assert walk.reach == MAX_DEPTH
+    _, search = searched(0, {0: told(settled=4)})
+    assert search.reach == 0
+    depths, search = searched(0, {0: ShardCount(4, 4, depth=1, beyond=2)})
+    assert (depths, search.reach) == ([0], 1)
+    _, search = searched(MAX_DEPTH, {MAX_DEPTH: ShardCount(4, 4, depth=MAX_DEPTH, beyond=2)})
+    assert search.reach == MAX_DEPTH
 
 
 def test_nothing_is_deeper_than_the_deepest() -> None:
     deepest = {MAX_DEPTH: told(settled=40, deeper=5, depth=MAX_DEPTH)}
-    depths, walk = walked(MAX_DEPTH, deepest)
+    depths, search = searched(MAX_DEPTH, deepest)
     assert depths == [MAX_DEPTH]
-    assert walk.home() == Span(MAX_DEPTH, MAX_DEPTH)
-    _, walk = walked(MAX_DEPTH, {MAX_DEPTH: told(settled=100)})
-    assert walk.home() == Span(MAX_DEPTH, MAX_DEPTH)
+    assert search.span() == Span(MAX_DEPTH, MAX_DEPTH)
+    _, search = searched(MAX_DEPTH, {MAX_DEPTH: told(settled=100)})
+    assert search.span() == Span(MAX_DEPTH, MAX_DEPTH)
 
 
 @pytest.mark.parametrize(
     ("members", "levels"),
-    [(0, 1), (SPLIT, 1), (SPLIT + 1, 1), (2 * SPLIT, 1), (2 * SPLIT + 1, 2), (16 * SPLIT, 4)],
+    [
+        (0, 1),
+        (SHARDS.split, 1),
+        (SHARDS.split + 1, 1),
+        (2 * SHARDS.split, 1),
+        (2 * SHARDS.split + 1, 2),
+        (16 * SHARDS.split, 4),
+    ],
 )
 def test_a_shard_splits_into_as_many_as_its_members_fill(members: int, levels: int) -> None:
-    assert deeper_by(members) == levels
+    assert deeper_by(members, SHARDS) == levels
 
 
 @settings(max_examples=200, deadline=None)
@@ -217,14 +231,14 @@ def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, se
         depth: world.any_count(rng)
         for depth in rng.sample(range(MAX_DEPTH + 1), rng.randint(0, MAX_DEPTH + 1))
     }
-    depths, walk = walked(start, counts)
+    depths, search = searched(start, counts)
     assert len(set(depths)) == len(depths) <= MAX_DEPTH + 1
-    assert set(depths) == set(walk.read)
-    low, high = walk.home()
+    assert set(depths) == set(search.read)
+    low, high = search.span()
     assert 0 <= low <= high <= MAX_DEPTH
-    assert walk.inhabited in walk.read
-    assert walk.reach - max(depths) in (0, 1)
-    assert walk.reach <= MAX_DEPTH
+    assert search.inhabited in search.read
+    assert search.reach - max(depths) in (0, 1)
+    assert search.reach <= MAX_DEPTH
 
 
 # -- what several say ---------------------------------------------------------------------------
@@ -277,15 +291,17 @@ def tree(
 class Shards:
     """What the holders of a bucket's shards know of a population."""
 
-    def __init__(self, population: list[tuple[Identity, Span]]) -> None:
+    def __init__(
+        self, population: list[tuple[Identity, Span]], sampled: ShardParameters = SHARDS
+    ) -> None:
         self.population = population
         self.records = RecordStore(world.admit_all, lambda profile: {}, suits)
         for person, span in population:
-            names = places_of(world.NETWORK, person.peer_id, {"any": span})
+            names = places_of(world.NETWORK, person.peer_id, {"any": span}, sampled)
             profile = replace(UNSIGNED, peer_id=person.peer_id, addresses=())
             # As if it were signed: that takes a millisecond each.
             checked = world.checked(SignedProfile(profile, b""), names)
-            self.records._keep(checked, names)
+            self.records.keep_checked(checked, names)
 
     def count(self, key: Key, depth: int) -> ShardCount:
         name = shard_key(world.NETWORK, "any", key, depth)
@@ -293,19 +309,19 @@ class Shards:
         assert held.count is not None
         return held.count
 
-    def walk(self, key: Key, start: int) -> DepthSearch:
-        walk = DepthSearch(start)
-        while walk.learn(self.count(key, walk.depth)) is not None:
+    def search(self, key: Key, start: int) -> DepthSearch:
+        search = DepthSearch(start)
+        while search.learn(self.count(key, search.depth)) is not None:
             pass
-        return walk
+        return search
 
-    def missed(self, key: Key, walk: DepthSearch) -> list[Span]:
-        """Of those who share the walk's reach with the key, who are in no shard that was read."""
+    def missed(self, key: Key, search: DepthSearch) -> list[Span]:
+        """Of those who share the search's reach with the key, who are in no shard that was read."""
         return [
             span
             for person, span in self.population
-            if common_prefix(person.key, key) >= walk.reach
-            and not {span.low, span.high} & set(walk.read)
+            if common_prefix(person.key, key) >= search.reach
+            and not {span.low, span.high} & set(search.read)
         ]
 
 
@@ -320,16 +336,15 @@ def test_all_workers_near_a_key_are_in_the_shards_that_its_walk_reads(
     """Wherever it starts, and whoever is just moving. Here everybody leaves samples all the way
     up: how few may, is the law below."""
     rng = random.Random(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "_chance", lambda bucket, peer_id: 0.0)
-        held = Shards(list(tree(rng.sample(POOL, size), 0, rng.randrange)))
-        for key in (Key(rng.getrandbits(KEY_BITS)), rng.choice(POOL).key):
-            assert held.missed(key, held.walk(key, start)) == []
+    all_sampled = ShardParameters(sample=2.0**MAX_DEPTH)
+    held = Shards(list(tree(rng.sample(POOL, size), 0, rng.randrange)), all_sampled)
+    for key in (Key(rng.getrandbits(KEY_BITS)), rng.choice(POOL).key):
+        assert held.missed(key, held.search(key, start)) == []
 
 
 def grown(people: list[Identity], depth: int = 0) -> Iterator[tuple[Identity, Span]]:
     """Each in the shallowest shard that is not full."""
-    if len(people) <= SPLIT:
+    if len(people) <= SHARDS.split:
         yield from ((each, Span(depth, depth)) for each in people)
         return
     for bit in (0, 1):
@@ -337,7 +352,7 @@ def grown(people: list[Identity], depth: int = 0) -> Iterator[tuple[Identity, Sp
         yield from grown(half, depth + 1)
 
 
-@pytest.mark.parametrize("size", [0, 1, SPLIT, SPLIT + 1, 100, 200, 400])
+@pytest.mark.parametrize("size", [0, 1, SHARDS.split, SHARDS.split + 1, 100, 200, 400])
 def test_with_the_samples_that_workers_do_leave_nobody_near_is_missed_from_the_top(
     size: int,
 ) -> None:
@@ -345,16 +360,16 @@ def test_with_the_samples_that_workers_do_leave_nobody_near_is_missed_from_the_t
     rng = random.Random(size)
     for _ in range(100):
         key = Key(rng.getrandbits(KEY_BITS))
-        walk = held.walk(key, 0)
-        assert held.missed(key, walk) == []
-        assert len(walk.read) <= 3  # the root, the hint, and one more where it is off
+        search = held.search(key, 0)
+        assert held.missed(key, search) == []
+        assert len(search.read) <= 3  # the root, the hint, and one more where it is off
 
 
-@pytest.mark.parametrize("size", [0, 1, SPLIT - 1, 100, 200])
+@pytest.mark.parametrize("size", [0, 1, SHARDS.split - 1, 100, 200])
 def test_who_comes_is_at_home_in_the_shard_that_its_neighbours_are_in(size: int) -> None:
     held = Shards(list(grown(POOL[:size])))
     for person in POOL[size : size + 50]:
-        home = held.walk(person.key, 0).home()
+        home = held.search(person.key, 0).span()
         near = sorted(held.population, key=lambda each: each[0].key ^ person.key)[:1]
         for _, span in near:
             assert home.low == span.low

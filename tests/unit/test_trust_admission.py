@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust import admission as warden_module
 from formation_p2p.core.trust.admission import (
-    MAX_MONTHS,
-    MAX_TOLD,
-    ROOM_MS,
-    TOLD_EVERY_S,
     AdmissionController,
     Charged,
     Tolerated,
@@ -28,8 +23,11 @@ from formation_p2p.core.trust.admission import (
 from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue
 from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, identity
+
+TRUST = TrustParameters()
 
 ROOT = identity("root")
 KEY = ROOT.public_key
@@ -49,15 +47,18 @@ def granted(of: Contact = BOB, **limits: Any) -> bytes:
 
 
 class Alice:
-    """Her warden, and what it tells."""
+    """Her admission, and what it tells."""
 
     def __init__(
         self,
         labels: Mapping[str, str] | None = None,
         used: Iterable[tuple[str, str, Used]] = (),
         permissive: bool = False,
+        parameters: TrustParameters = TRUST,
     ) -> None:
-        self.warden = AdmissionController(Membership(KEY), labels or {}, used, permissive)
+        self.admission = AdmissionController(
+            Membership(KEY), labels or {}, used, permissive, parameters
+        )
         self.told: list[Charged | Tolerated] = []
 
     def why_not(
@@ -69,26 +70,26 @@ class Alice:
         another: bool = True,
         needs: Any = NEEDS,
     ) -> str | None:
-        denied = self.warden.denied(grant, of.peer_id, needs, 0, now, another=another)
+        denied = self.admission.denied(grant, of.peer_id, needs, 0, now, another=another)
         return None if denied is None else denied.why
 
     def leases(
         self, lease_id: str, grant: bytes, begin_s: float, cpu: int = 1000, gpu: int = 0
     ) -> None:
-        self.warden.opened(lease_id, grant, cpu, gpu)
-        self.warden.began(lease_id, at(begin_s))
+        self.admission.opened(lease_id, grant, cpu, gpu)
+        self.admission.began(lease_id, at(begin_s))
 
     def charges(self, lease_id: str, now_s: float) -> None:
-        self.warden.charge(lease_id, now_s, at(now_s))
+        self.admission.charge(lease_id, now_s, at(now_s))
 
     def used(self, of: Contact = BOB, now: Moment = at(0)) -> Used:  # noqa: B008
-        return self.warden.used(of.peer_id, now)
+        return self.admission.used(of.peer_id, now)
 
     def charged(self) -> list[Charged]:
-        return [effect for effect in self.warden.take() if isinstance(effect, Charged)]
+        return [effect for effect in self.admission.take() if isinstance(effect, Charged)]
 
     def tolerated(self) -> list[str]:
-        return [effect.why for effect in self.warden.take() if isinstance(effect, Tolerated)]
+        return [effect.why for effect in self.admission.take() if isinstance(effect, Tolerated)]
 
 
 # -- quotas ------------------------------------------------------------------------------------
@@ -121,11 +122,11 @@ def test_who_holds_as_many_leases_as_he_may_is_to_ask_again_soon() -> None:
     alice, grant = Alice(), granted(quota=Quota(leases=2))
     for lease_id in ("a", "b"):
         assert alice.why_not(grant) is None
-        alice.warden.opened(lease_id, grant, 1000, 0)
-    denied = alice.warden.denied(grant, BOB.peer_id, NEEDS, 0, at(0), another=True)
-    assert denied == Denied("submit", "Concurrent task limit reached: 2/2", ROOM_MS)
+        alice.admission.opened(lease_id, grant, 1000, 0)
+    denied = alice.admission.denied(grant, BOB.peer_id, NEEDS, 0, at(0), another=True)
+    assert denied == Denied("submit", "Concurrent task limit reached: 2/2", TRUST.room_ms)
     assert alice.why_not(grant, another=False) is None  # those that he has go on
-    alice.warden.closed("b")
+    alice.admission.closed("b")
     assert alice.why_not(grant) is None
 
 
@@ -156,14 +157,14 @@ def test_a_second_grant_is_no_second_quota() -> None:
 
 def test_an_offer_costs_nothing_until_it_is_committed() -> None:
     alice, grant = Alice(), granted()
-    alice.warden.opened("a", grant, 1000, 0)
+    alice.admission.opened("a", grant, 1000, 0)
     alice.charges("a", 60)
-    alice.warden.closed("a")
+    alice.admission.closed("a")
     assert alice.charged() == []
     for lease_id in ("a", "never there"):
-        alice.warden.began(lease_id, at(0))
+        alice.admission.began(lease_id, at(0))
         alice.charges(lease_id, 60)
-        alice.warden.closed(lease_id)
+        alice.admission.closed(lease_id)
     assert alice.used() == NOTHING
 
 
@@ -177,7 +178,7 @@ def test_what_is_charged_is_told_once_for_all_accounts() -> None:
     bob, block = charged.accounts
     assert (bob, block.quota) == (QuotaAccount(BOB.peer_id, quota), quota)
     assert (charged.month, charged.used) == (MONTH, Used(3000, 0))
-    assert alice.warden.take() == []
+    assert alice.admission.take() == []
 
 
 def test_a_lease_is_charged_to_the_month_that_it_is() -> None:
@@ -196,7 +197,7 @@ def test_a_clock_that_is_set_right_finds_what_was_used() -> None:
     alice.leases("a", grant, 0)
     alice.charges("a", 5)
     in_ten_years = UNIX_S + 3653 * 24 * HOUR_S
-    alice.warden.charge("a", 6, Moment(6, in_ten_years))
+    alice.admission.charge("a", 6, Moment(6, in_ten_years))
     assert alice.used() == Used(5000, 0)
     alice.charges("a", 10)
     assert alice.used() == Used(9000, 0)
@@ -211,7 +212,7 @@ def test_a_clock_that_wanders_for_months_gives_nobody_a_second_quota() -> None:
     for seconds, days in enumerate((31, 62, 1000, -31, -62)):
         wrong = Moment(HOUR_S + seconds + 1, UNIX_S + days * 24 * HOUR_S)
         assert alice.why_not(grant, wrong) is None  # nor is anyone shut out
-        alice.warden.charge("a", wrong.mono_s, wrong)
+        alice.admission.charge("a", wrong.mono_s, wrong)
     assert alice.why_not(grant, at(HOUR_S + 10)) == spent
 
 
@@ -223,9 +224,9 @@ def test_a_worker_that_starts_with_a_wrong_clock_has_the_right_month_in_mind() -
 
 
 def test_a_year_is_remembered() -> None:
-    months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(MAX_MONTHS + 2)]
+    months = [f"{2020 + n // 12}-{n % 12 + 1:02}" for n in range(TRUST.max_months + 2)]
     alice = Alice(used=[(month, "x", Used(5, 0)) for month in months])
-    assert list(alice.warden._months) == months[-MAX_MONTHS:]
+    assert list(alice.admission.months) == months[-TRUST.max_months :]
 
 
 def test_of_too_many_months_those_go_that_were_charged_longest_ago() -> None:
@@ -233,33 +234,31 @@ def test_of_too_many_months_those_go_that_were_charged_longest_ago() -> None:
     alice = Alice(used=[*past, ("2099-01", "x", Used(5, 0)), (MONTH, "x", Used(5, 0))])
     alice.leases("a", granted(), 0)
     in_december = Moment(5, UNIX_S + 30 * 24 * HOUR_S)
-    alice.warden.charge("a", 5, in_december)
+    alice.admission.charge("a", 5, in_december)
     kept = [month for month, _, _ in past[1:]]
-    assert list(alice.warden._months) == [*kept, "2099-01", MONTH, "2023-12"]
+    assert list(alice.admission.months) == [*kept, "2099-01", MONTH, "2023-12"]
 
 
 def test_what_was_charged_last_stays_though_it_has_the_earliest_name() -> None:
-    past = [(f"{2022 + n // 12}-{n % 12 + 1:02}", "x", Used(5, 0)) for n in range(MAX_MONTHS)]
+    past = [(f"{2022 + n // 12}-{n % 12 + 1:02}", "x", Used(5, 0)) for n in range(TRUST.max_months)]
     alice = Alice(used=past)
     alice.leases("a", granted(), 0)
     for second, days in ((1, -1000), (2, -600), (3, -1000), (4, -630)):
         wrong = Moment(second, UNIX_S + days * 24 * HOUR_S)
-        alice.warden.charge("a", second, wrong)
+        alice.admission.charge("a", second, wrong)
     kept = [month for month, _, _ in past[2:] if month != "2022-03"]
-    assert list(alice.warden._months) == [*kept, "2022-03", "2021-02", "2022-02"]
+    assert list(alice.admission.months) == [*kept, "2022-03", "2021-02", "2022-02"]
 
 
-def test_what_is_past_makes_room_for_the_accounts_of_this_month(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(warden_module, "MAX_ACCOUNTS", 16)
+def test_what_is_past_makes_room_for_the_accounts_of_this_month() -> None:
+    few = TrustParameters(max_accounts=16)
     past = [("2023-10", f"{n}", Used(n, 0)) for n in range(1, 4)]
-    alice = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(14))])
-    assert list(alice.warden._months["2023-10"]) == ["3"]
-    assert len(alice.warden._months[MONTH]) == 14
-    more = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(16))])
-    assert list(more.warden._months) == [MONTH]
-    assert len(more.warden._months[MONTH]) == 16
+    alice = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(14))], parameters=few)
+    assert list(alice.admission.months["2023-10"]) == ["3"]
+    assert len(alice.admission.months[MONTH]) == 14
+    more = Alice(used=[*past, *((MONTH, f"{n}", Used(1, 0)) for n in range(16))], parameters=few)
+    assert list(more.admission.months) == [MONTH]
+    assert len(more.admission.months[MONTH]) == 16
 
 
 @pytest.mark.parametrize(
@@ -276,15 +275,13 @@ def test_months_are_those_of_the_calendar(unix_s: float, month: str) -> None:
     assert month_of(unix_s) == month
 
 
-def test_of_too_many_accounts_those_go_that_have_used_least(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(warden_module, "MAX_ACCOUNTS", 16)
+def test_of_too_many_accounts_those_go_that_have_used_least() -> None:
     used = [(MONTH, f"{n:x}", Used(n, 0)) for n in range(1, 17)]
-    alice = Alice(used=[*used, (MONTH, "gpu", Used(0, 1))])
-    left = {name for _, name, _ in used if alice.warden.used(name, at(0)) != NOTHING}
+    few = TrustParameters(max_accounts=16)
+    alice = Alice(used=[*used, (MONTH, "gpu", Used(0, 1))], parameters=few)
+    left = {name for _, name, _ in used if alice.admission.used(name, at(0)) != NOTHING}
     assert left == {f"{n:x}" for n in range(3, 17)}
-    assert alice.warden.used("gpu", at(0)) == Used(0, 1)
+    assert alice.admission.used("gpu", at(0)) == Used(0, 1)
 
 
 # -- laws --------------------------------------------------------------------------------------
@@ -308,13 +305,13 @@ def test_usage_only_grows_and_leases_keep_to_their_number(
         if what == "open" and lease_id not in are_open:
             if alice.why_not(grant, at(now_s), of=of) is None:
                 assert total < limit_milli_hours * 3600
-                alice.warden.opened(lease_id, grant, 1000, 0)
-                alice.warden.began(lease_id, at(now_s))
+                alice.admission.opened(lease_id, grant, 1000, 0)
+                alice.admission.began(lease_id, at(now_s))
                 are_open.add(lease_id)
         elif what == "charge":
             alice.charges(lease_id, now_s)
         elif what == "close":
-            alice.warden.closed(lease_id)
+            alice.admission.closed(lease_id)
             are_open.discard(lease_id)
         assert len(are_open) <= most
         charged = [charge.used.cpu_milli_s for charge in alice.charged()]
@@ -345,7 +342,7 @@ def test_however_often_a_lease_is_renewed_it_costs_the_same(
 def test_outside_of_its_hours_a_grant_says_when_they_begin() -> None:
     alice = Alice()
     nights = granted(hours=parse_hours("mon-fri 23:00-08:00"))
-    denied = alice.warden.denied(nights, BOB.peer_id, NEEDS, 0, at(0.5), another=True)
+    denied = alice.admission.denied(nights, BOB.peer_id, NEEDS, 0, at(0.5), another=True)
     why = "the grant is good mon-fri 23:00-08:00 UTC; that begins next Tue 23:00 UTC"
     assert denied == Denied("submit", why, 2_799_501)
     assert alice.why_not(nights, at(2800)) is None
@@ -354,7 +351,7 @@ def test_outside_of_its_hours_a_grant_says_when_they_begin() -> None:
 
 def test_who_has_to_wait_for_longer_than_an_hour_is_not_to_ask_again() -> None:
     weekend = granted(hours=parse_hours("sat-sun 00:00-24:00"))
-    denied = Alice().warden.denied(weekend, BOB.peer_id, NEEDS, 0, at(0), another=True)
+    denied = Alice().admission.denied(weekend, BOB.peer_id, NEEDS, 0, at(0), another=True)
     assert denied is not None
     assert denied.retry_ms is None
     assert denied.why.endswith("that begins next Sat 00:00 UTC")
@@ -366,7 +363,7 @@ def test_an_hour_is_too_long_to_wait_and_what_is_shorter_is_not() -> None:
     waits: list[int | None] = []
     for wait_s in (HOUR_S, HOUR_S - 0.5):
         now = at(saturday - wait_s)
-        denied = alice.warden.denied(weekend, BOB.peer_id, NEEDS, 0, now, another=True)
+        denied = alice.admission.denied(weekend, BOB.peer_id, NEEDS, 0, now, another=True)
         assert denied is not None
         waits.append(denied.retry_ms)
     assert waits == [None, 1000 * HOUR_S - 499]
@@ -411,16 +408,16 @@ def test_a_permissive_worker_serves_nobody_without_a_grant() -> None:
 
 def test_it_tells_of_each_peer_once_a_minute() -> None:
     alice, never = Alice(permissive=True), Quota(leases=0)
-    for seconds in (0, 1, TOLD_EVERY_S - 0.1, TOLD_EVERY_S):
+    for seconds in (0, 1, TRUST.tolerated_every_s - 0.1, TRUST.tolerated_every_s):
         alice.why_not(granted(quota=never), at(seconds))
     assert len(alice.tolerated()) == 2
 
 
-def test_it_tells_of_so_many_peers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden_module, "MAX_TOLD", 2)
-    assert MAX_TOLD > 2
-    alice, never = Alice(permissive=True), Quota(leases=0)
-    for seconds, peer in ((0, BOB), (1, CAROL), (2, MALLORY), (TOLD_EVERY_S, MALLORY)):
+def test_it_tells_of_so_many_peers_at_once() -> None:
+    assert TRUST.max_tolerated > 2
+    alice = Alice(permissive=True, parameters=TrustParameters(max_tolerated=2))
+    never = Quota(leases=0)
+    for seconds, peer in ((0, BOB), (1, CAROL), (2, MALLORY), (TRUST.tolerated_every_s, MALLORY)):
         assert alice.why_not(granted(peer, quota=never), at(seconds), of=peer) is None
     assert len(alice.tolerated()) == 3
 

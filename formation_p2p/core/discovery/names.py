@@ -1,0 +1,49 @@
+"""The DHT names that a worker's profile belongs under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from formation_p2p.core.capability.buckets import buckets_of
+from formation_p2p.core.capability.shards import ShardParameters, places_of
+from formation_p2p.core.dht.store import value_name
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import WHOLE, Span
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability
+
+
+def names_of(
+    profile: Profile, network_id: bytes, shards: ShardParameters = ShardParameters()
+) -> Mapping[bytes, tuple[int, Span]]:
+    """Those of its shards, and its own. Of each the depth, and the author's span there."""
+    return _names_of(
+        network_id,
+        profile.peer_id,
+        profile.capability,
+        profile.labels,
+        profile.drivers,
+        profile.spans,
+        shards,
+    )
+
+
+# Two to four names for each of some dozen buckets: 60 us, and every profile of a worker has the
+# same until it moves. At 10 KiB for the most that there can be, 40 MiB at the worst.
+@lru_cache(maxsize=4096)
+def _names_of(
+    network_id: bytes,
+    peer_id: PeerId,
+    capability: Capability,
+    labels: tuple[tuple[str, str], ...],
+    drivers: tuple[str, ...],
+    spans: tuple[Span, ...],
+    shards: ShardParameters,
+) -> Mapping[bytes, tuple[int, Span]]:
+    buckets = buckets_of(capability, dict(labels), drivers)
+    by_bucket = dict.fromkeys(buckets, WHOLE)
+    by_bucket.update(zip(buckets, spans, strict=False))
+    names = places_of(network_id, peer_id, by_bucket, shards)
+    names[value_name(peer_id)] = (0, WHOLE)
+    return names

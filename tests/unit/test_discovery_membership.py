@@ -1,0 +1,259 @@
+"""The shards of one bucket that a worker is in: each row of the table of its states."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.core.capability.shards import ShardParameters
+from formation_p2p.core.dht.messages import ShardCount
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.discovery.shard_membership import MembershipState, ShardMembership
+from formation_p2p.core.keyspace import MAX_DEPTH, Span
+from tests.support import dht_world as world
+
+SHARDS = ShardParameters()
+
+DISCOVERY = DiscoveryParameters()
+
+TTL_S = DISCOVERY.ttl_s
+FEW, ROOM = ShardCount(SHARDS.merge - 1), SHARDS.split - SHARDS.merge
+
+
+def member_at(low: int, high: int | None = None, *, since_s: float = 0.0) -> ShardMembership:
+    membership = ShardMembership("any")
+    membership.settle(Span(low, low if high is None else high), since_s)
+    return membership
+
+
+# -- looking -> settled -------------------------------------------------------------------------
+
+
+def test_at_first_a_worker_looks_for_its_home_from_the_top() -> None:
+    membership = ShardMembership("any")
+    assert membership.state is MembershipState.LOOKING
+    assert membership.search.depth == 0
+    assert membership.span == Span(0, 0)
+
+
+def test_when_it_has_found_it_it_looks_no_more() -> None:
+    membership = ShardMembership("any")
+    assert membership.settle(Span(3, 3), 7.0)
+    assert membership.state is MembershipState.SETTLED
+    assert (membership.span, membership.moved_s) == (Span(3, 3), 7.0)
+
+
+def test_where_it_already_was_nothing_changes() -> None:
+    membership = member_at(3, since_s=7.0)
+    membership.heard(3, ShardCount(9))
+    assert not membership.settle(Span(3, 3), 50.0)
+    assert (membership.moved_s, membership.counts) == (7.0, {3: ShardCount(9)})
+
+
+def test_what_was_heard_of_another_span_is_forgotten() -> None:
+    membership = member_at(3)
+    membership.heard(3, ShardCount(40))
+    membership.settle(Span(3, 4), 50.0)
+    assert membership.counts == {}
+
+
+# -- settled -> moving: full --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "doubt"),
+    [
+        (ShardCount(SHARDS.split, SHARDS.split), None),
+        (ShardCount(SHARDS.split + 1, SHARDS.split + 1), "full"),
+        (ShardCount(30, 20, 0, 10, 4), "full"),  # many are leaving
+        (ShardCount(12, 2, 0, 10, 4), None),  # many are coming: there is room
+        (
+            ShardCount(SHARDS.merge, 1, 0, SHARDS.merge, 4),
+            "full",
+        ),  # all but one have left, and a sample is here
+        (ShardCount(SHARDS.merge, SHARDS.merge), None),
+        (ShardCount(SHARDS.merge - 1, SHARDS.merge - 1), "sparse"),
+    ],
+)
+def test_one_holders_word_raises_a_doubt(count: ShardCount, doubt: str | None) -> None:
+    assert member_at(3).heard(3, count) == doubt
+
+
+def test_whatever_one_holder_says_the_span_stays() -> None:
+    """It takes a poll of all that hold the shard; see `if_full` and `if_sparse`."""
+    membership = member_at(3)
+    for count in (ShardCount(10**6), ShardCount(9, 0, 0, 9, MAX_DEPTH), ShardCount()):
+        membership.heard(3, count)
+        assert membership.span == Span(3, 3)
+        assert membership.arrived(10**6) is None
+
+
+def test_a_whole_bucket_with_few_members_is_as_it_should_be() -> None:
+    assert member_at(0).heard(0, ShardCount(1)) is None
+
+
+def test_while_it_moves_only_the_deeper_shard_can_be_full_and_none_sparse() -> None:
+    moving = member_at(2, 3)
+    assert moving.heard(2, ShardCount(SHARDS.split + 1, 30, 0, 9, 3)) is None
+    assert moving.heard(2, FEW) is None
+    assert moving.heard(3, FEW) is None
+    assert moving.heard(3, ShardCount(SHARDS.split + 1)) == "full"
+
+
+@pytest.mark.parametrize(
+    ("count", "span"),
+    [
+        (ShardCount(SHARDS.split, SHARDS.split), None),
+        (ShardCount(SHARDS.split + 1, SHARDS.split), Span(3, 4)),
+        (ShardCount(2 * SHARDS.split, SHARDS.split), Span(3, 4)),
+        (ShardCount(2 * SHARDS.split + 1, SHARDS.split), Span(3, 5)),
+        (ShardCount(10**9), Span(3, MAX_DEPTH)),
+        (ShardCount(30, 15, 0, 15, 4), Span(3, 4)),  # it follows those who leave...
+        (ShardCount(30, 15, 0, 15, 6), Span(3, 6)),  # ...to where they go
+        (ShardCount(30, 15, 0, 15, 3), Span(3, 4)),  # which is deeper, whatever is said
+        (ShardCount(30, 25, 0, 5, 6), None),  # a few are not followed
+        (ShardCount(12, 2, 0, 10, 4), None),  # nor are those who come
+    ],
+)
+def test_where_all_who_hold_it_say_that_its_shard_is_full_a_worker_moves_down(
+    count: ShardCount, span: Span | None
+) -> None:
+    assert member_at(3).if_full(count) == span
+
+
+def test_while_it_moves_a_worker_may_move_further_down() -> None:
+    """From the deeper of its two shards. The other is left at once: everybody is deeper."""
+    assert member_at(2, 3).if_full(ShardCount(SHARDS.split + 1)) == Span(3, 4)
+
+
+def test_at_the_deepest_there_is_nowhere_to_go() -> None:
+    deepest = member_at(MAX_DEPTH)
+    assert deepest.if_full(ShardCount(10**6)) is None
+    assert deepest.if_full(ShardCount(20, 15, 0, 5, MAX_DEPTH)) in (None, deepest.span)
+
+
+# -- settled -> moving: sparse ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "moves"),
+    [
+        (SHARDS.merge - 1, 0, True),
+        (SHARDS.merge, 0, False),
+        (SHARDS.merge - 1, ROOM - (SHARDS.merge - 1), True),
+        (SHARDS.merge - 1, ROOM - (SHARDS.merge - 1) + 1, False),
+        (1, ROOM - 1, True),
+        (1, ROOM, False),
+    ],
+)
+def test_who_is_nearly_alone_moves_up_where_there_is_room_for_as_many_again(
+    own: int, above: int, moves: bool
+) -> None:
+    membership = member_at(3)
+    membership.heard(3, ShardCount(own))
+    assert membership.if_sparse(ShardCount(above)) == (Span(2, 3) if moves else None)
+
+
+def test_before_its_own_shard_was_heard_of_nobody_moves_up() -> None:
+    assert member_at(3).if_sparse(ShardCount()) is None
+
+
+def test_who_is_moving_already_does_not_move_up() -> None:
+    membership = member_at(2, 3)
+    membership.heard(3, FEW)
+    assert membership.if_sparse(ShardCount()) is None
+
+
+# -- moving -> settled --------------------------------------------------------------------------
+
+
+def moving(above: ShardCount, below: ShardCount) -> ShardMembership:
+    membership = member_at(2, 3, since_s=1000.0)
+    membership.heard(2, above)
+    membership.heard(3, below)
+    return membership
+
+
+EMPTIED, FULL = ShardCount(20, 0, 0, 20, 3), ShardCount(20, 0, 20)
+
+
+def test_a_move_lasts_a_ttl_in_which_all_others_hear_of_it() -> None:
+    membership = moving(EMPTIED, FULL)
+    assert membership.arrived(1000.0 + TTL_S - 1) is None
+    assert membership.arrived(1000.0 + TTL_S) == Span(3, 3)
+
+
+def test_before_both_shards_were_heard_of_it_is_not_over() -> None:
+    for depth in (2, 3):
+        membership = member_at(2, 3)
+        membership.heard(depth, EMPTIED)
+        assert membership.arrived(10 * TTL_S) is None
+
+
+def test_who_is_not_moving_does_not_arrive() -> None:
+    membership = member_at(3)
+    membership.heard(3, FULL)
+    assert membership.arrived(10 * TTL_S) is None
+
+
+def test_up_it_goes_where_few_are_below_and_above_is_not_full() -> None:
+    below = ShardCount(SHARDS.merge - 1, 0, SHARDS.merge - 1)
+    assert moving(ShardCount(SHARDS.split), below).arrived(1120.0) == Span(2, 2)
+    assert moving(ShardCount(SHARDS.split + 1), below).arrived(1120.0) == Span(3, 3)
+    enough = ShardCount(SHARDS.merge, 0, SHARDS.merge)
+    assert moving(ShardCount(SHARDS.split), enough).arrived(1120.0) == Span(3, 3)
+
+
+def test_a_move_that_most_do_not_make_is_given_up() -> None:
+    few_went = moving(
+        ShardCount(SHARDS.split, settled=SHARDS.merge), ShardCount(SHARDS.merge, 0, SHARDS.merge)
+    )
+    assert few_went.arrived(1120.0) == Span(2, 2)
+
+
+def test_nobody_leaves_a_shard_while_somebody_is_in_it_alone() -> None:
+    going_down = moving(ShardCount(20, settled=1), FULL)
+    assert going_down.arrived(1000.0 + 2 * TTL_S) is None
+    going_up = moving(ShardCount(5), ShardCount(5, settled=1))
+    assert going_up.arrived(1000.0 + 2 * TTL_S) is None
+
+
+def test_one_that_stands_still_does_not_hold_the_others_for_ever() -> None:
+    going_down = moving(ShardCount(20, settled=1), FULL)
+    late_s = 1000.0 + DISCOVERY.max_move_ttls * TTL_S
+    assert going_down.arrived(late_s - 1) is None
+    assert going_down.arrived(late_s) == Span(3, 3)
+
+
+@given(st.integers(0, MAX_DEPTH), st.integers(0, MAX_DEPTH), st.integers(0, 2**32))
+def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
+    a: int, b: int, seed: int
+) -> None:
+    """So that whoever reads both always finds it."""
+    rng = random.Random(seed)
+    membership = member_at(min(a, b), max(a, b))
+    one, other = world.any_count(rng), world.any_count(rng)
+    membership.heard(membership.span.low, one)
+    doubt = membership.heard(membership.span.high, other)
+    moves = [membership.arrived(10 * TTL_S)]
+    if doubt is not None:
+        moves.append(membership.if_full(other) if doubt == "full" else membership.if_sparse(one))
+    for span in moves:
+        if span is not None:
+            assert 0 <= span.low <= span.high <= MAX_DEPTH
+            assert set(span) & set(membership.span)
+
+
+def test_who_finds_neighbours_settled_above_is_in_both_until_it_is_told_who_follows_whom() -> None:
+    """They came at the same time and did not see each other."""
+    membership = member_at(2)
+    assert membership.if_apart(ShardCount(members=9, settled=4)) == Span(1, 2)
+    assert (
+        membership.if_apart(ShardCount(members=9, shallower=4)) is None
+    )  # they are moving already
+    membership.settle(Span(1, 2), 1.0)
+    assert membership.state is MembershipState.MOVING
+    assert membership.if_apart(ShardCount(members=9, settled=4)) is None
+    membership.settle(Span(0, 0), 2.0)
+    assert membership.if_apart(ShardCount(members=9, settled=4)) is None
