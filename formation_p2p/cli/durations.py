@@ -1,4 +1,4 @@
-"""Spans of time as people write them.
+"""Durations as people write them.
 
 >>> parse_duration_s("1.5h")
 5400.0
@@ -19,9 +19,9 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
     """Seconds of `30`, `90s`, `5m`, `1.5h`, `30d`, `4w`. Raises InvalidInput."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise InvalidInput(field, f"{text!r} is no span of time; write it like 90s, 5m, 2h or 30d")
+        raise InvalidInput(field, f"{text!r} is not a duration; write it like 90s, 5m, 2h or 30d")
     number, unit = match.groups()
     duration_s = float(number) * _UNITS_S[unit]
     if duration_s == 0:
-        raise InvalidInput(field, f"{text!r} is no time at all; write it like 90s, 5m, 2h or 30d")
+        raise InvalidInput(field, f"{text!r} is zero; write it like 90s, 5m, 2h or 30d")
     return duration_s

@@ -29,7 +29,7 @@ def read_input(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise LocalError(f"{path} is no plain file; name files one by one, or pack a folder")
+            raise LocalError(f"{path} is not a plain file; name files one by one, or pack a folder")
         if status.st_size > MAX_PAYLOAD_BYTES:
             limit = format_bytes(MAX_PAYLOAD_BYTES)
             raise LocalError(
@@ -98,8 +98,8 @@ def append(path: Path, data: bytes) -> None:
 
 
 def write_tail(path: Path, tail: bytes) -> None:
-    """Put what is left of what a task printed where nobody heard all of it. What is there stays
-    where it is the same and more. Raises LocalError."""
+    """Write the kept end of a task's output, unless the file already has all of it. Raises
+    LocalError."""
     try:
         if len(tail) == MAX_TAIL_BYTES and path.exists() and path.read_bytes().endswith(tail):
             return

@@ -20,8 +20,8 @@ _SHOW_CURSOR: Final = "\x1b[?25h"
 
 
 class Interrupt:
-    """`number` is the signal that arrived, None before. What the first one does can be changed
-    as the work goes on; until somebody does, it cancels the work."""
+    """`number` is the signal that arrived, None before. The first one cancels the work unless
+    `first` replaces that action."""
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self.number: int | None = None
@@ -67,7 +67,7 @@ async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int
     interrupt = Interrupt(task.cancel)
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        # What whoever started us ignores (nohup, a shell's &) stays ignored.
+        # A signal that our parent ignores (nohup, a shell's &) stays ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, interrupt.arrived, number)
     try:

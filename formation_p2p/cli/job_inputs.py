@@ -24,18 +24,20 @@ def inputs_of(field: str, value: object, folder: Path) -> tuple[list[str], bool]
             files = [file for item in value for file in _files(field, str(item), folder)]
             return list(dict.fromkeys(files)), True
         case _:
-            problem = 'is no list of files, such as ["images/*.png"], and no { lines = "urls.txt" }'
+            problem = (
+                'is neither a list of files, such as ["images/*.png"], nor { lines = "urls.txt" }'
+            )
             raise InvalidInput(field, problem)
 
 
 def read_text(what: str, path: Path) -> str:
-    """Raises LocalError; InvalidInput for what is no text."""
+    """Raises LocalError; InvalidInput for a file that is not UTF-8 text."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise LocalError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError:
-        raise InvalidInput(what, f"{path} is no text in UTF-8") from None
+        raise InvalidInput(what, f"{path} is not UTF-8 text") from None
 
 
 def _files(field: str, pattern: str, folder: Path) -> list[str]:

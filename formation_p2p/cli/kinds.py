@@ -1,5 +1,5 @@
-"""What `run` and job files can have run: a program of the worker's, a WebAssembly module, or a
-command in an image."""
+"""What a task of `run` or a job file runs: a program of the worker's machine, a WebAssembly module,
+or a command in a container image."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from formation_p2p.cli.files import read_input
+from formation_p2p.cli.option import option
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.process import ProcessSpec
@@ -21,37 +20,17 @@ if TYPE_CHECKING:
 
 WasmOption = Annotated[
     Path | None,
-    typer.Option(
-        "--wasm",
-        metavar="FILE",
-        help="Run this WebAssembly module (WASI preview 1), on a worker with the driver wasm; ARGV "
-        "are its arguments.",
-        show_default=False,
-    ),
+    option("--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."),
 ]
-FuelOption = Annotated[
-    int,
-    typer.Option(
-        "--fuel",
-        metavar="N",
-        help="Let the module take so many instructions and no more.",
-        show_default=False,
-    ),
-]
+FuelOption = Annotated[int, option("--fuel", "N", "The most instructions that the module may run.")]
 ImageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--image",
-        metavar="IMAGE",
-        help="Run the command in a container of this image, on a worker with the driver container.",
-        show_default=False,
-    ),
+    str | None, option("--image", "IMAGE", "Run the command in a container of this image.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`wasm` and `image` are not both there. `program` goes in front of the arguments."""
+    """At most one of `wasm` and `image` is set. `program` precedes the arguments."""
 
     wasm: Path | None = None
     fuel: int = 0
@@ -86,7 +65,7 @@ class Kind:
 
 
 def process_of(task: Task) -> ProcessSpec | None:
-    """What a task has run, whichever way; None where it is a call. Raises InvalidInput."""
+    """The process of a task of any kind; None for a Python call. Raises InvalidInput."""
     match task.needs.driver:
         case ProcessSpec.driver:
             return ProcessSpec.decode(task.payload)

@@ -1,4 +1,4 @@
-"""What is there: the workers of the network, who could run what, and this machine itself."""
+"""`formation workers`, `explain` and `profile`: the network's workers, and this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.interrupt import run_interruptible
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     CpuOption,
     GpusOption,
@@ -72,11 +73,11 @@ def workers(
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show the workers of the network; of very many, some hundreds.
+    """Show the workers of the network; of a large one, some hundreds.
 
-    Of each, what is free and what there is in all, as it last announced: that may be a minute
-    old. The worker is the end of its peer id; --json has all of it. Prices, for a core-hour, are
-    shown where somebody asks one.
+    Shows the free and total capacity that each worker last announced, up to a minute ago. A worker
+    is shown by the end of its peer id; --json has the whole id. Prices are for a core-hour, and
+    shown if any worker asks one.
     """
     place = home_of(home, join)
     raise typer.Exit(run_interruptible(lambda _: _workers(place, as_json)))
@@ -119,21 +120,21 @@ def explain(
     scope: ScopeOption = "commons",
     discovery: Annotated[
         bool,
-        typer.Option("--discovery", help="Show as well where in the DHT the workers were found."),
+        option("--discovery", "", "Also show where in the DHT the workers were found."),
     ] = False,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show who could run a task, in which order they are asked, and why the others could not.
+    """Show which workers could run a task, in the order of rank, and why the others could not.
 
-    Who has room comes first; then what decides comes column by column: how far each hint is met,
-    the policy's score, and what that is made of, each from 0 to 1, with its weight below its name
-    where that is not 1. What is the same for all is told below the table. Where nothing else
-    decides it is the XOR distance between the task's name and the worker, the metric of Kademlia:
-    the same for everyone who asks. Nothing is run, and no worker is asked: what is judged is what
-    each has announced, and what this node knows.
+    Workers with room come first. The next columns decide from left to right: how far each hint is
+    met, the policy's score and its terms, each from 0 to 1, with its weight below its name if that
+    is not 1. Terms with the same value for all workers stand below the table. Ties are broken by
+    the XOR distance between the task's name and the worker, Kademlia's metric, which is the same on
+    every node. Nothing is run and no worker is asked: this is decided by what workers announced and
+    what this node knows.
     """
     asked = parse_requirements(needs)
     placing = placing_of(policy, hints or (), scope)
@@ -192,7 +193,7 @@ async def _explain(
 def _with_unsuited(
     decision: Decision, everyone: Iterable[Profile], needs: Requirements
 ) -> tuple[tuple[PeerId, Refusal], ...]:
-    """All who could not. While somebody suits, discovery does not even name those who do not."""
+    """All workers that could not. Discovery names none of them while it finds suitable ones."""
     from formation_p2p.core.resources.fits import fits
 
     rejected: dict[PeerId, Refusal] = dict(decision.rejected)

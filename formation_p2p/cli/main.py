@@ -1,6 +1,6 @@
-"""The `formation` command: what there is, and how errors leave it.
+"""The `formation` command: its subcommands, and how errors become exit codes.
 
-What a command needs of the node it imports when it runs, so that `--help` need not wait for it.
+A command imports the node when it runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Formation(TyperGroup):
             # Outside of `run_interruptible`: nothing was under way.
             raise typer.Exit(SIGNALLED + signal.SIGINT) from None
         except BrokenPipeError:
-            # Whoever read our output has had enough. What is left of it must not be flushed.
+            # The reader of our output has closed it. The rest must not be flushed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
 

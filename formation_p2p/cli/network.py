@@ -1,4 +1,4 @@
-"""`formation network`: making a network, inviting others to it, joining it."""
+"""`formation network`: create a network, invite other machines, join."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     HomeOption,
     JsonOption,
@@ -44,7 +45,7 @@ CREATE_EPILOG: Final = """
 \b
 Then, to have others in it:
   formation gate               on a machine that the others can reach
-  formation network invite     prints what they need to join
+  formation network invite     prints the invite that they need to join
 """
 INVITE_EPILOG: Final = """
 \b
@@ -55,31 +56,21 @@ Examples:
   formation network invite --cpu-hours 100 --concurrent 4 --hours "mon-fri 18:00-08:00"
   formation network invite --org acme --cell kitchen --label site=lab
 
-Quotas count at each worker by itself, and are shared by all who use the join string.
+Each worker counts quotas for itself. All holders of one invite share its quotas.
 """
 JOIN_EPILOG: Final = """
 \b
 Examples:
-  formation network join -             paste it, or have another program write it
+  formation network join -             paste the invite, or pipe it from another program
   formation network join join.txt
   ssh gate formation network invite | formation network join -
 """
 
 
-CellOption = Annotated[
-    str,
-    typer.Option(
-        "--cell", metavar="NAME", help="The cell, inside the organisation, that it is of."
-    ),
-]
-OrgOption = Annotated[
-    str, typer.Option("--org", metavar="NAME", help="The organisation that it is of.")
-]
+CellOption = Annotated[str, option("--cell", "NAME", "The cell inside the organisation.")]
+OrgOption = Annotated[str, option("--org", "NAME", "The organisation that it belongs to.")]
 FederationOption = Annotated[
-    str,
-    typer.Option(
-        "--federation", metavar="NAME", help="The federation of organisations that it is of."
-    ),
+    str, option("--federation", "NAME", "The federation of organisations that it belongs to.")
 ]
 
 
@@ -94,8 +85,8 @@ def create(
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
-    Makes the network's root key, which all its grants come from. Keep a copy of it: without it
-    nobody can be invited any more.
+    The network's root key signs all grants. Keep a copy of it: without the root key no machine
+    can be invited.
     """
     place = Home(home)
     network = place.create_network(Place(cell=cell, org=org, federation=federation))
@@ -110,103 +101,54 @@ def create(
 def invite(
     may: Annotated[
         list[Right] | None,
-        typer.Option(
-            "--may",
-            metavar="submit|work",
-            help="What the newcomer may do; both by default. Can be given again.",
-            show_default=False,
-        ),
+        option("--may", "submit|work", "What the holder may do; both by default. Repeatable."),
     ] = None,
     drivers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--driver",
-            metavar="NAME",
-            help="Submit for this driver only, such as process or wasm; all by default. Can be "
-            "given again.",
-            show_default=False,
-        ),
+        option("--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."),
     ] = None,
     expires: Annotated[
-        str, typer.Option("--expires", metavar="TIME", help="For how long: 12h, 30d, 52w.")
+        str, option("--expires", "TIME", "For how long: 12h, 30d, 52w.", show_default=True)
     ] = "30d",
     priority: Annotated[
-        int,
-        typer.Option("--priority", metavar="N", help="The highest priority of what is submitted."),
+        int, option("--priority", "N", "The highest priority of a job.", show_default=True)
     ] = MAX_PRIORITY,
     weight: Annotated[
         str,
-        typer.Option(
-            "--priority-weight",
-            metavar="N",
-            help="Workers multiply the priority of what is submitted by this.",
-        ),
+        option("--priority-weight", "N", "Workers multiply priorities by this.", show_default=True),
     ] = "1",
     cpu_hours: Annotated[
-        str | None,
-        typer.Option(
-            "--cpu-hours",
-            metavar="N",
-            help="Reserve at most so many core-hours a month on each worker.",
-            show_default=False,
-        ),
+        str | None, option("--cpu-hours", "N", "Core-hours a month, on each worker.")
     ] = None,
     gpu_hours: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-hours",
-            metavar="N",
-            help="Reserve at most so many GPU-hours a month on each worker.",
-            show_default=False,
-        ),
+        str | None, option("--gpu-hours", "N", "GPU-hours a month, on each worker.")
     ] = None,
     concurrent: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrent",
-            metavar="N",
-            help="Run at most so many tasks at once on each worker.",
-            show_default=False,
-        ),
+        int | None, option("--concurrent", "N", "Tasks at the same time, on each worker.")
     ] = None,
     hours: Annotated[
         str | None,
-        typer.Option(
-            "--hours",
-            metavar="HOURS",
-            help='Submit at these hours of the week only, in UTC: "mon-fri 18:00-08:00".',
-            show_default=False,
-        ),
+        option("--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'),
     ] = None,
     labels: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="KEY=VALUE",
-            help="Submit to workers that have this label only. Can be given again.",
-            show_default=False,
-        ),
+        option("--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."),
     ] = None,
     cell: CellOption = "",
     org: OrgOption = "",
     federation: FederationOption = "",
     peer: Annotated[
         str | None,
-        typer.Option(
-            "--peer",
-            metavar="ID",
-            help="For the node with this peer id alone; worthless to anybody else.",
-            show_default=False,
-        ),
+        option("--peer", "ID", "Only the node with this peer id can use the invite."),
     ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Print a join string: one line that lets whoever has it join the network.
+    """Print an invite: one line of text with which another machine joins the network.
 
-    It is a password. Send it as you would send one, or bind it to one peer id with --peer
-    (`formation network show` prints a node's own). Works where the network was created.
+    An invite is a password: send it like one, or bind it to one peer id with --peer
+    (`formation network show` prints the id of a node). Works where the network was created.
     """
     expires_unix_s = min(int(time.time() + parse_duration_s(expires, "expires")), MAX_EXPIRY_UNIX_S)
     rights = Rights(
@@ -232,12 +174,12 @@ def invite(
         _put({"join": join, "gates": list(gates), "peer_id": peer, **in_json(rights)})
     else:
         print(join)
-    who = "whoever has it" if peer is None else "that peer alone"
-    say(f"a secret: it lets {who} {_in_words(rights)}")
+    holder = "its holder" if peer is None else "that peer only"
+    say(f"a secret: it lets {holder} {_in_words(rights)}")
     if not gates:
         say(
-            "no gate is known here, so a newcomer finds nobody: run `formation gate`, or name one "
-            "with `formation network add-gate`, and invite again"
+            "no gate is known here, so a new node cannot connect: run `formation gate`, or name "
+            "one with `formation network add-gate`, and invite again"
         )
 
 
@@ -245,17 +187,15 @@ def invite(
 def join(
     join_string: Annotated[
         str,
-        typer.Argument(
-            metavar="STRING|FILE|-", help="The join string, a file that holds it, or - for stdin."
-        ),
+        typer.Argument(metavar="INVITE|FILE|-", help="The invite, a file with it, or - for stdin."),
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Join the network of a join string, or replace the grant of the one that this node is in.
+    """Join the network of an invite, or replace this node's grant in its network.
 
-    A join string is a secret, and other users of this machine can see the arguments of programs:
+    An invite is a secret, and other users of this machine can see the arguments of programs:
     prefer - or a file.
     """
     place = Home(home)
@@ -266,12 +206,12 @@ def join(
         return
     print(f"joined network {_short(network)}; this node may {_in_words(rights)}")
     if not network.gates:
-        say("the join string names no gate, so nobody can be found; ask for a newer one")
+        say("the invite names no gate, so no peer can be found; ask for a newer invite")
 
 
 @app.command()
 def show(home: HomeOption = None, as_json: JsonOption = False, verbose: VerboseOption = 0) -> None:
-    """Show the network that this machine is in, its gates, and what its grant allows."""
+    """Show this machine's network, its gates, and what its grant allows."""
     place = Home(home)
     network = place.network()
     if network is None:
@@ -303,9 +243,9 @@ def add_gate(
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Name a gate that runs on another machine, for the invitations made on this one.
+    """Add a gate that runs on another machine to the invites made on this machine.
 
-    `formation gate` prints its address, and does this by itself on its own machine.
+    `formation gate` prints its address, and adds itself on its own machine.
     """
     network = Home(home).add_gate(gate)
     if as_json:

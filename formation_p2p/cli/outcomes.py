@@ -25,7 +25,7 @@ from formation_p2p.host.machine.home import Home
 
 
 def process_result(raw: bytes) -> ProcessResult:
-    """Raises TaskFailed for what is none: the worker made it, and may be broken or a liar."""
+    """Raises TaskFailed for bytes that are not a result: a worker may be faulty or hostile."""
     try:
         return ProcessResult.decode(raw)
     except InvalidInput as error:
@@ -67,19 +67,19 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             refused = isinstance(result.error(), Unauthorized)
             kind = Unauthorized if refused else Unplaceable
             next_ = "" if refused else "; `formation explain` shows who could run what"
-            return kind(f"nobody runs {what}: {why_nobody(result.refusals)}{next_}")
+            return kind(f"no worker runs {what}: {why_nobody(result.refusals)}{next_}")
 
 
 def exit_code_of(results: Sequence[TaskResult]) -> int:
-    """Of a whole job: of its failures, if any; or else of what nobody could run. What only waited
-    for one of these does not count."""
+    """Of a whole job: its failures decide, else its unplaceable tasks. Tasks that only waited for
+    one of these do not count."""
     errors = (each.error() for each in results if not each.waited_for)
     codes = {code_of(error) for error in errors if error is not None}
     return FAILED if FAILED in codes else min(codes, default=DONE)
 
 
 def tell_sizes(sizes: Iterable[MemoryEstimate], *, as_json: bool) -> None:
-    """What tasks are given that nobody said."""
+    """Print the memory estimates of tasks without an explicit memory request."""
     for each in sizes:
         if as_json:
             learnt = {"kind": each.kind, "memory_bytes": each.memory_bytes, "runs": each.runs}
@@ -89,7 +89,7 @@ def tell_sizes(sizes: Iterable[MemoryEstimate], *, as_json: bool) -> None:
 
 
 async def why_alone(node: Node, home: Home) -> str | None:
-    """Why this node has reached nobody, and what to do about it; None where it has."""
+    """Why this node has reached no peer, and what to do about it; None where it has."""
     if await node.neighbours() > 0:
         return None
     network = home.network()
@@ -102,7 +102,7 @@ async def why_alone(node: Node, home: Home) -> str | None:
 
 
 async def why_empty(node: Node, home: Home) -> str:
-    """Why no worker is to be seen, and what to do about it."""
+    """Why no worker was found, and what to do about it."""
     alone = await why_alone(node, home)
     return alone or "no worker is in this network; start one with `formation worker`"
 

@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
 WORKER_LISTEN: Final = "/ip4/0.0.0.0/tcp/0"
-# A worker that has reached nobody by now says so. It goes on trying.
+# A worker that has reached no peer by now says so. It keeps trying.
 ALONE_S: Final = 5.0
 
 WORKER_EPILOG: Final = """
 \b
 Examples:
-  formation network join -     once, with the join string you were sent
+  formation network join -     once, with the invite you were sent
   formation worker
   formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
   formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
@@ -144,8 +144,8 @@ def worker(
     """Lend this machine to the network until Ctrl-C.
 
     Offers all that `formation profile` shows, or what the limits leave of it, and prints a line
-    for each task that has run. On Ctrl-C it withdraws, and gives back what runs: whoever
-    submitted that has it run elsewhere. With --json, each event is a line of JSON.
+    for each task that has run. On Ctrl-C it withdraws and cancels its tasks, which
+    their submitters place elsewhere. With --json, each event is a line of JSON.
     """
     wanted = _sandbox(sandbox)
     limits = limits_of(cpu, memory, storage, network, gpus)
@@ -221,7 +221,7 @@ async def _worker(
             if limited := str(shares):
                 log.line(f"  gives of its cores, at most: {limited}")
         showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
-        showing.add_done_callback(lambda _: leave.set())  # nobody reads it any more
+        showing.add_done_callback(lambda _: leave.set())  # the output was closed
         alone = asyncio.create_task(_say_when_alone(node, home))
         with contextlib.nullcontext() if as_json else log.counting(watch):
             await leave.wait()

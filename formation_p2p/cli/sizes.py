@@ -1,12 +1,11 @@
-"""`formation sizes`: what tasks have used in earlier runs, and what the next ones are given."""
+"""`formation sizes`: memory that tasks used in earlier runs, and the estimate for the next."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Annotated, Final
 
-import typer
-
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput
@@ -25,22 +24,17 @@ Examples:
 def sizes(
     forget: Annotated[
         str | None,
-        typer.Option(
-            "--forget",
-            metavar="KIND",
-            help="Learn of this kind anew, as after a change of its program.",
-            show_default=False,
-        ),
+        option("--forget", "KIND", "Delete what is known of this kind: its program has changed."),
     ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show what tasks used, by their kind, and what is learnt from it.
+    """Show how much memory and processor time tasks used, by kind.
 
-    A task whose memory nobody says gets what nineteen of twenty earlier runs of its kind took, and
-    a fifth more, once there were five. One that takes more is tried again with more. The kind is
-    what it runs, or the one given in a job file.
+    After five runs of a kind, a task without an explicit memory request gets the 95th percentile
+    of their memory plus 20 %. A task that exceeds it is tried again with more. The kind is the
+    program of the task, or the kind given in a job file.
     """
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
@@ -51,7 +45,7 @@ def sizes(
     if forget is not None:
         runs = file.forget(forget)
         if not runs:
-            problem = f"{shown(forget)} is no kind that was seen; `formation sizes` lists them"
+            problem = f"{shown(forget)} was never seen; `formation sizes` lists the kinds"
             raise InvalidInput("forget", problem)
         say(f"{runs} runs of {forget} are forgotten")
         return
@@ -61,4 +55,4 @@ def sizes(
     elif seen:
         console().print(table(seen))
     else:
-        say("nothing has been seen yet; run something whose memory is not said")
+        say("no run was measured yet; run a task without an explicit memory request")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,10 @@ from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.storage.memory_samples import KindSeen
 from formation_p2p.host.storage.rows import JobSummary
 
+Row = TypeVar("Row")
+# How a row is written below each head.
+Columns = dict[str, Callable[[Row], str]]
+
 # Rows of a table of results; a larger job shows those that brought nothing, and counts the rest.
 MAX_RESULT_ROWS: Final = 50
 # What is not shown on a terminal goes to a file or another program, which wraps nothing.
@@ -42,51 +46,45 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def sizes(seen: Iterable[KindSeen]) -> Table:
-    table = plain_table("kind", "runs", "most memory", "given", "cores", "seconds", "last")
-    for each in seen:
-        learnt = each.learnt
-        table.add_row(
-            printable(each.kind),
-            str(each.runs),
-            format_bytes(each.most_bytes),
-            "default" if learnt is None else format_bytes(learnt.memory_bytes),
-            "-" if each.cpu_milli is None else format_milli(each.cpu_milli),
-            f"{each.ran_ms / 1000:.1f}",
-            date(each.last_unix_s),
-        )
-    return table
+    columns: Columns[KindSeen] = {
+        "kind": lambda each: printable(each.kind),
+        "runs": lambda each: str(each.runs),
+        "most memory": lambda each: format_bytes(each.most_bytes),
+        "given": lambda each: format_bytes(each.learnt.memory_bytes) if each.learnt else "default",
+        "cores": lambda each: "-" if each.cpu_milli is None else format_milli(each.cpu_milli),
+        "seconds": lambda each: f"{each.ran_ms / 1000:.1f}",
+        "last": lambda each: date(each.last_unix_s),
+    }
+    return table_of(columns, seen)
 
 
 def workers(profiles: Iterable[Profile]) -> Table:
     shown = list(profiles)
-    priced = any(each.price_micro for each in shown)
-    prices = ("price",) if priced else ()
-    table = plain_table("worker", "cpu free", "memory free", "gpus", *prices, "labels", "drivers")
-    for each in shown:
-        table.add_row(
-            short(each.peer_id),
-            _cpu(each),
-            _memory(each),
-            _gpus_of(each),
-            *((format_micro(each.price_micro),) if priced else ()),
-            printable(" ".join(f"{key}={value}" for key, value in each.labels)) or "-",
-            printable(" ".join(each.drivers)),
-        )
-    return table
+    columns: Columns[Profile] = {
+        "worker": lambda each: short(each.peer_id),
+        **FREE,
+        "price": lambda each: format_micro(each.price_micro),
+        "labels": lambda each: printable(" ".join(f"{k}={v}" for k, v in each.labels)) or "-",
+        "drivers": lambda each: printable(" ".join(each.drivers)),
+    }
+    if not any(each.price_micro for each in shown):
+        del columns["price"]
+    return table_of(columns, shown)
 
 
 def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
     """As `workers`, of what a node told of them in JSON."""
-    rows = plain_table("worker", "cpu free", "memory free", "drivers")
-    for each in workers:
-        can, free = each["capability"], each["capacity"]
-        rows.add_row(
-            short(each["peer_id"]),
-            f"{format_milli(free['cpu_milli'])}/{format_milli(can['cpu_milli'])}",
-            f"{format_bytes(free['memory_bytes'])}/{format_bytes(can['memory_bytes'])}",
-            printable(" ".join(each["drivers"])),
-        )
-    return rows
+
+    def free(of: str, shown: Callable[[int], str]) -> Callable[[dict[str, Any]], str]:
+        return lambda each: f"{shown(each['capacity'][of])}/{shown(each['capability'][of])}"
+
+    columns: Columns[dict[str, Any]] = {
+        "worker": lambda each: short(each["peer_id"]),
+        "cpu free": free("cpu_milli", format_milli),
+        "memory free": free("memory_bytes", format_bytes),
+        "drivers": lambda each: printable(" ".join(each["drivers"])),
+    }
+    return table_of(columns, workers)
 
 
 def put_ranked(out: Console, found: Sequence[Ranked]) -> None:
@@ -102,23 +100,21 @@ def put_ranked(out: Console, found: Sequence[Ranked]) -> None:
 
 
 def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -> Table:
-    has = () if narrow else ("cpu free", "memory free", "gpus")
-    distance = () if narrow and terms.score else ("distance",)
-    asks = ("asks",) if any(each.profile.price_micro for each in found) else ()
-    room = ("room",) if any(each.lacking for each in found) else ()
-    decided = map(_head, terms.columns)
-    table = plain_table("rank", "worker", *decided, *distance, *has, *asks, *room)
-    for rank, each in enumerate(found, start=1):
-        worker = each.profile
-        table.add_row(
-            str(rank),
-            short(worker.peer_id),
-            *(column.cells[rank - 1] for column in terms.columns),
-            *((f"{each.distance:064x}"[:DISTANCE_DIGITS],) if distance else ()),
-            *((_cpu(worker), _memory(worker), _gpus_of(worker)) if has else ()),
-            *((format_micro(worker.price_micro),) if asks else ()),
-            *((refusal_in_words(each.lacking) if each.lacking else "yes",) if room else ()),
-        )
+    heads = ["rank", "worker", *map(_head, terms.columns)]
+    after: Columns[Ranked] = {}
+    if not (narrow and terms.score):
+        after["distance"] = lambda each: f"{each.distance:064x}"[:DISTANCE_DIGITS]
+    if not narrow:
+        after |= {head: lambda each, cell=cell: cell(each.profile) for head, cell in FREE.items()}
+    if any(each.profile.price_micro for each in found):
+        after["asks"] = lambda each: format_micro(each.profile.price_micro)
+    if any(each.lacking for each in found):
+        after["room"] = lambda each: refusal_in_words(each.lacking) if each.lacking else "yes"
+    table = plain_table(*heads, *after)
+    for rank, each in enumerate(found):
+        decided = (column.cells[rank] for column in terms.columns)
+        cells = (cell(each) for cell in after.values())
+        table.add_row(str(rank + 1), short(each.profile.peer_id), *decided, *cells)
     return table
 
 
@@ -129,26 +125,20 @@ def _head(term: Column) -> str:
 
 
 def trace(made: Trace) -> Table:
-    table = plain_table(
-        "lookup", "shard", "peers asked", "workers there", "in deeper shards", "found"
-    )
+    heads = ("lookup", "shard", "peers asked", "workers there", "in deeper shards", "found")
+    table = plain_table(*heads)
     for number, step in enumerate(made.steps, start=1):
-        table.add_row(
-            str(number),
-            step.shard,
-            str(step.asked),
-            str(step.members),
-            str(step.deeper),
-            str(step.found),
-        )
+        counts = (step.asked, step.members, step.deeper, step.found)
+        table.add_row(str(number), step.shard, *map(str, counts))
     return table
 
 
 def rejected(refusals: Iterable[tuple[PeerId, Refusal]]) -> Table:
-    table = plain_table("worker", "why not")
-    for peer_id, why in refusals:
-        table.add_row(short(peer_id), refusal_in_words(why))
-    return table
+    columns: Columns[tuple[PeerId, Refusal]] = {
+        "worker": lambda each: short(each[0]),
+        "why not": lambda each: refusal_in_words(each[1]),
+    }
+    return table_of(columns, refusals)
 
 
 def hardware(found: Hardware) -> Table:
@@ -173,37 +163,32 @@ def hardware(found: Hardware) -> Table:
 
 
 def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
-    """`notes` has something to say of some tasks, by their id."""
-    table = plain_table("task", "status", "worker", "tries", "seconds", "note")
+    """`notes` explain some of the tasks, by their id."""
     shown = ended
     if len(ended) > MAX_RESULT_ROWS:
         shown = [each for each in ended if each.status != "succeeded"][:MAX_RESULT_ROWS]
-    for each in shown:
-        table.add_row(
-            printable(each.label),
-            each.status,
-            "-" if each.worker is None else short(each.worker),
-            str(each.attempts),
-            f"{each.ran_ms / 1000:.1f}" if each.status == "succeeded" else "-",
-            one_line(notes.get(each.task_id, "")),
-        )
-    return table
+    columns: Columns[TaskResult] = {
+        "task": lambda each: printable(each.label),
+        "status": lambda each: each.status,
+        "worker": lambda each: "-" if each.worker is None else short(each.worker),
+        "tries": lambda each: str(each.attempts),
+        "seconds": lambda each: f"{each.ran_ms / 1000:.1f}" if each.status == "succeeded" else "-",
+        "note": lambda each: one_line(notes.get(each.task_id, "")),
+    }
+    return table_of(columns, shown)
 
 
 def jobs(kept: Sequence[JobSummary]) -> Table:
-    table = plain_table("job", "name", "tasks", "done", "failed", "submitted", "ended")
-    for job in kept:
-        without = job.ended.failed + job.ended.unplaceable + job.ended.cancelled
-        table.add_row(
-            printable(job.job_id),
-            one_line(job.name),
-            str(job.tasks),
-            str(job.ended.succeeded),
-            str(without),
-            date(job.submitted_unix_s),
-            "under way" if job.ended_unix_s is None else date(job.ended_unix_s),
-        )
-    return table
+    columns: Columns[JobSummary] = {
+        "job": lambda job: printable(job.job_id),
+        "name": lambda job: one_line(job.name),
+        "tasks": lambda job: str(job.tasks),
+        "done": lambda job: str(job.ended.succeeded),
+        "failed": lambda job: str(job.ended.failed + job.ended.unplaceable + job.ended.cancelled),
+        "submitted": lambda job: date(job.submitted_unix_s),
+        "ended": lambda job: "in progress" if job.ended_unix_s is None else date(job.ended_unix_s),
+    }
+    return table_of(columns, kept)
 
 
 def offer_in_words(
@@ -222,6 +207,13 @@ def offer_in_words(
 def _listed(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def table_of(columns: Columns[Row], rows: Iterable[Row]) -> Table:
+    table = plain_table(*columns)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
 
 
 def plain_table(*columns: str) -> Table:
@@ -245,6 +237,9 @@ def _gpus_of(worker: Profile) -> str:
         return "-"
     free_milli = sum(gpu.share_milli for gpu in worker.capacity.gpus)
     return f"{_gpus(worker.capability)}, {format_milli(free_milli)} free"
+
+
+FREE: Final[Columns[Profile]] = {"cpu free": _cpu, "memory free": _memory, "gpus": _gpus_of}
 
 
 def _gpus(can: Capability) -> str:

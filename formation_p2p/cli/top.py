@@ -1,4 +1,4 @@
-"""`formation top` and `formation logs`: what the nodes of this machine are doing."""
+"""`formation top` and `formation logs`: the state and events of this machine's nodes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import one_line, printable, say, short
 from formation_p2p.core.errors import LocalError
@@ -40,17 +41,17 @@ Examples:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+    once: Annotated[bool, option("--once", "", "Show it once and end.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
     """Show jobs, leases and workers, live, until Ctrl-C.
 
-    Shows what the nodes that run from this home do: gates, workers, and commands that wait for
-    their work. Another user's nodes, and other machines', are not shown, but the workers that
-    the network knows of are, with what was free when they last announced it: that may be a minute
-    ago. With --json, each look is a line of JSON.
+    Shows the running nodes of this home: gates, workers, and commands that wait for their work.
+    Nodes of other users and other machines are not shown, but all workers of the network are, with
+    the free capacity that they last announced, up to a minute ago. With --json, each refresh is a
+    line of JSON.
     """
     from formation_p2p.cli.as_json import put
 
@@ -90,16 +91,16 @@ def logs(
             metavar="JOB", help="Of this job alone: its id, or how it begins.", show_default=False
         ),
     ] = "",
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, option("-f --follow", "", "Continue until Ctrl-C.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show what the jobs of this machine's nodes tell, and what their tasks print.
+    """Show the events of the jobs of this machine's nodes, and the output of their tasks.
 
-    Begins with the last that happened, as far as the nodes still have it. The node that submitted
-    a job tells of it: a command's jobs are gone from here when it ends, and are kept where --state
-    says. With --json, each event is a line of JSON.
+    Begins with the latest events that the nodes still hold. The submitting node reports a job: the
+    jobs of a command disappear here when the command ends, and remain in the file of --state. With
+    --json, each event is a line of JSON.
     """
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.node_socket import told_by_all
@@ -241,7 +242,7 @@ def _what(event: Json) -> str:
             return f"failed on {short(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:
             told = "; ".join(f"{short(each['worker'])}: {each['why']}" for each in refusals)
-            return f"nobody can run it: {told or 'no worker was found'}"
+            return f"no worker can run it: {told or 'no worker was found'}"
         case {"event": "worker_lost", "worker": worker, "why": why}:
             return f"worker {short(worker)} is lost: {why}"
         case {"event": "ended", **counts}:

@@ -1,4 +1,4 @@
-"""`formation trust`: what the nodes of a home have learnt of others, and what people say."""
+"""`formation trust`: the reputation of peers, as the nodes of a home know it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import date, say, short
 from formation_p2p.core.errors import InvalidInput
@@ -51,23 +52,18 @@ def trust(
             show_default=False,
         ),
     ] = None,
-    wrong: Annotated[
-        bool,
-        typer.Option("--wrong", help="Say that PEER brought a false result, or worse."),
-    ] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Let PEER begin anew, as a stranger.")
-    ] = False,
+    wrong: Annotated[bool, option("--wrong", "", "Report a false result of PEER.")] = False,
+    forget: Annotated[bool, option("--forget", "", "Reset PEER to a stranger.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show how far this machine trusts others to bring good results, and why.
+    """Show how far this machine trusts other peers, and why.
 
-    The score is the share of good results to be expected, from 0 to 1; strangers have 0.5. It comes
-    from what the nodes of this home have had done, and a little from what they were told by those
-    who worked well for them. Older experience counts less: half after a week. Needs no network; a
-    node that runs stores what it learns every second.
+    The score is the expected share of good results, from 0 to 1; strangers have 0.5. It comes from
+    the tasks that the nodes of this home had run, and a little from reports of peers that worked
+    well for them. Experience counts half after a week. Needs no network; a running node stores
+    what it learns every second.
     """
     if (wrong or forget) and peer is None:
         raise InvalidInput("peer", "name the one that is meant: formation trust PEER --wrong")
@@ -136,7 +132,7 @@ def _meant(text: str, known: list[_Known]) -> PeerId:
         return ending[0]
     if ending:
         raise InvalidInput("peer", f"{len(ending)} peers have an id that ends so; write more of it")
-    raise InvalidInput("peer", f"{text!r} is no peer that is known here; see `formation trust`")
+    raise InvalidInput("peer", f"{text!r} is not a known peer; see `formation trust`")
 
 
 def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:

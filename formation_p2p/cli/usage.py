@@ -1,4 +1,4 @@
-"""`formation usage`: who has used what of which quota, on this machine."""
+"""`formation usage`: how much of which quota was used on this machine, by peer and grant."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput
@@ -23,9 +22,9 @@ Examples:
   formation usage
   formation usage --month 2026-11 --json
 
-Hours are of one core or GPU, reserved by leases whether or not they were used. A quota that is
-shared by all who hold a part of one grant has a line of its own. The count is a second old, and
-what a lease reserved since it was renewed last is not in it yet. Needs no network.
+Hours are those of one core or GPU, reserved by leases, used or not. A quota that the holders of
+one grant share has a line of its own. The count is a second old and does not include what a lease
+reserved since its last renewal. Needs no network.
 """
 
 _MONTH: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
@@ -35,21 +34,18 @@ _GRANT_DIGITS: Final = 8
 
 def usage(
     month: Annotated[
-        str | None,
-        typer.Option(
-            "--month", metavar="YYYY-MM", help="Of this month; the present one by default."
-        ),
+        str | None, option("--month", "YYYY-MM", "Of this month; the current one by default.")
     ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Show what grants have used of this machine's worker this month, and of how much."""
+    """Show how much of this machine's worker each grant used this month, and its limits."""
     from formation_p2p.host.storage.usage import USAGE, peek
 
     when = month or month_of(time.time())
     if _MONTH.fullmatch(when) is None:
-        raise InvalidInput("month", f"{when!r} is no month; write it like 2026-11")
+        raise InvalidInput("month", f"{when!r} is not a month; write it like 2026-11")
     path = Home(home).path / USAGE
     found = peek(path, when) if path.exists() else ()
     if as_json:
@@ -59,22 +55,19 @@ def usage(
     elif found:
         _show(found)
     else:
-        say(f"formation: nobody has used this machine in {when}, as far as {path} says")
+        say(f"formation: no use of this machine in {when} is recorded in {path}")
 
 
 def _show(found: tuple[AccountUsage, ...]) -> None:
-    from formation_p2p.cli.tables import console, plain_table
+    from formation_p2p.cli.tables import Columns, console, table_of
 
-    table = plain_table("who", "cpu hours", "gpu hours", "at once")
-    for each in found:
-        quota = each.account.quota
-        table.add_row(
-            _who(each),
-            _of(each.used.cpu_milli_s, quota.cpu_milli_hours),
-            _of(each.used.gpu_milli_s, quota.gpu_milli_hours),
-            "-" if quota.leases is None else f"up to {quota.leases}",
-        )
-    console().print(table)
+    columns: Columns[AccountUsage] = {
+        "who": _who,
+        "cpu hours": lambda u: _of(u.used.cpu_milli_s, u.account.quota.cpu_milli_hours),
+        "gpu hours": lambda u: _of(u.used.gpu_milli_s, u.account.quota.gpu_milli_hours),
+        "at once": lambda u: f"up to {q}" if (q := u.account.quota.leases) is not None else "-",
+    }
+    console().print(table_of(columns, found))
 
 
 def _who(usage: AccountUsage) -> str:

@@ -1,4 +1,4 @@
-"""What a worker runs, as its owner sees it: drivers that tell of their work."""
+"""Drivers that report the tasks they run to the owner of the worker."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final
-
-import trio
+from typing import Any, Final, cast
 
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
 from formation_p2p.host.drivers.blob_access import BlobAccess, UsesBlobs
-from formation_p2p.host.drivers.driver import (
-    Driver,
-    Execution,
-    LeaseDriver,
-    Report,
-    Stream,
-    Turns,
-)
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 
-# Events that wait for a terminal that shows nothing, or a pipe that nobody reads; past it the
-# oldest are dropped.
+# Events that wait for a stopped terminal or an unread pipe; past it the oldest are dropped.
 MAX_UNSHOWN: Final = 1000
-# What happens within this is shown together; nobody reads faster.
+# Events within this time are shown together: people do not read faster.
 BREATH_S: Final = 0.1
 
 
@@ -105,7 +95,7 @@ class Watch:
 
 
 class _Watched:
-    """A driver, and whoever is told of what it runs."""
+    """A driver that reports the tasks it runs."""
 
     def __init__(self, driver: Driver, tell: Callable[[WorkEvent], None]) -> None:
         self._driver = driver
@@ -141,7 +131,7 @@ class _Watched:
 
 
 class _WatchedForLease:
-    """The same for a driver that takes many executions at once."""
+    """The same for a driver that serves a whole lease."""
 
     def __init__(self, driver: LeaseDriver, tell: Callable[[WorkEvent], None]) -> None:
         self._driver = driver
@@ -154,12 +144,14 @@ class _WatchedForLease:
     async def serve(self, turns: Turns) -> None:
         watched = _WatchedTurns(turns, self._driver.name, self._tell)
         try:
-            await self._driver.serve(watched)
+            await self._driver.serve(cast(Turns, watched))
         finally:
             watched.close()
 
 
 class _WatchedTurns:
+    """Turns that report when an execution begins and ends."""
+
     def __init__(self, turns: Turns, driver: str, tell: Callable[[WorkEvent], None]) -> None:
         self._turns = turns
         self._driver = driver
@@ -167,21 +159,9 @@ class _WatchedTurns:
         self._taken: dict[str, Execution] = {}
         self._began_s: dict[str, float] = {}
 
-    @property
-    def lease_id(self) -> str:
-        return self._turns.lease_id
-
-    @property
-    def next_bytes(self) -> int | None:
-        return self._turns.next_bytes
-
-    @property
-    def is_paused(self) -> bool:
-        return self._turns.is_paused
-
-    @property
-    def is_killed(self) -> bool:
-        return self._turns.is_killed
+    def __getattr__(self, name: str) -> Any:
+        """What needs no watching."""
+        return getattr(self._turns, name)
 
     def take(self) -> Execution:
         execution = self._turns.take()
@@ -192,9 +172,6 @@ class _WatchedTurns:
         self._taken.pop(execution.execution_id, None)
         self._turns.put_back(execution)
 
-    def is_unwanted(self, execution: Execution) -> bool:
-        return self._turns.is_unwanted(execution)
-
     def begin(self, execution_id: str) -> None:
         execution = self._taken.pop(execution_id, None)
         if execution is not None:
@@ -202,22 +179,10 @@ class _WatchedTurns:
             self._tell(_began(execution, self._driver))
         self._turns.begin(execution_id)
 
-    def watch(self, scope: trio.CancelScope | None) -> None:
-        self._turns.watch(scope)
-
-    async def wait(self) -> None:
-        await self._turns.wait()
-
-    def output(self, execution_id: str, stream: Stream, data: bytes) -> None:
-        self._turns.output(execution_id, stream, data)
-
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         self._taken.pop(execution_id, None)
         self._end(execution_id, *_how(outcome))
         self._turns.ended(execution_id, outcome, used)
-
-    def flush(self) -> None:
-        self._turns.flush()
 
     def close(self) -> None:
         """The lease ended, and with it what still ran."""

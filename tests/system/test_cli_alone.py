@@ -101,7 +101,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["run", "--needs", "cpus=1", "--", "true"], "formation: cpus: is no requirement"),
         (["run", "--out", "../x", "--", "true"], "'../x' is no plain relative name"),
         (["run", "--in", "none.txt", "--", "true"], "none.txt: No such file"),
-        (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is no span of time"),
+        (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is not a duration"),
         (["run", "--env", "A", "--", "true"], "env: 'A' is no pair"),
         (["submit", "none.toml"], "none.toml: No such file"),
         (["worker", "--memory", "much"], "memory: 'much' is no size"),
@@ -114,7 +114,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["network", "invite", "--concurrent", "-1"], "concurrent: -1 is less than 0"),
         (["network", "invite", "--label", "site"], "label: 'site' is no pair"),
         (["network", "create", "--org", "a b"], "org: 'a b' is no name"),
-        (["usage", "--month", "May"], "month: 'May' is no month; write it like 2026-11"),
+        (["usage", "--month", "May"], "month: 'May' is not a month; write it like 2026-11"),
         (["profile", "--cpu", "99999"], "cpu: the limit is 99999000, the machine has "),
         (["nonsense"], "No such command"),
         (["worker", "--share", "galaxy=1"], "'galaxy' is none of local, cell, org, federation"),
@@ -195,7 +195,7 @@ def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Pat
     assert shown["place"] == {"cell": "kitchen", "org": "acme", "federation": ""}
     code, out, err = formation(guest, "usage", "--month", "2026-11")
     assert (code, out) == (0, "")
-    assert "nobody has used this machine in 2026-11" in err
+    assert "no use of this machine in 2026-11 is recorded" in err
 
 
 def test_profile_shows_what_the_limits_leave(tmp_path: Path) -> None:

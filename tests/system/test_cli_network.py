@@ -202,7 +202,7 @@ def test_a_job_in_order_says_what_waited_and_what_was_learnt(world: World, tmp_p
 def test_what_nobody_can_run_is_explained(world: World) -> None:
     done = world.carols("run", "--needs", "memory=3GiB", "--", "true")
     assert (done.code, done.out) == (3, b"")
-    assert "nobody runs true: memory: needs 3GiB, has 2GiB" in done.err
+    assert "no worker runs true: memory: needs 3GiB, has 2GiB" in done.err
     explained = world.carols("explain", "--needs", "label.zone=b", "--json")
     assert explained.code == 3
     (rejected,) = json.loads(explained.out)["rejected"]

@@ -240,7 +240,7 @@ def test_two_programs_do_not_share_a_state(carol: Path, tmp_path: Path) -> None:
         assert done.code == 2
         assert "in use by another process" in done.err
         listing = formation(carol, "jobs", "--state", str(state))  # anybody may look
-        assert "under way" in listing.out.decode()
+        assert "in progress" in listing.out.decode()
         (tmp_path / "stop").touch()
         assert scheduler.ended() == 0
 

@@ -82,7 +82,7 @@ def test_spans_of_time_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1e9", "inf", "nan", "5 minutes", "h", "9" * 30])
 def test_what_is_no_span_of_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"expires: .* is no span of time"):
+    with pytest.raises(InvalidInput, match=r"expires: .* is not a duration"):
         parse_duration_s(text, "expires")
 
 
@@ -202,7 +202,7 @@ def test_errors_of_tasks_say_who_and_why() -> None:
     small = Infeasible("memory", 8 * GIB, GIB)
     nobody = error_of(TaskResult("j/0", "x", "unplaceable", refusals=((BOB, small),)), "sleep")
     assert type(nobody) is Unplaceable
-    assert "nobody runs sleep: memory: needs 8GiB, has 1GiB" in str(nobody)
+    assert "no worker runs sleep: memory: needs 8GiB, has 1GiB" in str(nobody)
     denied = ((BOB, Denied("submit", "the grant expired")),)
     refused = error_of(TaskResult("j/0", "x", "unplaceable", refusals=denied), "sleep")
     assert isinstance(refused, Unauthorized)
