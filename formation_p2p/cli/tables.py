@@ -105,7 +105,7 @@ def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -
     if not (narrow and terms.score):
         after["distance"] = lambda each: f"{each.distance:064x}"[:DISTANCE_DIGITS]
     if not narrow:
-        after |= {head: lambda each, cell=cell: cell(each.profile) for head, cell in FREE.items()}
+        after |= {head: _of_profile(cell) for head, cell in FREE.items()}
     if any(each.profile.price_micro for each in found):
         after["asks"] = lambda each: format_micro(each.profile.price_micro)
     if any(each.lacking for each in found):
@@ -116,6 +116,10 @@ def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -
         cells = (cell(each) for cell in after.values())
         table.add_row(str(rank + 1), short(each.profile.peer_id), *decided, *cells)
     return table
+
+
+def _of_profile(cell: Callable[[Profile], str]) -> Callable[[Ranked], str]:
+    return lambda each: cell(each.profile)
 
 
 def _head(term: Column) -> str:
