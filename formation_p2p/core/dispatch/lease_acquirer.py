@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.dispatch.notes import Note, RoundOpened
 from formation_p2p.core.dispatch.task_group import Known, TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
@@ -28,7 +29,8 @@ MAX_ASK_AT_ONCE: Final = 16
 
 
 class LeaseAcquirer:
-    def __init__(self, finder: Finder, lessee: Lessee, known: Known) -> None:
+    def __init__(self, finder: Finder, lessee: Lessee, known: Known, note: Note) -> None:
+        self._note = note
         self._finder = finder
         self._known = known
         self._lessee = lessee
@@ -52,6 +54,8 @@ class LeaseAcquirer:
                 now=now,
                 cause=cause,
             )
+            asked = tuple(contact.peer_id for contact in order[:at_once])
+            self._note(RoundOpened(group.terms, group.round, asked), now)
             return min(len(order), at_once)
         if group.find is None and not self.is_hopeless(group):
             self._look(group, head, now, cause)

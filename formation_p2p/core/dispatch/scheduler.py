@@ -20,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
 from formation_p2p.core.dispatch.leases import Leases
+from formation_p2p.core.dispatch.notes import Note, search_of
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.resume import revive
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
@@ -52,7 +53,8 @@ from formation_p2p.core.workload.task import Job, Task
 
 
 class Scheduler:
-    """`authorised` and `facts` are as for Choosing, `experienced` as for Attempts."""
+    """`authorised` and `facts` are as for Choosing, `experienced` as for Attempts. `note` is called
+    with what a task's story tells of searches and rounds."""
 
     def __init__(
         self,
@@ -62,14 +64,16 @@ class Scheduler:
         authorised: Authorised,
         facts: Facts,
         experienced: Callable[[PeerId, Experience, Moment], None],
+        note: Note,
     ) -> None:
+        self._note = note
         self._own = own
         self._groups: dict[SchedulingKey, TaskGroup] = {}
         self._effects: list[SchedulerEffect] = []
         self._acks: list[Send] = []
         self._jobs = Jobs()
         self._choosing = PlacementDecider(authorised, facts, self.slots)
-        self._recruiter = LeaseAcquirer(finder, lessee, self._choosing.candidates)
+        self._recruiter = LeaseAcquirer(finder, lessee, self._choosing.candidates, note)
         self._leases = Leases(lessee, self._effects)
         self._dispatcher = Dispatcher(self._jobs, self._effects)
         self._attempts = Attempts(self._jobs, self._dispatcher, experienced)
@@ -191,6 +195,14 @@ class Scheduler:
     def slots(self) -> Iterator[ActiveLease]:
         return (slot for group in self._groups.values() for slot in group.slots.values())
 
+    def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
+        """The job and the scheduling key of a task whose job has not ended."""
+        for run in self._jobs:
+            for task in run.job.tasks:
+                if task.task_id == task_id:
+                    return run.job.job_id, _terms_of(run, task)
+        return None
+
     def explain(
         self, terms: SchedulingKey | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:
@@ -218,6 +230,7 @@ class Scheduler:
             decision = self._choosing.decide(
                 group.terms, head.task.task_id, head.key, found.profiles, now
             )
+            self._note(search_of(group.terms, decision), now)
             if group.learn(decision.ranked, decision.rejected):
                 group.looked_s = float("-inf")  # where there were more, there may be more yet
             # Whoever was dropped just now is judged no more, and may have a lease of ours.

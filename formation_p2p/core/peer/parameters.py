@@ -7,6 +7,7 @@ from typing import Final
 
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.peer.story import StoryParameters
 from formation_p2p.core.trust.parameters import TrustParameters
 
 
@@ -17,6 +18,7 @@ class PeerParameters:
     dht: DhtParameters = field(default_factory=DhtParameters)
     discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
+    story: StoryParameters = field(default_factory=StoryParameters)
 
 
 DEFAULT_PARAMETERS: Final = PeerParameters()

@@ -74,6 +74,7 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
+from formation_p2p.core.peer.story import JobTaken, Step, Story, StoryEntry
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
@@ -118,6 +119,7 @@ class Peer:
         self._surroundings = PlacementContext(
             network, self._membership, self.reputation, self._circles, self._round_trips
         )
+        self._story = Story(parameters.story)
         self._finder = Finder(
             self.dht, self._network_id, self._surroundings.labels, parameters.discovery
         )
@@ -128,6 +130,7 @@ class Peer:
             self._surroundings.authorised,
             self._surroundings.candidate,
             self.reputation.note,
+            self._story.note,
         )
         self._worker: Worker | None = None
         self._serve: Serve | None = None
@@ -153,6 +156,7 @@ class Peer:
             self._left = True
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
         self._due_s = self._next_due()
+        self._story.emitted(effects, now)
         return effects
 
     def status(self, now: Moment) -> Status:
@@ -165,6 +169,10 @@ class Peer:
             None if worker is None else worker.free,
             now,
         )
+
+    def story(self, task_id: str) -> tuple[StoryEntry, ...]:
+        """The way of a task that was submitted here, as far as it is remembered."""
+        return self._story.of(task_id, self._scheduler.live(task_id))
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
@@ -221,6 +229,8 @@ class Peer:
                 return self._submit(event, now)
             case Resume(jobs, leases):
                 life = f".{self._rng.getrandbits(24):06x}"
+                for saved in jobs:
+                    self._story.note(JobTaken(saved.job.job_id, Step.RESUMED), now)
                 return self._scheduler.resume(jobs, leases, life, now)
             case CancelJob(job_id):
                 return self._scheduler.cancel(job_id, now)
@@ -350,9 +360,11 @@ class Peer:
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
-            return self._scheduler.submit(event.job, now, event.policy)
+            effects = self._scheduler.submit(event.job, now, event.policy)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
+        self._story.note(JobTaken(job_id, Step.SUBMITTED), now)
+        return effects
 
     def _explain(self, event: Explain, now: Moment) -> list[RejectRequest]:
         target = key_of(event.name.encode())
@@ -407,6 +419,7 @@ class Peer:
             for each in completed:
                 effects += self._completed(each, now)
             for event in negotiated:
+                self._story.note(event, now)
                 if isinstance(event, LeaseHeld):
                     effects += self._hearsay.met(event.lease.lessor, now)
             effects += self._scheduler.negotiated(negotiated, now)

@@ -1,0 +1,247 @@
+"""The story of a task: what its scheduler did for it, when, and why.
+
+Two bounded rings keep what happens: the events of tasks, and how workers were found, asked and
+leased for tasks of one scheduling key. Noting costs an append; `of` searches both when it is asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, assert_never
+
+from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
+    JobEnded,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    WorkerLost,
+)
+from formation_p2p.core.dispatch.notes import NAMED, RoundOpened, SearchEnded
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.lessee import (
+    LeaseHeld,
+    LeaseLost,
+    NegotiationEvent,
+    RoundClosed,
+)
+from formation_p2p.core.negotiation.round import RoundId
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+
+# Of a larger result only that there was one is kept: 16,384 of them would hold gigabytes.
+SMALL_RESULT_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StoryParameters:
+    """How much is kept; None for all of it, as simulations may want.
+
+    A task has three or four events, of some 400 bytes each: `task_events` are those of the last
+    4,000 tasks, in 7 MB. A group of tasks has a search and some rounds and leases each few
+    seconds, of 1 to 2 KB each: `placing_events` are those of the last hour or so, in 4 MB.
+    """
+
+    task_events: int | None = 16_384
+    placing_events: int | None = 2_048
+
+
+EVERYTHING_KEPT: Final = StoryParameters(None, None)
+
+
+class Step(StrEnum):
+    """What happened to a task, in about the order in which it does."""
+
+    SUBMITTED = "submitted"
+    RESUMED = "resumed"
+    FOUND = "found"
+    RULED_OUT = "ruled out"
+    ASKED = "asked"
+    REFUSED = "refused"
+    LEASED = "leased"
+    LEASE_LOST = "lease lost"
+    SENT = "sent"
+    BEGAN = "began"
+    RECALLED = "recalled"
+    RETRIED = "retried"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNPLACEABLE = "unplaceable"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class StoryEntry:
+    """One step of a task's way. `cause` says why, or how, for people; `peer` is the worker that it
+    concerns, if it concerns one."""
+
+    at: Moment
+    step: Step
+    peer: PeerId | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobTaken:
+    """A job was submitted to this scheduler, or resumed."""
+
+    job_id: str
+    step: Step
+
+
+TaskEvent = (
+    TaskPlaced
+    | TaskBegan
+    | TaskSucceeded
+    | TaskRetried
+    | TaskRecalled
+    | TaskGaveUp
+    | TaskUnplaceable
+    | TaskCancelled
+)
+PlacingEvent = JobTaken | SearchEnded | RoundOpened | NegotiationEvent
+LeaseKey = tuple[PeerId, str]
+# From when to when a task waited to be sent to a worker, on the monotonic clock.
+Waits = list[tuple[float, float]]
+
+
+_OF_JOBS: Final = (TaskPrinted, JobEnded, WorkerLost)  # more of these would push the others out
+
+
+class Story:
+    """Hand it all that happens; ask it `of` a task."""
+
+    def __init__(self, parameters: StoryParameters) -> None:
+        self._tasks: deque[tuple[Moment, str, TaskEvent]] = deque(maxlen=parameters.task_events)
+        self._placing: deque[tuple[Moment, PlacingEvent]] = deque(maxlen=parameters.placing_events)
+
+    def emitted(self, effects: Iterable[PeerEffect], now: Moment) -> None:
+        """Called for every event of a peer: it costs a tenth of a microsecond for each effect."""
+        for effect in effects:
+            if type(effect) is not EmitJobEvent:
+                continue
+            event = effect.event
+            if type(event) is TaskSucceeded or type(event) is TaskGaveUp:
+                if len(event.result) > SMALL_RESULT_BYTES:
+                    event = replace(event, result=b"")
+            elif type(event) is not TaskPlaced and isinstance(event, _OF_JOBS):
+                continue
+            self._tasks.append((now, effect.job_id, event))
+
+    def note(self, event: PlacingEvent, now: Moment) -> None:
+        self._placing.append((now, event))
+
+    def of(self, task_id: str, live: tuple[str, SchedulingKey] | None) -> tuple[StoryEntry, ...]:
+        """The way of a task, in order; nothing for one that is not known, or known no more. `live`
+        are its job and its key, where that job has not ended."""
+        own = [each for each in self._tasks if each[2].task_id == task_id]
+        jobs = {job_id for _, job_id, _ in own} | ({live[0]} if live else set())
+        taken = [
+            StoryEntry(at, event.step, None, f"job {event.job_id}")
+            for at, event in self._placing
+            if isinstance(event, JobTaken) and event.job_id in jobs
+        ]
+        events = [(at, event) for at, _, event in own]
+        leases = {(e.worker, e.lease_id) for _, e in events if isinstance(e, TaskPlaced)}
+        keys = {
+            event.lease.terms
+            for _, event in self._placing
+            if isinstance(event, LeaseHeld) and event.lease.key in leases
+        }
+        if live is not None:
+            keys.add(live[1])
+        waits = _waits([each.at for each in taken], events)
+        entries = taken
+        rounds: set[RoundId] = set()
+        for at, event in self._placing:
+            entries += _placing(at, event, keys, leases, waits, rounds)
+        entries += [_entry(at, event) for at, event in events]
+        return tuple(sorted(entries, key=lambda entry: entry.at.mono_s))  # stable
+
+
+def _waits(taken: list[Moment], events: list[tuple[Moment, TaskEvent]]) -> Waits:
+    waits: Waits = []
+    since_s = taken[0].mono_s if taken else None
+    for at, event in events:
+        match event:
+            case TaskRetried() | TaskRecalled():
+                since_s = at.mono_s
+            case TaskBegan():
+                pass
+            case _:
+                if since_s is not None:
+                    waits.append((since_s, at.mono_s))
+                since_s = None
+    if since_s is not None:
+        waits.append((since_s, float("inf")))
+    return waits
+
+
+def _placing(
+    at: Moment,
+    event: PlacingEvent,
+    keys: set[SchedulingKey],
+    leases: set[LeaseKey],
+    waits: Waits,
+    rounds: set[RoundId],
+) -> Iterator[StoryEntry]:
+    """What of it concerns a task with one of these keys, which was sent under these leases. The
+    rounds that were opened for it are added to `rounds`."""
+    waited = any(since_s <= at.mono_s <= until_s for since_s, until_s in waits)
+    match event:
+        case SearchEnded(key) if waited and key in keys:
+            if not event.candidates:
+                yield StoryEntry(at, Step.FOUND, None, "no worker that can run it")
+            for place, worker in enumerate(event.candidates, 1):
+                yield StoryEntry(at, Step.FOUND, worker, f"{place} of {event.found}")
+            for worker, refusal in event.refusals:
+                yield StoryEntry(at, Step.RULED_OUT, worker, str(refusal))
+        case RoundOpened(key) if waited and key in keys:
+            rounds.add(event.round)
+            for worker in event.asked:
+                yield StoryEntry(at, Step.ASKED, worker, "for a lease")
+        case RoundClosed(of) if of in rounds:
+            for worker, refusal in event.refusals:
+                yield StoryEntry(at, Step.REFUSED, worker, str(refusal))
+        case LeaseHeld(lease) if waited and lease.key in leases:
+            yield StoryEntry(at, Step.LEASED, lease.lessor.peer_id, f"lease {lease.lease_id}")
+        case LeaseLost(lease, refusal) if lease.key in leases:
+            yield StoryEntry(at, Step.LEASE_LOST, lease.lessor.peer_id, str(refusal))
+        case LeaseLost(lease, refusal) if waited and lease.terms in keys:
+            yield StoryEntry(at, Step.REFUSED, lease.lessor.peer_id, str(refusal))
+
+
+def _entry(at: Moment, event: TaskEvent) -> StoryEntry:
+    match event:
+        case TaskPlaced(_, attempt_id, worker, lease_id, nearest):
+            how = ", the nearest" if nearest else ""
+            return StoryEntry(at, Step.SENT, worker, f"{attempt_id} under lease {lease_id}{how}")
+        case TaskBegan(_, worker):
+            return StoryEntry(at, Step.BEGAN, worker, "it runs for longer than a moment")
+        case TaskSucceeded(_, worker):
+            return StoryEntry(at, Step.SUCCEEDED, worker, f"ran for {event.ran_ms} ms")
+        case TaskRetried(_, attempt):
+            return StoryEntry(at, Step.RETRIED, attempt.worker, attempt.why)
+        case TaskRecalled(_, attempt_id):
+            return StoryEntry(at, Step.RECALLED, None, f"{attempt_id} can run sooner elsewhere")
+        case TaskGaveUp(_, attempts, kind):
+            last = attempts[-1] if attempts else None
+            why = last.why if last is not None else kind or ""
+            return StoryEntry(at, Step.FAILED, None if last is None else last.worker, why)
+        case TaskUnplaceable(_, reasons):
+            why = "; ".join(f"{worker}: {refusal}" for worker, refusal in reasons[:NAMED])
+            return StoryEntry(at, Step.UNPLACEABLE, None, why or "no worker was found")
+        case TaskCancelled():
+            return StoryEntry(at, Step.CANCELLED, None, "its job was cancelled")
+        case _:
+            assert_never(event)

@@ -1,0 +1,274 @@
+"""The story of a task: each step of its way, by its scheduler, with what caused it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable
+
+from formation_p2p.core.dispatch.job_events import (
+    Attempt,
+    EmitJobEvent,
+    JobEnded,
+    JobEvent,
+    TaskBegan,
+    TaskCancelled,
+    TaskGaveUp,
+    TaskPlaced,
+    TaskPrinted,
+    TaskRecalled,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+    WorkerLost,
+)
+from formation_p2p.core.dispatch.notes import SearchEnded
+from formation_p2p.core.dispatch.saved import SavedJob
+from formation_p2p.core.negotiation.messages import Commit
+from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.peer.parameters import PeerParameters
+from formation_p2p.core.peer.story import (
+    EVERYTHING_KEPT,
+    JobTaken,
+    Step,
+    Story,
+    StoryEntry,
+    StoryParameters,
+)
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
+from tests.support.stories import NEEDS, at, identity, job, name_of, only, passed, peer_of, town
+
+ALICE = identity("alice").peer_id
+
+
+def story(node: SimNode, task_id: str = "job/0") -> tuple[StoryEntry, ...]:
+    return peer_of(node).story(task_id)
+
+
+def steps(world: World, entries: Iterable[StoryEntry]) -> list[tuple[str, str]]:
+    """What happened, and the name of the worker that it concerns."""
+    return [
+        (each.step.value, "" if each.peer is None else name_of(world, each.peer))
+        for each in entries
+    ]
+
+
+def told(*events: JobEvent, kept: StoryParameters = EVERYTHING_KEPT) -> Story:
+    """A story of these events, one a second."""
+    noted = Story(kept)
+    for second, event in enumerate(events):
+        noted.emitted([EmitJobEvent("job", event, cause="test")], at(second))
+    return noted
+
+
+def test_the_way_of_a_task_is_told_from_its_submission_to_its_end() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    began_s = world.now_s
+    bob.submit(job())
+    world.elapse(5)
+    entries = story(bob)
+    assert steps(world, entries) == [
+        ("submitted", ""),
+        ("found", "alice"),
+        ("asked", "alice"),
+        ("leased", "alice"),
+        ("sent", "alice"),
+        ("began", "alice"),
+        ("succeeded", "alice"),
+    ]
+    assert entries[0].at.mono_s == began_s
+    times = [each.at.mono_s for each in entries]
+    assert times == sorted(times)
+    assert 1.0 <= times[-1] - times[4] <= 1.1  # it takes a second, and there and back
+    assert entries[0].cause == "job job"
+    assert entries[1].cause == "1 of 1"
+    assert entries[4].cause.startswith("job/0#1 under lease ")
+    assert entries[4].cause.endswith(", the nearest")
+    assert entries[-1].cause == "ran for 1000 ms"
+
+
+def test_who_was_ruled_out_or_refused_is_named_with_the_reason() -> None:
+    world = town(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(2, job_id="before"))  # it takes both
+    world.elapse(0.5)
+    dave = world.add("dave")
+    world.elapse(3)
+    bob.submit(job(4, job_id="first"))
+    world.elapse(0.3)
+    dave.submit(job())
+    world.elapse(30)
+    entries = story(dave)
+    refused = [each for each in entries if each.step in (Step.REFUSED, Step.RULED_OUT)]
+    assert refused
+    assert all(each.peer is not None and each.cause for each in refused)
+    assert entries[-1].step is Step.SUCCEEDED
+
+
+def test_a_task_that_waits_has_a_story_before_it_was_ever_sent() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    world.kill(world.nodes["alice"])
+    bob.submit(job())
+    world.elapse(1)
+    entries = story(bob)
+    assert steps(world, entries)[:3] == [("submitted", ""), ("found", "alice"), ("asked", "alice")]
+    assert ("refused", "alice") in steps(world, entries)
+
+
+def test_a_lost_worker_is_told_with_what_follows_from_it() -> None:
+    world = town(alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.5)
+    first = next(each.peer for each in story(bob) if each.step is Step.SENT)
+    assert first is not None
+    lost = name_of(world, first)
+    world.kill(world.nodes[lost])
+    world.elapse(10)
+    [other] = {"alice", "carol"} - {lost}
+    way = steps(world, story(bob))
+    assert ("lease lost", lost) in way
+    assert way.index(("lease lost", lost)) < way.index(("retried", lost))
+    assert way[-1] == ("succeeded", other)
+
+
+def test_nothing_is_told_of_a_task_that_is_not_known() -> None:
+    world = town(alice=1)
+    assert story(world.nodes["bob"], "another/0") == ()
+
+
+def test_a_search_that_brings_no_worker_says_so() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.5)
+    assert [(each.step, each.cause) for each in story(bob)] == [
+        (Step.SUBMITTED, "job job"),
+        (Step.FOUND, "no worker that can run it"),
+    ]
+    world.elapse(10)
+    assert (story(bob)[-1].step, story(bob)[-1].cause) == (
+        Step.UNPLACEABLE,
+        "no worker was found",
+    )
+
+
+def test_a_job_that_is_resumed_begins_its_story_anew() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    world.tell(bob, Resume((SavedJob(job(), ()),), ()))
+    world.elapse(5)
+    assert steps(world, story(bob))[:2] == [("resumed", ""), ("found", "alice")]
+    assert story(bob)[-1].step is Step.SUCCEEDED
+
+
+def test_a_failed_attempt_is_told_with_its_reason() -> None:
+    def failing(running: Running) -> tuple[float, Succeeded | Failed]:
+        return 1.0, Failed(FailureKind.EXIT, "exit code 1")
+
+    world = town(run=failing, alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(attempts=2))
+    world.elapse(10)
+    way = [(each.step, each.cause) for each in story(bob)]
+    assert (Step.RETRIED, "exit: exit code 1") in way
+    assert way[-1] == (Step.FAILED, "exit: exit code 1")
+
+
+def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
+    attempt = Attempt("job/0#1", ALICE, "it is gone", lost=True)
+    events: list[JobEvent] = [
+        TaskPlaced("job/0", "job/0#1", ALICE, "lease", nearest=False),
+        TaskBegan("job/0", ALICE),
+        TaskRetried("job/0", attempt),
+        TaskRecalled("job/0", "job/0#2"),
+        TaskGaveUp("job/0", (attempt,), None, b""),
+        TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
+        TaskUnplaceable("job/0", ((ALICE, Leaving()),)),
+        TaskCancelled("job/0"),
+        TaskSucceeded("job/0", ALICE, b"", 7),
+    ]
+    entries = told(*events).of("job/0", None)
+    assert [(each.step, each.peer, each.cause) for each in entries] == [
+        (Step.SENT, ALICE, "job/0#1 under lease lease"),
+        (Step.BEGAN, ALICE, "it runs for longer than a moment"),
+        (Step.RETRIED, ALICE, "it is gone"),
+        (Step.RECALLED, None, "job/0#2 can run sooner elsewhere"),
+        (Step.FAILED, ALICE, "it is gone"),
+        (Step.FAILED, None, "deadline"),
+        (Step.UNPLACEABLE, None, f"{ALICE}: {Leaving()}"),
+        (Step.CANCELLED, None, "its job was cancelled"),
+        (Step.SUCCEEDED, ALICE, "ran for 7 ms"),
+    ]
+    assert [each.at for each in entries] == [at(second) for second in range(len(events))]
+
+
+def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
+    kept = StoryParameters(task_events=1, placing_events=1)
+    noted = told(
+        TaskBegan("job/0", ALICE),
+        TaskPrinted("job/0", False, b"hello"),
+        WorkerLost(ALICE, "it is gone"),
+        JobEnded(1, 0, 0, 0),
+        kept=kept,
+    )
+    assert [each.step for each in noted.of("job/0", None)] == [Step.BEGAN]
+
+
+def test_the_ring_forgets_the_oldest_and_a_simulation_may_keep_all() -> None:
+    events = [TaskBegan(f"job/{n}", ALICE) for n in range(5)]
+    bounded = told(*events, kept=StoryParameters(task_events=3))
+    assert [len(bounded.of(f"job/{n}", None)) for n in range(5)] == [0, 0, 1, 1, 1]
+    unbounded = told(*events)
+    assert [len(unbounded.of(f"job/{n}", None)) for n in range(5)] == [1, 1, 1, 1, 1]
+    world = World(1, parameters=PeerParameters(story=EVERYTHING_KEPT))
+    bob = world.add("bob")
+    bob.submit(job())
+    assert [each.step for each in story(bob)][:1] == [Step.SUBMITTED]
+
+
+def test_a_worker_that_is_ruled_out_by_what_it_announces_is_named_with_the_reason() -> None:
+    noted, key = told(TaskBegan("job/0", ALICE)), SchedulingKey(NEEDS)
+    noted.note(JobTaken("job", Step.SUBMITTED), at(-2))
+    noted.note(SearchEnded(key, (), 0, ((ALICE, Leaving()),)), at(-1))
+    assert noted.of("job/0", ("job", key))[1:3] == (
+        StoryEntry(at(-1), Step.FOUND, None, "no worker that can run it"),
+        StoryEntry(at(-1), Step.RULED_OUT, ALICE, str(Leaving())),
+    )
+
+
+def test_a_worker_that_dies_between_its_offer_and_the_lease_has_refused() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    while not only(passed(world, "bob", "alice"), Commit):
+        world.elapse(0.005)
+    world.kill(world.nodes["alice"])
+    world.elapse(1)
+    assert steps(world, story(bob))[:4] == [
+        ("submitted", ""),
+        ("found", "alice"),
+        ("asked", "alice"),
+        ("refused", "alice"),
+    ]
+
+
+def test_a_large_result_is_not_kept() -> None:
+    large = TaskSucceeded("job/0", ALICE, b"x" * 2**20, 7)
+    noted = told(large)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(20):
+        event = TaskSucceeded("job/0", ALICE, bytes(2**20), 7)
+        noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
+        del event
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 2**20
+    assert len(noted.of("job/0", None)) == 21
