@@ -8,7 +8,8 @@ What comes back is a `ProcessResult`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
 import cbor2
@@ -44,6 +45,13 @@ class ContainerSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.image, str) or _IMAGE.fullmatch(self.image) is None:
             raise InvalidInput("image", "is no name of an image such as alpine:3.22")
+
+    @property
+    def kind(self) -> str:
+        return f"{self.image} {kind}" if (kind := self.process.kind) else ""
+
+    def filled(self, text: Callable[[str], str]) -> Self:
+        return replace(self, image=text(self.image), process=self.process.filled(text))
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""

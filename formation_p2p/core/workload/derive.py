@@ -25,7 +25,6 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.parse import gives_memory, parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.graph import linked
 from formation_p2p.core.workload.matrix import (
     Parameters,
@@ -38,9 +37,7 @@ from formation_p2p.core.workload.matrix import (
     telling,
 )
 from formation_p2p.core.workload.plan import Plan, PlannedTask, check_texts
-from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_TASKS
-from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.core.workload.work import Work
 
 Makes = Callable[[Parameters], Work]
@@ -131,31 +128,11 @@ def refuse_same(labels: Sequence[str], groups: Mapping[str, Sequence[int]]) -> N
 
 def filled(work: Work, parameters: Parameters) -> Work:
     """The work with the parameters in its texts, where it has any."""
-
-    def text(template: str) -> str:
-        return fill(template, parameters)
-
-    match work:
-        case ProcessSpec():
-            return _process(work, text)
-        case ContainerSpec(image, process):
-            return ContainerSpec(text(image), _process(process, text))
-        case WasmSpec():
-            return replace(work, process=_process(work.process, text))
-        case _:
-            return work
-
-
-def _process(spec: ProcessSpec, text: Callable[[str], str]) -> ProcessSpec:
-    return ProcessSpec(
-        tuple(map(text, spec.argv)),
-        {name: text(value) for name, value in spec.env.items()},
-        spec.stdin,
-        {text(name): content for name, content in spec.files_in.items()},
-        tuple(map(text, spec.files_out)),
-        {text(name): blob for name, blob in spec.inputs.items()},
-        tuple(map(text, spec.outputs)),
-    )
+    fill_in = getattr(work, "filled", None)
+    if fill_in is None:
+        return work
+    result: Work = fill_in(lambda template: fill(template, parameters))
+    return result
 
 
 def _check(stage: object) -> None:

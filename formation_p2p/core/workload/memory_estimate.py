@@ -6,7 +6,6 @@ tried again with more, so that a size that was learnt never fails what the defau
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,10 +13,7 @@ from typing import Final
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB, format_bytes
-from formation_p2p.core.workload.container import ContainerSpec
-from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_KIND_CHARS, MIN_MEMORY_BYTES
-from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.core.workload.work import Work
 
 # Fewer say little of the next one.
@@ -30,11 +26,6 @@ _PERCENTILE: Final = 95
 _HEADROOM_PERCENT: Final = 20
 # Sizes are multiples of this, so that tasks whose needs are nearly the same share leases.
 _STEP_BYTES: Final = 16 * MIB
-
-# Programs of which the next argument tells more: `python3 train.py` is a run of train.py.
-_INTERPRETER: Final = re.compile(
-    r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|deno|bun|perl|ruby|php|lua|julia|Rscript"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +62,6 @@ def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
 def kind_of(work: Work, name: str = "") -> str:
     """Under which name the sizes of a piece of work are learnt: the one given, or what it runs.
     Empty where that says nothing, such as a command in the arguments of a shell."""
-    named = name or _what_it_runs(work)
+    named = name or str(getattr(work, "kind", ""))
     kind = f"{work.driver}:{named}" if named else ""
     return kind if len(kind) <= MAX_KIND_CHARS and kind.isprintable() else ""
-
-
-def _what_it_runs(work: Work) -> str:
-    match work:
-        case ProcessSpec(argv):
-            return _program(argv)
-        case ContainerSpec(image, process):
-            return f"{image} {program}" if (program := _program(process.argv)) else ""
-        case WasmSpec(_, process):
-            return _program(process.argv)
-        case _:
-            return str(getattr(work, "kind", ""))
-
-
-def _program(argv: Sequence[str]) -> str:
-    program = _base(argv[0])
-    if _INTERPRETER.fullmatch(program) is None:
-        return program
-    for argument, following in zip(argv[1:], (*argv[2:], ""), strict=False):
-        if not argument.startswith("-"):
-            return _base(argument)
-        if argument == "-m":
-            return following
-        if argument in ("-c", "-e", "-"):
-            break
-    return ""
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]

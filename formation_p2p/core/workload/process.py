@@ -12,8 +12,9 @@ where they are made, be it by a caller or from a stranger's bytes, and raise Inv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Self
 
@@ -36,6 +37,11 @@ MAX_FILES: Final = 256
 MAX_NAME_BYTES: Final = 255
 # The end of what a process printed, kept with its result; the whole is streamed while it runs.
 MAX_TAIL_BYTES: Final = 64 * KIB
+
+# Programs of which the next argument tells more: `python3 train.py` is a run of train.py.
+_INTERPRETER: Final = re.compile(
+    r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|deno|bun|perl|ruby|php|lua|julia|Rscript"
+)
 
 _SPEC_FIELDS: Final = frozenset(
     {"argv", "env", "stdin", "files_in", "files_out", "inputs", "outputs"}
@@ -85,6 +91,33 @@ class ProcessSpec:
         _check_count("outputs", self.outputs, MAX_FILES)
         _check_names("files_out", self.files_out)
         _check_names("outputs", (*self.files_out, *self.outputs))
+
+    @property
+    def kind(self) -> str:
+        """What the command runs; empty where that says nothing, such as a shell's arguments."""
+        program = _base(self.argv[0])
+        if _INTERPRETER.fullmatch(program) is None:
+            return program
+        for argument, following in zip(self.argv[1:], (*self.argv[2:], ""), strict=False):
+            if not argument.startswith("-"):
+                return _base(argument)
+            if argument == "-m":
+                return following
+            if argument in ("-c", "-e", "-"):
+                break
+        return ""
+
+    def filled(self, text: Callable[[str], str]) -> Self:
+        """The same, with each of its texts given to `text`."""
+        return replace(
+            self,
+            argv=tuple(map(text, self.argv)),
+            env={name: text(value) for name, value in self.env.items()},
+            files_in={text(name): content for name, content in self.files_in.items()},
+            files_out=tuple(map(text, self.files_out)),
+            inputs={text(name): blob for name, blob in self.inputs.items()},
+            outputs=tuple(map(text, self.outputs)),
+        )
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
@@ -243,3 +276,7 @@ def _check_names(name: str, files: Iterable[str]) -> None:
         folders.update(str(folder) for folder in PurePosixPath(file).parents)
     if names & folders:
         raise InvalidInput(name, f"{min(names & folders)!r} is both a file and a folder")
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

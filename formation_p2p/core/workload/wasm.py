@@ -7,7 +7,8 @@ What comes back is a `ProcessResult`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
 import cbor2
@@ -47,6 +48,13 @@ class WasmSpec:
     @property
     def shared(self) -> bytes:
         return self.module
+
+    @property
+    def kind(self) -> str:
+        return self.process.kind
+
+    def filled(self, text: Callable[[str], str]) -> Self:
+        return replace(self, process=self.process.filled(text))
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
