@@ -46,7 +46,6 @@ from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.cheapest import Cheapest
 from formation_p2p.core.placement.decision import Decision, Ranked
 from formation_p2p.core.placement.hashing import HASHES
-from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.packed import Packed
 from formation_p2p.core.placement.policy import PlacementPolicy, Policy, Score, Term
 from formation_p2p.core.placement.scored import Scored
@@ -94,6 +93,7 @@ from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import Retention
 

@@ -7,13 +7,13 @@ from typing import Final, TypedDict
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.guarded import sound
-from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.parse import gives_memory, parse_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.hints import Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
+from formation_p2p.host.policies import parse_policy
 
 Needs = Requirements | str
 PolicyWords = str | PlacementPolicy

@@ -10,11 +10,11 @@ from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.job import JobHandle
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.plan import Plan, TaskDefaults, tasks_of
 from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.storage.memory_samples import MemorySamples
 from formation_p2p.host.storage.rows import JobSummary
 

@@ -20,6 +20,7 @@ from formation_p2p.core.trust.network import parse_join_string
 from formation_p2p.core.units import parse_bytes, parse_micro, parse_milli
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.policies import POLICIES
 
 # As the home's own file (host/machine/home.py): a join string with all the gates that it may have
 # takes 6 KiB.
@@ -145,8 +146,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         metavar="POLICY",
-        help="How workers are ranked: xor, balanced, scored, cheapest, packed, spread, or some of "
-        "them together: 'trust>=0.5 & 0.7*scored + 0.3*spread'.",
+        help=f"How workers are ranked: {', '.join(POLICIES)}, or some of them together: "
+        "'trust>=0.5 & 0.7*scored + 0.3*spread'.",
     ),
 ]
 HintOption = Annotated[

@@ -27,6 +27,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.errors import InvalidInput, StateError
+from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -148,6 +149,7 @@ def test_what_became_of_its_tasks_is_known(path: Path) -> None:
             SavedTask(ids[3], 1, (), TaskState.FAILED),
             SavedTask(ids[4], 1, (), TaskState.CANCELLED),
         ),
+        Xor(),
     )
 
 

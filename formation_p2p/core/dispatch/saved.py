@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Job
 
@@ -26,10 +27,12 @@ class SavedTask:
 
 @dataclass(frozen=True, slots=True)
 class SavedJob:
-    """`begun` are those of the job's tasks of which there is more to know than that they wait."""
+    """`begun` are those of the job's tasks of which there is more to know than that they wait.
+    `policy` is what the job's text names; None where that may only be a built-in one."""
 
     job: Job
     begun: tuple[SavedTask, ...]
+    policy: PlacementPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Scheduler:
         """
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
-            job = self._jobs.begin(saved.job, now, parse_policy(saved.job.policy))
+            job = self._jobs.begin(saved.job, now, saved.policy or parse_policy(saved.job.policy))
             left, fallen = revive(saved, job, life)
             runs |= {run.task.task_id: run for run in left}
             for task_id in fallen:

@@ -4,6 +4,7 @@ tasks their workers, with the reason, and the node nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -15,6 +16,7 @@ from formation_p2p.core.placement.policy import (
     MAX_TEXT,
     BadScores,
     PlacementPolicy,
+    PolicyFactory,
     Score,
     check_policy,
     checked_scores,
@@ -35,6 +37,22 @@ def sound(policy: PlacementPolicy) -> PlacementPolicy:
         why = f"{_failed(error).why}; write it as a frozen dataclass below Policy"
         raise InvalidInput("policy", f"{type(policy).__name__}: {why}") from None
     return policy
+
+
+def made(name: str, make: PolicyFactory, items: Sequence[str]) -> PlacementPolicy:
+    """The policy of this name, with what is written in brackets after it. Raises InvalidInput."""
+    try:
+        takes = signature(make)
+        try:
+            takes.bind(*items)
+        except TypeError:
+            wanted = ", ".join(takes.parameters) or "nothing"
+            raise InvalidInput("policy", f"{name} takes {wanted} in brackets") from None
+        return sound(make(*items))
+    except InvalidInput:
+        raise
+    except _FAILURES as error:  # whatever it is, it is told
+        raise InvalidInput("policy", f"{name}: {_failed(error).why}") from None
 
 
 def refusal_of(policy: PlacementPolicy, task: TaskView, candidate: Candidate) -> Refusal | None:

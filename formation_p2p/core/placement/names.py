@@ -14,36 +14,55 @@ What `str()` of a policy says is read back as an equal one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.balanced import Balanced
 from formation_p2p.core.placement.cheapest import Cheapest
+from formation_p2p.core.placement.guarded import made
 from formation_p2p.core.placement.packed import Packed
-from formation_p2p.core.placement.policy import MAX_TERMS, MAX_TEXT, Gated, PlacementPolicy, Sum
-from formation_p2p.core.placement.scored import PRESETS, TERMS, Scored
+from formation_p2p.core.placement.policy import (
+    MAX_TERMS,
+    MAX_TEXT,
+    NUMBER,
+    Gated,
+    PlacementPolicy,
+    PolicyFactory,
+    Sum,
+)
+from formation_p2p.core.placement.scored import scored_by
 from formation_p2p.core.placement.spread import Spread
 from formation_p2p.core.placement.trusted import parse_trusted
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.bounds import shown
 
-# No policy that anybody could explain has more brackets inside brackets.
+# A policy with more brackets inside brackets cannot be explained.
 MAX_DEPTH: Final = 8
 
-_NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,25})?(?:e[+-]?\d{1,3})?", re.ASCII)
+BUILT_IN: Final[Mapping[str, PolicyFactory]] = {
+    "xor": Xor,
+    "balanced": Balanced,
+    "scored": scored_by,
+    "cheapest": Cheapest,
+    "packed": Packed,
+    "spread": Spread,
+}
+"""By name. What is written in brackets after the name, `name(a, b)`, are the arguments."""
+
 _TOKEN: Final = re.compile(
-    rf"\s*(?:(?P<number>{_NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[^\s&+*(),]{{1,20}})"
-    r"|(?P<name>[a-z]+)(?:\s*\((?P<arguments>[^()]*)\))?|(?P<sign>[&+()]))\s*",
+    rf"\s*(?:(?P<number>{NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[^\s&+*(),]{{1,20}})"
+    r"|(?P<name>[a-z][a-z0-9_-]{0,31})(?:\s*\((?P<arguments>[^()]*)\))?|(?P<sign>[&+()]))\s*",
     re.ASCII,
 )
 
 
-def parse_policy(text: str) -> PlacementPolicy:
-    """Raises InvalidInput, which says what may be written."""
+def parse_policy(text: str, policies: Mapping[str, PolicyFactory] = BUILT_IN) -> PlacementPolicy:
+    """`policies` are those that a text may name; host/policies.py adds those of installed packages.
+    Raises InvalidInput, which says what may be written."""
     if len(text) > MAX_TEXT:
         raise InvalidInput("policy", f"the text is longer than {MAX_TEXT} characters")
-    reader = _Reader(text)
+    reader = _Reader(text, policies)
     policy = reader.gated(0)
     reader.end()
     return policy
@@ -52,8 +71,9 @@ def parse_policy(text: str) -> PlacementPolicy:
 class _Reader:
     """Goes once over the text, a method for each kind of operator."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, policies: Mapping[str, PolicyFactory]) -> None:
         self._text = text
+        self._policies = policies
         self._at = 0
         self._terms = 0
 
@@ -96,7 +116,7 @@ class _Reader:
                 raise InvalidInput("policy", f"a bracket is open; write &, + or ) {where}")
             return policy
         token = self._next()
-        if not token or not (token["gate"] or token["name"] in _POLICIES):
+        if not token or not (token["gate"] or token["name"] in self._policies):
             raise self._problem()
         self._at = token.end()
         self._terms += 1
@@ -107,7 +127,7 @@ class _Reader:
             return gate
         given = (token["arguments"] or "").strip()
         items = [item.strip() for item in given.split(",")] if given else []
-        return _POLICIES[token["name"]](items)
+        return made(token["name"], self._policies[token["name"]], items)
 
     def _next(self) -> re.Match[str] | None:
         return _TOKEN.match(self._text, self._at)
@@ -122,48 +142,8 @@ class _Reader:
     def _problem(self) -> InvalidInput:
         rest = self._text[self._at :].strip()
         if rest.startswith("trust"):
-            return InvalidInput("policy", f"{shown(rest)} is no gate; write it like trust>=0.3")
-        where = f"{shown(rest)} is no policy" if rest else "a policy is missing at the end"
-        return InvalidInput("policy", f"{where}; {_KNOWN}")
-
-
-def _bare(make: Callable[[], PlacementPolicy]) -> Callable[[list[str]], PlacementPolicy]:
-    def read(items: list[str]) -> PlacementPolicy:
-        if items:
-            raise InvalidInput("policy", f"{make()} takes nothing in brackets")
-        return make()
-
-    return read
-
-
-def _xor(items: list[str]) -> Xor:
-    return Xor(",".join(items))
-
-
-def _scored(items: list[str]) -> Scored:
-    if not items:
-        return PRESETS["newest"]
-    if len(items) == 1 and items[0] in PRESETS:
-        return PRESETS[items[0]]
-    weights: dict[str, float] = {}
-    for item in items:
-        name, _, number = (part.strip() for part in item.partition("="))
-        if name not in TERMS or not _NUMBER.fullmatch(number):
-            known = f"one of {', '.join(PRESETS)}, or weights of {', '.join(TERMS)}"
-            why = f"{shown(item)} is no weight; write {known}, like scored(trust=0.5, queue=0.5)"
-            raise InvalidInput("policy", why)
-        if name in weights:
-            raise InvalidInput("policy", f"{name} is given twice; give it once")
-        weights[name] = float(number)
-    return Scored(**weights)
-
-
-_POLICIES: Final[Mapping[str, Callable[[list[str]], PlacementPolicy]]] = {
-    "xor": _xor,
-    "balanced": _bare(Balanced),
-    "scored": _scored,
-    "cheapest": _bare(Cheapest),
-    "packed": _bare(Packed),
-    "spread": _bare(Spread),
-}
-_KNOWN: Final = f"write {', '.join(_POLICIES)} or trust>=0.3, or put them together with &, + and *"
+            return InvalidInput("policy", f"{shown(rest)} is not a gate; write it like trust>=0.3")
+        where = f"{shown(rest)} is not a policy" if rest else "a policy is missing at the end"
+        known = f"{', '.join(self._policies)} or trust>=0.3"
+        hint = f"write {known}, or put them together with &, + and *"
+        return InvalidInput("policy", f"{where}; {hint}")

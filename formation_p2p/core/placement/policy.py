@@ -10,10 +10,11 @@ same answer on every node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
-from typing import Final, Protocol, SupportsFloat
+from typing import Final, Protocol, SupportsFloat, TypeAlias
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
@@ -23,13 +24,15 @@ from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.bounds import shown
 
-# A sum of more is no policy that anybody could explain.
+# A sum of more cannot be explained.
 MAX_TERMS: Final = 32
 # Room for a sum of as many terms as there may be, each with weights of its own.
 MAX_TEXT: Final = 4096
 
 # As a union it would be built each time.
 _NUMBERS: Final = (int, float)
+# A weight, as it is written.
+NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,25})?(?:e[+-]?\d{1,3})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,12 @@ class PlacementPolicy(Protocol):
         """Whether what is free now decides, so that discovery is to name those with room first."""
 
 
+PolicyFactory: TypeAlias = Callable[..., PlacementPolicy]
+"""Makes a policy of the texts that are written in brackets after its name. Raises InvalidInput."""
+
+
 def check_policy(policy: object) -> None:
-    """Refuses what is no policy, with InvalidInput."""
+    """Raises InvalidInput for anything but a policy."""
     if isinstance(policy, type):
         name = policy.__name__
         raise InvalidInput("policy", f"{name} is a class; write {name}()")
@@ -106,7 +113,7 @@ def check_policy(policy: object) -> None:
         raise InvalidInput("policy", f"{text} is a text; write parse_policy({text})")
     if not all(callable(getattr(policy, name, None)) for name in ("admit", "scores", "home")):
         hint = "write it as a frozen dataclass below Policy"
-        raise InvalidInput("policy", f"{shown(policy)} is no policy; {hint}")
+        raise InvalidInput("policy", f"{shown(policy)} is not a policy; {hint}")
 
 
 class BadScores(ValueError):
@@ -186,7 +193,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Gated(Policy):
-    """Raises InvalidInput for what is no policy."""
+    """Raises InvalidInput for anything but policies."""
 
     gate: PlacementPolicy
     policy: PlacementPolicy
@@ -216,7 +223,7 @@ class Gated(Policy):
 @dataclass(frozen=True, slots=True)
 class Sum(Policy):
     """The mean of several policies by weight. All of them have to admit a worker. Raises
-    InvalidInput for weights that are not above 0, and for what is no policy."""
+    InvalidInput for weights that are not above 0, and for anything but policies."""
 
     parts: tuple[tuple[float, PlacementPolicy], ...]
 

@@ -29,7 +29,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.load import free_part
-from formation_p2p.core.placement.policy import Policy, Score, Term, as_weight, scored
+from formation_p2p.core.placement.policy import NUMBER, Policy, Score, Term, as_weight, scored
 from formation_p2p.core.placement.round_trips import nearness
 from formation_p2p.core.placement.trusted import STRANGER_MILLI, Trusted
 from formation_p2p.core.refusals import Distrusted
@@ -163,3 +163,22 @@ _VALUES: Final = {
     "hints": _hints,
     "jitter": _jitter,
 }
+
+
+def scored_by(*items: str) -> Scored:
+    """By the name of a preset, or by weights: `trust=0.5`. Raises InvalidInput."""
+    if not items:
+        return PRESETS["newest"]
+    if len(items) == 1 and items[0] in PRESETS:
+        return PRESETS[items[0]]
+    weights: dict[str, float] = {}
+    for item in items:
+        name, _, number = (part.strip() for part in item.partition("="))
+        if name not in TERMS or not NUMBER.fullmatch(number):
+            known = f"one of {', '.join(PRESETS)}, or weights of {', '.join(TERMS)}"
+            why = f"{shown(item)} is not a weight; write {known}, like scored(trust=0.5, queue=0.5)"
+            raise InvalidInput("policy", why)
+        if name in weights:
+            raise InvalidInput("policy", f"{name} is given twice; give it once")
+        weights[name] = float(number)
+    return Scored(**weights)

@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Mapping
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.records.codec import decode, encode, take_int, take_list
 from formation_p2p.core.records.resources import decode_requirements
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.hints import NO_HINTS, Hints
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.core.workload.task import MAX_TASKS, Job, Task
+from formation_p2p.host.policies import parse_policy
 
 
 def insert_job(

@@ -30,6 +30,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.task import Job
+from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.storage.job_rows import insert_job, read_job
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.rows import (
@@ -167,11 +168,13 @@ class State:
                 db.execute("DELETE FROM owner")
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
-            jobs = tuple(
-                SavedJob(read_job(db, number, time.time()), read_begun(db, number))
+            jobs = [
+                (read_job(db, number, time.time()), read_begun(db, number))
                 for number in list(self._numbers.values())
-            )
-            return jobs, read_leases(db)
+            ]
+            leases = read_leases(db)
+        saved = (SavedJob(job, begun, parse_policy(job.policy)) for job, begun in jobs)
+        return tuple(saved), leases
 
     def job(self, job_id: str) -> Job | None:
         """A job that is kept, ended or not; None where there is none."""
