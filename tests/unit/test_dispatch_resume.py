@@ -330,7 +330,11 @@ def test_what_its_workers_find_missing_comes_with_the_first_message() -> None:
     story.live_again()
     story.world.elapse(20)
     assert story.events()[-1] == JobEnded(4, 0, 0, 0)
-    brought = [d.parts for d in only(passed(story.world, "bob", "alice"), Dispatch) if d.parts]
+    brought = [
+        d.shared_blobs
+        for d in only(passed(story.world, "bob", "alice"), Dispatch)
+        if d.shared_blobs
+    ]
     assert brought == [((1, b"a function"),), ((1, b"a function"),)]
 
 

@@ -837,12 +837,15 @@ def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() 
     world.elapse(1)
     dispatches = only(passed(world, "bob", "alice"), Dispatch)
     assert len(dispatches) > 3
-    assert [d.parts for d in dispatches if d.parts] == [((1, function),)]
+    assert [d.shared_blobs for d in dispatches if d.shared_blobs] == [((1, function),)]
     world.tell(bob, Undelivered(alice.identity.peer_id, "connection reset"))
     world.elapse(6)
     assert all_succeeded(bob, 20)
     dispatches = only(passed(world, "bob", "alice"), Dispatch)
-    assert [d.parts for d in dispatches if d.parts] == [((1, function),), ((2, function),)]
+    assert [d.shared_blobs for d in dispatches if d.shared_blobs] == [
+        ((1, function),),
+        ((2, function),),
+    ]
 
 
 def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:

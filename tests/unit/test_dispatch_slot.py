@@ -123,7 +123,7 @@ def test_the_bytes_under_way_are_those_of_the_attempts(
 def test_many_small_tasks_go_out_in_one_message() -> None:
     slot = slot_on_alice()
     (message,) = slot.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
-    assert (message.lease_id, message.fence, message.parts) == ("lease", FENCE, ())
+    assert (message.lease_id, message.fence, message.shared_blobs) == ("lease", FENCE, ())
     assert [each.payload for each in message.assignments] == [b"%d" % n for n in range(100)]
 
 
@@ -140,13 +140,13 @@ def test_nothing_to_send_is_no_message() -> None:
 def test_what_is_shared_goes_out_once_and_again_after_it_was_forgotten() -> None:
     slot, function = slot_on_alice(), b"f" * KIB
     (first,) = slot.messages(runs(task(0, b"a", function), task(1, b"b", function), task(2)))
-    assert first.parts == ((1, function),)
-    assert [each.part for each in first.assignments] == [1, 1, 0]
+    assert first.shared_blobs == ((1, function),)
+    assert [each.shared_blob for each in first.assignments] == [1, 1, 0]
     (second,) = slot.messages(runs(task(3, b"c", function)))
-    assert (second.parts, second.assignments[0].part) == ((), 1)
+    assert (second.shared_blobs, second.assignments[0].shared_blob) == ((), 1)
     slot.parts.forget()
     (third,) = slot.messages(runs(task(3, b"c", function)))
-    assert (third.parts, third.assignments[0].part) == (((2, function),), 2)
+    assert (third.shared_blobs, third.assignments[0].shared_blob) == (((2, function),), 2)
 
 
 def test_a_message_has_a_bounded_size_and_one_task_at_least() -> None:

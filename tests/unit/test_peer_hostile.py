@@ -155,7 +155,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "window": 1,
         "price_micro": 0,
         "holds": Held(1000, 10**9),
-        "parts": ((1, b"mine"),),
+        "shared_blobs": ((1, b"mine"),),
         "assignments": (Assignment(attempt_id, 1, b"mine", 0), Assignment("x", 0, b"mine", 0)),
         "is_stderr": False,
         "data": b"mine",

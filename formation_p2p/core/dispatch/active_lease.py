@@ -97,7 +97,9 @@ class ActiveLease:
             number, new = self.parts.number(task.shared) if task.shared else (0, False)
             more = len(task.payload) + (len(task.shared) if new else 0)
             # The worker keeps all parts of a message before it looks at what names them.
-            gone = new and any(x.part and self.parts.get(x.part) is None for x in assignments)
+            gone = new and any(
+                x.shared_blob and self.parts.get(x.shared_blob) is None for x in assignments
+            )
             if assignments and (gone or size + more > BATCH_BYTES):
                 yield self._message(parts, assignments)
                 parts, assignments, size = [], [], 0

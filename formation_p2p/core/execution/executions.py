@@ -89,7 +89,7 @@ class Executions:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
         repeats a dispatch when it cannot know whether the first arrived."""
         run = self._runs.setdefault(lease.lease_id, _Run(lease))
-        for number, data in message.parts:
+        for number, data in message.shared_blobs:
             run.parts.keep(number, data)
         work: list[Work] = []
         refused: list[Ended] = []
@@ -101,9 +101,9 @@ class Executions:
                 if attempt_id == run.began and attempt_id in run.under_way:
                     effects.append(_started(run, attempt_id, cause))
                 continue
-            shared = run.parts.get(assignment.part) if assignment.part else b""
+            shared = run.parts.get(assignment.shared_blob) if assignment.shared_blob else b""
             if shared is None:
-                problem = f"part {assignment.part} is not here; dispatch it again"
+                problem = f"part {assignment.shared_blob} is not here; dispatch it again"
                 refused.append(_not_run(attempt_id, problem))
             elif not run.has_room_for(assignment.payload, shared):
                 problem = f"{len(run.under_way)} attempts wait under this lease; wait for one"

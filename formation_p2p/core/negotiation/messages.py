@@ -158,11 +158,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One attempt to run. `part` numbers what its task shares with others, 0 for nothing;
+    """One attempt to run. `shared_blob` numbers what its task shares with others, 0 for nothing;
     `timeout_ms` 0 is no limit."""
 
     attempt_id: str
-    part: int
+    shared_blob: int
     payload: bytes
     timeout_ms: int
 
@@ -171,14 +171,14 @@ class Assignment:
 class Dispatch:
     """Run these under the lease, in order, after what was dispatched before.
 
-    `parts` are those that no Dispatch has brought under this lease yet, by number, and that the
+    `shared_blobs` are those that no Dispatch has brought under this lease yet, by number, and that the
     worker is to keep (see `shared_blobs.py` for how long). A driver reads a part and a payload
     together.
     """
 
     lease_id: str
     fence: int
-    parts: tuple[tuple[int, bytes], ...]
+    shared_blobs: tuple[tuple[int, bytes], ...]
     assignments: tuple[Assignment, ...]
 
 
@@ -283,9 +283,9 @@ def pack(message: WorkMessage) -> bytes:
             return encode([9, lease_id, pack_refusal(refusal)])
         case Release(lease_id):
             return encode([10, lease_id])
-        case Dispatch(lease_id, fence, parts, assignments):
-            given = [[x.attempt_id, x.part, x.payload, x.timeout_ms] for x in assignments]
-            return encode([11, lease_id, fence, [list(part) for part in parts], given])
+        case Dispatch(lease_id, fence, shared_blobs, assignments):
+            given = [[x.attempt_id, x.shared_blob, x.payload, x.timeout_ms] for x in assignments]
+            return encode([11, lease_id, fence, [list(each) for each in shared_blobs], given])
         case TaskStarted(lease_id, attempt_id):
             return encode([12, lease_id, attempt_id])
         case TaskOutput(lease_id, attempt_id, is_stderr, data):
