@@ -84,21 +84,6 @@ AFTER_FAULT_S: Final = 1.0
 LEAVE_S: Final = 2.0
 
 
-# What keeps a lease, or comes before there is one: none of it depends on what was dispatched, or
-# has ended, before.
-_URGENT: Final = (
-    work.PlacementRequest,
-    work.Offer,
-    work.RequestRefused,
-    work.Commit,
-    work.CommitRefused,
-    work.Leased,
-    work.Renew,
-    work.Renewed,
-    work.Release,
-)
-
-
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
 # nor raise, nor take long: it is called for all that happens.
 Observe = Callable[[PeerEvent, Sequence[PeerEffect], Moment], None]
@@ -316,7 +301,7 @@ class Shell:
                     self._stack.trust(to.peer_id)
                 frame = work.pack(message)
                 self.sent_bytes += len(frame)
-                self._stack.send(to, frame, urgent=isinstance(message, _URGENT))
+                self._stack.send(to, frame, urgent=work.is_urgent(message))
             case Execute(lease_id):
                 run = self._runs.get(lease_id)
                 if run is None:

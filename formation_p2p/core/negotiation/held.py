@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from formation_p2p.core.records.codec import Malformed, take_int, take_list, take_text
+from formation_p2p.core.records.schema import integer, items, text
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.bounds import (
     MAX_CPU_MILLI,
@@ -20,19 +20,20 @@ from formation_p2p.core.resources.requirements import Requirements
 
 # As core/resources/gpu.py has it.
 _MAX_DEVICE_ID_CHARS: Final = 64
+Memory = Annotated[int, integer(0, MAX_MEMORY_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """The GPU amounts are of each device: where they differ, of the least."""
 
-    cpu_milli: int
-    memory_bytes: int
-    storage_bytes: int = 0
-    network_mbps: int = 0
-    device_ids: tuple[str, ...] = ()
-    gpu_share_milli: int = 0
-    gpu_memory_bytes: int = 0
+    cpu_milli: Annotated[int, integer(0, MAX_CPU_MILLI)]
+    memory_bytes: Memory
+    storage_bytes: Annotated[int, integer(0, MAX_STORAGE_BYTES)] = 0
+    network_mbps: Annotated[int, integer(0, MAX_NETWORK_MBPS)] = 0
+    device_ids: Annotated[tuple[str, ...], items(text(_MAX_DEVICE_ID_CHARS), MAX_GPUS)] = ()
+    gpu_share_milli: Annotated[int, integer(0, WHOLE_GPU_MILLI)] = 0
+    gpu_memory_bytes: Memory = 0
 
 
 def held_by(reservation: Reservation) -> Held:
@@ -69,35 +70,3 @@ def shortfall(held: Held, needs: Requirements) -> Infeasible | None:
         if has < needed:
             return Infeasible(resource, needed, has)
     return None
-
-
-def pack_held(held: Held) -> list[object]:
-    return [
-        held.cpu_milli,
-        held.memory_bytes,
-        held.storage_bytes,
-        held.network_mbps,
-        list(held.device_ids),
-        held.gpu_share_milli,
-        held.gpu_memory_bytes,
-    ]
-
-
-def read_held(value: object) -> Held:
-    """Raises Malformed."""
-    match value:
-        case [cpu, memory, storage, network, device_ids, gpu_share, gpu_memory]:
-            return Held(
-                take_int(cpu, "cpu", 0, MAX_CPU_MILLI),
-                take_int(memory, "memory", 0, MAX_MEMORY_BYTES),
-                take_int(storage, "storage", 0, MAX_STORAGE_BYTES),
-                take_int(network, "network", 0, MAX_NETWORK_MBPS),
-                tuple(
-                    take_text(device, "device", _MAX_DEVICE_ID_CHARS)
-                    for device in take_list(device_ids, "devices", MAX_GPUS)
-                ),
-                take_int(gpu_share, "gpu.share", 0, WHOLE_GPU_MILLI),
-                take_int(gpu_memory, "gpu.memory", 0, MAX_MEMORY_BYTES),
-            )
-        case _:
-            raise Malformed("offer", "does not say in seven fields what it holds")

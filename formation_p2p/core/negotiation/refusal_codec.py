@@ -1,10 +1,11 @@
-"""How a refusal travels: a CBOR array of its kind and its fields, in order."""
+"""Refusals as they travel in messages: a kind, then its fields."""
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import Final
 
-from formation_p2p.core.records.codec import Malformed, take_int, take_text
+from formation_p2p.core.records.codec import MAX_INT
+from formation_p2p.core.records.schema import custom, integer, tagged, text
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -12,7 +13,6 @@ from formation_p2p.core.refusals import (
     Gone,
     Infeasible,
     Leaving,
-    PeerRefusal,
     Preempted,
 )
 from formation_p2p.core.workload.task import MAX_PRIORITY
@@ -21,53 +21,6 @@ from formation_p2p.core.workload.task import MAX_PRIORITY
 MAX_REASON_CHARS: Final = 1024
 # An hour. Whoever has to wait longer had better be refused.
 MAX_RETRY_MS: Final = 3600 * 1000
-_MAX_INT: Final = 2**63 - 1
-
-
-def pack_refusal(refusal: PeerRefusal) -> list[object]:
-    match refusal:
-        case Infeasible(resource, needed, free):
-            return ["infeasible", resource, needed, free]
-        case Denied(right, why, None):
-            return ["denied", right, _cut(why)]
-        case Denied(right, why, retry_ms):
-            return ["denied", right, _cut(why), retry_ms]
-        case Gone(what, why):
-            return ["gone", what, why]
-        case Busy(what, limit):
-            return ["busy", what, limit]
-        case Leaving():
-            return ["leaving"]
-        case GivingWay(resource, retry_ms):
-            return ["giving way", resource, retry_ms]
-        case Preempted(priority):
-            return ["preempted", priority]
-        case _:
-            assert_never(refusal)
-
-
-def read_refusal(value: object) -> PeerRefusal:
-    """Raises Malformed."""
-    match value:
-        case ["infeasible", resource, needed, free]:
-            return Infeasible(_reason(resource), _amount(needed), _amount(free))
-        case ["denied", right, why]:
-            return Denied(_reason(right), _reason(why))
-        case ["denied", right, why, retry_ms]:
-            wait_ms = take_int(retry_ms, "retry", 0, MAX_RETRY_MS)
-            return Denied(_reason(right), _reason(why), wait_ms)
-        case ["gone", what, why]:
-            return Gone(_reason(what), _reason(why))
-        case ["busy", what, limit]:
-            return Busy(_reason(what), take_int(limit, "limit", 0, _MAX_INT))
-        case ["leaving"]:
-            return Leaving()
-        case ["giving way", resource, retry_ms]:
-            return GivingWay(_reason(resource), take_int(retry_ms, "retry", 0, MAX_RETRY_MS))
-        case ["preempted", priority]:
-            return Preempted(take_int(priority, "priority", 0, MAX_PRIORITY))
-        case _:
-            raise Malformed("refusal", "its kind is not known")
 
 
 def _cut(why: str) -> str:
@@ -75,9 +28,31 @@ def _cut(why: str) -> str:
     return why if len(why) <= MAX_REASON_CHARS else f"{why[: MAX_REASON_CHARS - 1]}…"
 
 
-def _reason(value: object) -> str:
-    return take_text(value, "reason", MAX_REASON_CHARS)
+_REASON: Final = text(MAX_REASON_CHARS)
+_read_reason: Final = _REASON.reader("reason")
+_read_count: Final = integer(0, MAX_INT).reader("amount")
 
 
-def _amount(value: object) -> int | str:
-    return _reason(value) if isinstance(value, str) else take_int(value, "amount", 0, _MAX_INT)
+def _read_amount(value: object) -> int | str:
+    return _read_reason(value) if isinstance(value, str) else _read_count(value)
+
+
+_AMOUNT: Final = custom(_read_amount)
+REFUSAL: Final = tagged(
+    {
+        "infeasible": (Infeasible, {"resource": _REASON, "needed": _AMOUNT, "free": _AMOUNT}),
+        "denied": (
+            Denied,
+            {
+                "right": _REASON,
+                "why": custom(_read_reason, _cut),
+                "retry_ms": integer(0, MAX_RETRY_MS, trailing=True),
+            },
+        ),
+        "gone": (Gone, {"what": _REASON, "why": _REASON}),
+        "busy": (Busy, {"what": _REASON, "limit": integer(0, MAX_INT)}),
+        "leaving": (Leaving, {}),
+        "giving way": (GivingWay, {"resource": _REASON, "retry_ms": integer(0, MAX_RETRY_MS)}),
+        "preempted": (Preempted, {"priority": integer(0, MAX_PRIORITY)}),
+    }
+)

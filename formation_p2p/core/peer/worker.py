@@ -40,7 +40,6 @@ from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.circles import Circles
 from formation_p2p.core.trust.membership import Membership
 
-ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
 FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
 
 

@@ -23,6 +23,9 @@ import cbor2
 from formation_p2p.core import cbor
 from formation_p2p.core.errors import FormationError
 
+# A signed 64-bit integer: more than anything counts, or lives.
+MAX_INT: Final = 2**63 - 1
+
 
 class Malformed(FormationError, ValueError):
     """A value is not what the format says; `field` names it.

@@ -22,6 +22,7 @@ from formation_p2p.core.records.addresses import (
     read_addresses,
 )
 from formation_p2p.core.records.codec import (
+    MAX_INT,
     Malformed,
     decode,
     encode,
@@ -58,8 +59,6 @@ MAX_SERVICES: Final = 8
 MAX_SPANS: Final = 64
 # As for grants (core/trust/grants.py), which this layer only carries.
 MAX_GRANT_BYTES: Final = 2048
-# A signed 64-bit integer. Nobody counts, or lives, further.
-MAX_INT: Final = 2**63 - 1
 
 _DOMAIN: Final = "formation-profile"
 _PAYLOAD_TYPE: Final = b"/formation/profile/1"

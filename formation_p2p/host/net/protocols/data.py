@@ -258,4 +258,4 @@ def _parsed(frame: bytes | None) -> messages.Request | None:
 
 
 def _framed(message: messages.Request | messages.Reply) -> bytes:
-    return encode_frame(messages.pack(message))
+    return encode_frame(pack(message))
