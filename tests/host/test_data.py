@@ -18,7 +18,14 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data import messages
 from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import BlobRefused, Chunk, Open, Opened, Want
+from formation_p2p.core.data.messages import (
+    BlobRefused,
+    Chunk,
+    Open,
+    Opened,
+    Want,
+    pack_request,
+)
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
@@ -426,7 +433,7 @@ def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(
             stream = DataStream(channel, blob)
             assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
             for index in range(8):
-                await channel.write(encode_frame(messages.pack_request(Want(index))))
+                await channel.write(encode_frame(pack_request(Want(index))))
             await until(lambda: alice.exchange.server._in_memory.borrowed_tokens == 1)
             await until(lambda: channel.broken is not None)
             assert alice.exchange.server._in_memory.borrowed_tokens == 0
@@ -470,7 +477,7 @@ def test_a_stream_ends_with_the_grant_that_opened_it(
             stream = DataStream(channel, blob)
             assert isinstance(await stream.begin(grant, manifest=True), Opened)
             for expected in (tuple, BlobRefused):
-                await channel.write(encode_frame(messages.pack_request(Want(0))))
+                await channel.write(encode_frame(pack_request(Want(0))))
                 stream._asked.append(0)
                 answer = await stream.next(memoryview(bytearray(MIB)))
                 assert isinstance(answer, expected)
@@ -529,10 +536,13 @@ def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
             blob = alice.put(content(0.1))
             opening = Open(bob.network.grant, blob.cid)
             said: list[bytes] = {
-                "a want past the end": [messages.pack_request(opening), messages.pack_request(Want(1))],
-                "an open amid it": [messages.pack_request(opening), messages.pack_request(opening)],
+                "a want past the end": [
+                    pack_request(opening),
+                    pack_request(Want(1)),
+                ],
+                "an open amid it": [pack_request(opening)] * 2,
                 "junk": [b"\xff"],
-            }.get(str(frames)) or [messages.pack_request(each) for each in frames]  # type: ignore[arg-type]
+            }.get(str(frames)) or [pack_request(each) for each in frames]  # type: ignore[arg-type]
             channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
             for frame in said:
                 await channel.write(encode_frame(frame))
@@ -602,7 +612,7 @@ def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None:
             channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
             await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
             for index in range(8):
-                await channel.write(encode_frame(messages.pack_request(Want(index))))
+                await channel.write(encode_frame(pack_request(Want(index))))
             await until(lambda: alice.sent_bytes >= MIB)
             for _ in range(20):
                 assert await bob.ask(alice, b"hello", timeout_s=2) == b"re:hello"

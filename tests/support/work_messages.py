@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.messages import (
-    MAX_INT,
     MAX_MS,
     MAX_WINDOW,
     AskOpinions,
@@ -33,6 +32,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.refusal_codec import MAX_RETRY_MS
+from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import (
     Busy,
     Denied,

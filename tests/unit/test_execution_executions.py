@@ -31,10 +31,10 @@ from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import WINDOW
 from formation_p2p.core.negotiation.messages import (
-    MAX_BATCH,
     MAX_FRAME_BYTES,
     MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,
+    MAX_WINDOW,
     Assignment,
     Cancel,
     Dispatch,
@@ -391,7 +391,7 @@ def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
     alice.interrupted(BOB.peer_id)
     ((_, all_of_them),) = sent(alice.renewed(LEASE))
     assert isinstance(all_of_them, TasksEnded)
-    assert len(all_of_them.ended) == MAX_REMEMBERED <= MAX_BATCH
+    assert len(all_of_them.ended) == MAX_REMEMBERED <= MAX_WINDOW
 
 
 def test_a_scheduler_that_dispatches_again_hears_again_what_runs_for_long(

@@ -14,11 +14,9 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
-    MAX_BATCH,
     MAX_FRAME_BYTES,
     MAX_GRANT_BYTES,
     MAX_ID_CHARS,
-    MAX_INT,
     MAX_MESSAGE_CHARS,
     MAX_MS,
     MAX_OUTPUT_BYTES,
@@ -43,7 +41,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
 from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
-from formation_p2p.core.records.codec import decode, encode
+from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.resources import pack_requirements
 from formation_p2p.core.refusals import (
     Busy,
@@ -199,8 +197,8 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         Dispatch("lease", 1, (), (Assignment("attempt", -1, b"", 0),)),
         Dispatch("lease", 1, (), (Assignment("attempt", 0, bytes(MAX_PAYLOAD_BYTES + 1), 0),)),
         Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", -1),)),
-        Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", 0),) * (MAX_BATCH + 1)),
-        Cancel("lease", ("attempt",) * (MAX_BATCH + 1), True),
+        Dispatch("lease", 1, (), (Assignment("attempt", 0, b"", 0),) * (MAX_WINDOW + 1)),
+        Cancel("lease", ("attempt",) * (MAX_WINDOW + 1), True),
         AskOpinions(bytes(MAX_GRANT_BYTES + 1)),
         Opinions((b"",) * (MAX_ATTESTATIONS + 1)),
         Opinions((bytes(MAX_ATTESTATION_BYTES + 1),)),
@@ -209,7 +207,7 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), -1),)),
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0, Usage(MAX_BYTES + 1)),)),
         TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0, Usage(None, -1)),)),
-        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0),) * (MAX_BATCH + 1)),
+        TasksEnded("lease", 1, (Ended("attempt", Succeeded(b""), 0),) * (MAX_WINDOW + 1)),
     ],
     ids=lambda message: type(message).__name__,
 )

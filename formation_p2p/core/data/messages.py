@@ -1,9 +1,9 @@
 """The data protocol, `/formation/data/1.0.0`: its messages, each declared once.
 
-A stream is for one blob. The peer that opens it says `Open`, with its grant, and is answered `Opened`
-or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes, and they come in that
-order: a `Chunk`, and after that frame its bytes. `Have` at the end tells the other that we hold
-all of it now. A frame is a CBOR array: the message's number, then its fields in order.
+A stream is for one blob. The peer that opens it says `Open`, with its grant, and is answered
+`Opened` or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes, and they come
+in that order: a `Chunk`, and after that frame its bytes. `Have` at the end tells the other that we
+hold all of it now. A frame is a CBOR array: the message's number, then its fields in order.
 """
 
 from __future__ import annotations

@@ -38,7 +38,13 @@ from formation_p2p.core.negotiation.lessee import (
     NegotiationEvent,
     RoundClosed,
 )
-from formation_p2p.core.negotiation.messages import ResultAck, TaskOutput, TasksEnded, TaskStarted
+from formation_p2p.core.negotiation.messages import (
+    ResultAck,
+    TaskOutput,
+    TasksEnded,
+    TaskStarted,
+    ToScheduler,
+)
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.names import parse_policy
@@ -293,6 +299,17 @@ class Scheduler:
         self._pump(group, now, f"lease {lease.lease_id} is lost")
 
     # -- what workers tell ------------------------------------------------------------------------
+
+    def received(self, sender: Contact, message: ToScheduler, now: Moment) -> list[SchedulerEffect]:
+        match message:
+            case TaskStarted():
+                return self.started(sender, message, now)
+            case TaskOutput():
+                return self.printed(sender, message)
+            case TasksEnded():
+                return self.ended(sender, message, now)
+            case _:
+                assert_never(message)
 
     def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[SchedulerEffect]:
         slot = self._slot((sender.peer_id, message.lease_id))

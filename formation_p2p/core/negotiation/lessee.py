@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -27,6 +27,7 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
     RequestRefused,
+    ToLessee,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.round import ANSWER_S, Round, RoundId
@@ -177,6 +178,23 @@ class Lessee:
             )
             self._send(contact, request, cause)
         return asked.round
+
+    def received(self, sender: Contact, message: ToLessee, now: Moment) -> None:
+        match message:
+            case Offer():
+                self.offered(sender, message, now)
+            case RequestRefused():
+                self.refused(sender, message, now)
+            case Leased():
+                self.leased(sender, message)
+            case CommitRefused():
+                self.commit_refused(sender, message)
+            case Renewed():
+                self.renewed(sender, message)
+            case LeaseEnded():
+                self.ended(sender, message)
+            case _:
+                assert_never(message)
 
     def offered(self, sender: Contact, offer: Offer, now: Moment) -> None:
         asked = self._round_of(sender, offer.request_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -33,6 +33,7 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
     RequestRefused,
+    ToLessor,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
@@ -116,6 +117,19 @@ class Lessor:
         self._leaving = False
 
     # -- what arrives -------------------------------------------------------------------------
+
+    def received(self, sender: Contact, message: ToLessor, now: Moment) -> list[LessorEffect]:
+        match message:
+            case PlacementRequest():
+                return self.requested(sender, message, now)
+            case Commit():
+                return self.committed(sender, message, now)
+            case Renew():
+                return self.renewed(sender, message, now)
+            case Release():
+                return self.released(sender, message, now)
+            case _:
+                assert_never(message)
 
     def requested(
         self, sender: Contact, request: PlacementRequest, now: Moment

@@ -324,8 +324,10 @@ class Opinions:
     ]
 
 
-# What a worker takes, what a scheduler takes, and what any peer does.
-ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
+# Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
+ToLessor = PlacementRequest | Commit | Renew | Release
+ToExecutions = Dispatch | Cancel | ResultAck
+ToWorker = ToLessor | ToExecutions
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
 ToScheduler = TaskStarted | TaskOutput | TasksEnded
 ToPeer = AskOpinions | Opinions

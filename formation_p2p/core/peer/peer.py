@@ -34,24 +34,17 @@ from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
 from formation_p2p.core.negotiation.messages import (
-    AskOpinions,
-    Cancel,
     Commit,
     CommitRefused,
     Dispatch,
-    Leased,
     LeaseEnded,
-    Offer,
-    Opinions,
     PlacementRequest,
-    Release,
     Renew,
-    Renewed,
     RequestRefused,
-    ResultAck,
-    TaskOutput,
-    TasksEnded,
-    TaskStarted,
+    ToLessee,
+    ToPeer,
+    ToScheduler,
+    ToWorker,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
@@ -243,48 +236,20 @@ class Peer:
         return []
 
     def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> Sequence[PeerEffect]:
-        match message:
-            case Offer():
-                self._lessee.offered(sender, message, now)
-            case RequestRefused():
-                self._lessee.refused(sender, message, now)
-            case Leased():
-                self._lessee.leased(sender, message)
-            case CommitRefused():
-                self._lessee.commit_refused(sender, message)
-            case Renewed():
-                self._lessee.renewed(sender, message)
-            case LeaseEnded():
-                self._lessee.ended(sender, message)
-            case TaskStarted():
-                return self._scheduler.started(sender, message, now)
-            case TaskOutput():
-                return self._scheduler.printed(sender, message)
-            case TasksEnded():
-                return self._scheduler.ended(sender, message, now)
-            case AskOpinions():
-                return self._hearsay.asked(sender, message, now)
-            case Opinions():
-                self._hearsay.told(sender, message, now)
-            case PlacementRequest() if self._distrusts(sender, now):
-                denied = Denied("submit", "this node has had bad experience with you")
-                refused = RequestRefused(message.request_id, denied)
-                return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
-            case _ if self._worker is None:
-                return self._without_worker(sender, message, now)
-            case (
-                PlacementRequest()
-                | Commit()
-                | Renew()
-                | Release()
-                | Dispatch()
-                | Cancel()
-                | ResultAck()
-            ):
-                return self._worker.received(sender, message, now)
-            case _:
-                assert_never(message)
-        return []
+        if isinstance(message, ToLessee):
+            self._lessee.received(sender, message, now)
+            return []
+        if isinstance(message, ToScheduler):
+            return self._scheduler.received(sender, message, now)
+        if isinstance(message, ToPeer):
+            return self._hearsay.received(sender, message, now)
+        if isinstance(message, PlacementRequest) and self._distrusts(sender, now):
+            denied = Denied("submit", "this node has had bad experience with you")
+            refused = RequestRefused(message.request_id, denied)
+            return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
+        if self._worker is None:
+            return self._without_worker(sender, message, now)
+        return self._worker.received(sender, message, now)
 
     def _distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._identity.peer_id:
@@ -292,7 +257,7 @@ class Peer:
         score_milli = self.reputation.score_milli(submitter.peer_id, now)
         return score_milli < self._parameters.trust.submit_milli
 
-    def _without_worker(self, sender: Contact, message: WorkMessage, now: Moment) -> list[Send]:
+    def _without_worker(self, sender: Contact, message: ToWorker, now: Moment) -> list[Send]:
         """What a worker is asked, by somebody who may know this node from an earlier life: told
         at once that its leases are gone, a scheduler need not wait until they expire."""
         answer: WorkMessage

@@ -6,11 +6,16 @@ with it. It answers whoever shows a grant of its network. Both at most once in a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions
+from formation_p2p.core.negotiation.messages import (
+    MAX_ATTESTATIONS,
+    AskOpinions,
+    Opinions,
+    ToPeer,
+)
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.trust.grants import invitation_of
 from formation_p2p.core.trust.membership import Membership
@@ -84,6 +89,16 @@ class ReputationGossip:
         ):
             return []
         return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
+
+    def received(self, sender: Contact, message: ToPeer, now: Moment) -> list[Send]:
+        match message:
+            case AskOpinions():
+                return self.asked(sender, message, now)
+            case Opinions():
+                self.told(sender, message, now)
+                return []
+            case _:
+                assert_never(message)
 
     def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Send]:
         if self._membership.belongs(message.grant, sender.peer_id, now):

@@ -28,6 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     Release,
     Renew,
     ResultAck,
+    ToWorker,
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.blob_index import BlobIndex
@@ -100,14 +101,10 @@ class Worker:
     def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         match message:
-            case PlacementRequest():
-                effects += self._lessor.requested(sender, message, now)
-            case Commit():
-                effects += self._lessor.committed(sender, message, now)
-            case Release():
-                effects += self._lessor.released(sender, message, now)
+            case PlacementRequest() | Commit() | Release():
+                effects += self._lessor.received(sender, message, now)
             case Renew():
-                effects += self._lessor.renewed(sender, message, now)
+                effects += self._lessor.received(sender, message, now)
                 lease = self._lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     effects += self._executions.renewed(lease)

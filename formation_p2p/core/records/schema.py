@@ -30,8 +30,8 @@ then, as `dataclass` generates `__init__`. For Renew they are
     def pack(noun):
         return [7, noun.lease_id, noun.fence]
 
-where `read1` and `read2` are the readers of the kinds, which say what is wrong. Closures in place of
-generated code take 80 % longer to read a Dispatch of a hundred assignments.
+where `read1` and `read2` are the readers of the kinds, which say what is wrong. Closures in place
+of generated code take 80 % longer to read a Dispatch of a hundred assignments.
 """
 
 from __future__ import annotations

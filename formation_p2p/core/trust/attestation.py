@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.records.codec import (
+    MAX_INT,
     Malformed,
     decode,
     encode,
@@ -22,7 +23,7 @@ from formation_p2p.core.records.codec import (
     take_list,
 )
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_INT
+from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
 from formation_p2p.core.trust.experience import MEMORY
 
 # Whoever has worked with more says what matters most: whom to avoid, and whom it knows best.

@@ -179,7 +179,8 @@ class DataStream:
         """Raises RemoteError, IOException, TooSlowError."""
         with trio.fail_after(OPEN_S):
             self._channel.take_much()
-            await self._channel.write(_framed(Open(grant, self._blob.cid, manifest)))
+            opening = messages.pack_request(Open(grant, self._blob.cid, manifest))
+            await self._channel.write(encode_frame(opening))
             reply = await self._reply()
         if isinstance(reply, Chunk):
             raise ProtocolViolation("a chunk that nobody asked for")
@@ -190,7 +191,7 @@ class DataStream:
         self._say(Want(index))
 
     def _say(self, message: messages.Request) -> None:
-        self._unsaid.append(_framed(message))
+        self._unsaid.append(encode_frame(messages.pack_request(message)))
         self._more.set()
 
     async def write_all(self) -> None:
@@ -224,7 +225,7 @@ class DataStream:
     async def close(self, have: Have) -> None:
         """Say that we have it all now, and finish. Nothing else may be writing any more."""
         try:
-            await self._channel.write(_framed(have))
+            await self._channel.write(encode_frame(messages.pack_request(have)))
             await self._channel.close()
         except IOException as error:
             log.debug("a data stream ended first: %s", error)
@@ -257,5 +258,5 @@ def _parsed(frame: bytes | None) -> messages.Request | None:
     return None if frame is None else messages.parse_request(frame)
 
 
-def _framed(message: messages.Request | messages.Reply) -> bytes:
-    return encode_frame(pack(message))
+def _framed(reply: messages.Reply) -> bytes:
+    return encode_frame(messages.pack_reply(reply))
