@@ -17,7 +17,6 @@ from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.lessor import LEASE_S, Lessor, LessorEffect
 from formation_p2p.core.negotiation.messages import (
-    MAX_INT,
     MAX_MS,
     Commit,
     CommitRefused,
@@ -32,6 +31,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.preemption import to_displace
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.ledger import Ledger, Reservation

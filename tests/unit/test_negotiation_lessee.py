@@ -25,7 +25,6 @@ from formation_p2p.core.negotiation.lessee import (
     RoundClosed,
 )
 from formation_p2p.core.negotiation.messages import (
-    MAX_INT,
     Commit,
     CommitRefused,
     Leased,
@@ -48,6 +47,7 @@ from formation_p2p.core.negotiation.round import (
 )
 from formation_p2p.core.negotiation.session import Undelivered
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB

@@ -33,7 +33,7 @@ _read_reason: Final = _REASON.reader("reason")
 _read_count: Final = integer(0, MAX_INT).reader("amount")
 
 
-def _read_amount(value: object) -> int | str:
+def _read_amount(value: object) -> object:
     return _read_reason(value) if isinstance(value, str) else _read_count(value)
 
 
