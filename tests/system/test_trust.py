@@ -197,7 +197,7 @@ def test_to_say_something_of_a_peer_takes_more_than_a_few_characters(tmp_path: P
         (["--wrong"], "peer: name the one that is meant"),
         (["Qm", "--wrong", "--forget"], "forget: say one thing"),
         (["nobody"], "peer: 'nobody' is not a known peer"),
-        (["…"], "peer: '…' is no peer"),
+        (["…"], "peer: '…' is not a known peer"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, arguments: list[str], said: str) -> None:

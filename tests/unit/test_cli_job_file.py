@@ -221,7 +221,7 @@ def test_a_job_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> Non
     with pytest.raises(LocalError, match="No such file"):
         read_job_file(tmp_path / "none.toml")
     (tmp_path / "x.toml").write_bytes(b"\xff")
-    with pytest.raises(InvalidInput, match="no text in UTF-8"):
+    with pytest.raises(InvalidInput, match="not UTF-8 text"):
         read_job_file(tmp_path / "x.toml")
 
 
@@ -418,10 +418,10 @@ def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
         ('["/*.csv"]', "'/*.csv' names no files here"),
         (f'["{"x" * 300}*"]', "names no file"),
         (f'["{"**/" * 999}*"]', "names no files here: maximum recursion depth"),
-        ("[]", "is no list of files"),
-        ("[1]", "is no list of files"),
+        ("[]", "is neither a list of files"),
+        ("[1]", "is neither a list of files"),
         ('{ lines = "empty" }', "empty has no line"),
-        ('{ lines = "empty", more = 1 }', "is no list of files"),
+        ('{ lines = "empty", more = 1 }', "is neither a list of files"),
     ):
         with pytest.raises(InvalidInput) as error:
             parse_job_file(f'[[task]]\ninputs = {inputs}\nargv = ["x"]', tmp_path)

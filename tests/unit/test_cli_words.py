@@ -313,7 +313,7 @@ def test_inputs_are_plain_files_that_fit(tmp_path: Path) -> None:
     assert read_input(tmp_path / "a") == b"a"
     assert named("in", [tmp_path / "a"]) == {"a": tmp_path / "a"}
     for wrong in (Path("/dev/zero"), tmp_path):
-        with pytest.raises(LocalError, match="no plain file"):
+        with pytest.raises(LocalError, match="not a plain file"):
             read_input(wrong)
     with (tmp_path / "big").open("wb") as big:
         big.truncate(MAX_PAYLOAD_BYTES + 1)
