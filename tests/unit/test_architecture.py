@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import DOCUMENTS, ROOT, block, text_of
+from tests.support.documents import DOCUMENTS, block, text_of
+from tests.support.programs import ROOT
 
 LIBRARY = ROOT / "formation_p2p"
 # A file or folder that a document names in backticks or as a link.
