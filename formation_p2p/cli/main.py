@@ -22,6 +22,7 @@ from formation_p2p.cli import (
     run,
     serve,
     sizes,
+    story,
     submit,
     top,
     trust,
@@ -130,6 +131,7 @@ app.command("top", epilog=top.TOP_EPILOG, short_help="Show jobs, leases and work
 app.command("logs", epilog=top.LOGS_EPILOG, short_help="Show what jobs tell and tasks print.")(
     top.logs
 )
+app.command("story", epilog=story.EPILOG, short_help="Show the way of one task.")(story.story)
 app.command("workers", epilog=look.WORKERS_EPILOG, short_help="Show the workers there are.")(
     look.workers
 )

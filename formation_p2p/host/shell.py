@@ -53,6 +53,7 @@ from formation_p2p.core.peer.events import (
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.status import Status
+from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
@@ -220,6 +221,10 @@ class Shell:
     def status(self) -> Status:
         """What the peer is doing."""
         return self._peer.status(moment())
+
+    def story(self, task_id: str) -> tuple[StoryEntry, ...]:
+        """The way of a task that was submitted here, as far as it is remembered."""
+        return self._peer.story(task_id)
 
     @property
     def _is_ending(self) -> bool:

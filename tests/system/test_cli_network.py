@@ -316,7 +316,7 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     nobody = formation(world.carol, "top", "--once")
     assert (nobody.code, nobody.out) == (2, b"")
     assert "no node runs from" in nobody.err
-    script = "echo first; sleep 20"
+    script = "echo first; sleep 90"
     at = ("--metrics", "127.0.0.1:0")
     with started(world.carol, "run", *at, "--needs", "cpu=0.5", "--", "sh", "-c", script) as run:
         run.line_with("first")
@@ -325,6 +325,10 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
         with started(world.carol, "logs", "-f") as logs:
             printed = logs.line_with("| first")
             lines = world.carols("logs", "--json").out.decode().splitlines()
+            task = f"{json.loads(lines[0])['job'][:6]}/0"
+            way = world.carols("story", task).out.decode().splitlines()
+            story = json.loads(world.carols("story", task, "--json").out)["story"]
+            unknown = world.carols("story", "unknown/0")
             assert run.interrupt() == 130
             logs.line_with("1 cancelled")
             assert logs.ended() == 0
@@ -333,6 +337,20 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     assert (job["name"], job["tasks"], job["under_way"]) == ("sh", 1, 1)
     assert [lease["worker"] for lease in node["held"]] == [world.bob_id]
     assert [each["peer_id"] for each in seen["workers"]] == [world.bob_id]
+    assert [step["step"] for step in story] == [
+        "submitted",
+        "found",
+        "asked",
+        "leased",
+        "sent",
+        "began",
+    ]
+    assert all(step["worker"] == world.bob_id for step in story[1:])
+    assert len(way) == len(story)
+    assert "submitted" in way[0]
+    assert f"leased     …{world.bob_id[-8:]}" in way[3]
+    assert (unknown.code, unknown.out) == (2, b"")
+    assert "no node that runs here remembers unknown/0" in unknown.err
     assert job["job_id"] in table
     assert world.bob_id[-8:] in table
     assert f"{job['job_id']}  sh | first" in printed

@@ -5,6 +5,7 @@ lines of JSON, and changes nothing:
 
     {"ask": "status"}                        one line: what the node is doing
     {"ask": "workers"}                       one line: the workers that the network knows of
+    {"ask": "story", "task": "3f2a/0"}       one line: the way of one task
     {"ask": "events", "follow": true}        a line for each event of its jobs, the last first
 
 Everything is bounded: clients, their requests, what is kept for one that reads slowly. The node
@@ -42,10 +43,16 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.peer.status import Status
+from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.task import Job
 from formation_p2p.host.net.transport.accepting import next_client
-from formation_p2p.host.observe.status_json import event_in_json, status_in_json, worker_in_json
+from formation_p2p.host.observe.status_json import (
+    event_in_json,
+    status_in_json,
+    story_in_json,
+    worker_in_json,
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +87,8 @@ class Seen(Protocol):
     def neighbours(self) -> int: ...
 
     def status(self) -> Status: ...
+
+    def story(self, task_id: str) -> tuple[StoryEntry, ...]: ...
 
     def feed(self, event: PeerEvent) -> None: ...
 
@@ -116,6 +125,10 @@ class Events:
         first = max(number, self._dropped)
         start = first - self._dropped
         return first, list(itertools.islice(self._last, start, start + AT_ONCE))
+
+    def jobs(self, prefix: str) -> set[str]:
+        """The jobs of these events whose id begins so."""
+        return {job_id for _, job_id, _ in self._last if job_id.startswith(prefix)}
 
     async def more(self) -> None:
         await self._readers.park()
@@ -216,12 +229,14 @@ class StatusDoor:
                         await _put(client, self._status(shell))
                     case {"ask": "workers"}:
                         await _put(client, {"workers": await self._known_workers(shell)})
+                    case {"ask": "story", "task": str(task)}:
+                        await _put(client, {"story": self._story(task, shell)})
                     case {"ask": "events", **rest}:
                         job = rest.get("job")
                         prefix = job if isinstance(job, str) else ""
                         await self._tell(client, prefix, rest.get("follow") is True)
                     case _:
-                        await _put(client, {"error": "ask for status, workers or events"})
+                        await _put(client, {"error": "ask for status, workers, story or events"})
             except* (trio.BrokenResourceError, trio.TooSlowError):
                 # A star: whoever follows events is served by two tasks, whose end is a group.
                 log.debug("whoever looked on has gone, or reads too slowly")
@@ -246,6 +261,16 @@ class StatusDoor:
             },
             **status_in_json(shown),
         }
+
+    def _story(self, task: str, shell: Seen) -> list[dict[str, Any]]:
+        """Of a task by its id, or by how its job's id begins where that names one job alone."""
+        begins, slash, number = task.rpartition("/")
+        jobs = self._events.jobs(begins) | {
+            job.job_id for job in shell.status().jobs if job.job_id.startswith(begins)
+        }
+        if slash and len(jobs) == 1:
+            task = f"{jobs.pop()}/{number}"
+        return story_in_json(shell.story(task))
 
     async def _known_workers(self, shell: Seen) -> list[dict[str, Any]]:
         if trio.current_time() - self._workers_s < WORKERS_EVERY_S:

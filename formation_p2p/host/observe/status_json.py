@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from formation_p2p.core.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
+from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.requirements import Requirements
 
@@ -48,6 +50,19 @@ def status_in_json(status: Status) -> Json:
         "granted": [_lease_in_json(lease) for lease in status.granted],
         "free": None if status.free is None else asdict(status.free),
     }
+
+
+def story_in_json(entries: Iterable[StoryEntry]) -> list[Json]:
+    return [
+        {
+            "unix_s": round(each.at.unix_s, 6),
+            "mono_s": round(each.at.mono_s, 6),
+            "step": each.step.value,
+            "worker": each.peer,
+            "cause": each.cause,
+        }
+        for each in entries
+    ]
 
 
 def worker_in_json(worker: Profile) -> Json:

@@ -1,0 +1,68 @@
+"""`formation story`: the way of one task through its scheduler, step by step."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
+from formation_p2p.cli.words import one_line, short
+
+Json = dict[str, Any]
+
+EPILOG: Final = """
+\b
+Examples:
+  formation story 3f2a/0      the first task of the job whose id begins so
+  formation story 3f2a/0 --json | jq -r '.story[].step'
+"""
+
+
+def story(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Its id: the job's, or how that begins, /NUMBER.")
+    ],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Show the way of one task: who was found, asked and refused, where it ran, and when.
+
+    The node that submitted the task tells it, while it runs from this home. It remembers its last
+    tasks, some thousands. Each line says how long after the one before it came.
+    """
+    from formation_p2p.cli.as_json import put
+    from formation_p2p.cli.node_socket import answer, doors_of
+    from formation_p2p.core.errors import InvalidInput
+    from formation_p2p.host.machine.home import Home
+
+    answers = (answer(door, {"ask": "story", "task": task}) for door in doors_of(Home(home)))
+    told = next((each for each in answers if each.get("story")), None)
+    if told is None:
+        problem = f"no node that runs here remembers {task}; `formation logs` shows jobs and tasks"
+        raise InvalidInput("task", problem)
+    if as_json:
+        put(told)
+        return
+    for line in in_lines(told["story"]):
+        print(line)
+
+
+def in_lines(entries: list[Json]) -> list[str]:
+    """A line for each step, with the time since the one before."""
+    width = max(len(entry["step"]) for entry in entries)
+    lines: list[str] = []
+    before_s = entries[0]["mono_s"]
+    for entry in entries:
+        clock = time.strftime("%H:%M:%S", time.localtime(entry["unix_s"]))
+        worker = short(entry["worker"]) if entry["worker"] else ""
+        step = f"{clock}  {_later(entry['mono_s'] - before_s):>9}  {entry['step']:{width}}"
+        lines.append(f"{step}  {worker:9}  {one_line(entry['cause'])}")
+        before_s = entry["mono_s"]
+    return lines
+
+
+def _later(seconds: float) -> str:
+    return f"+{seconds * 1000:.0f} ms" if seconds < 1 else f"+{seconds:.1f} s"

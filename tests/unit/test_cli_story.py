@@ -1,0 +1,20 @@
+"""How the way of a task is written for people."""
+
+from formation_p2p.cli.story import in_lines
+from formation_p2p.core.peer.story import Step, StoryEntry
+from formation_p2p.host.observe.status_json import story_in_json
+from tests.support.stories import at, identity
+
+ALICE = identity("alice").peer_id
+
+
+def test_each_step_has_a_line_with_the_time_since_the_one_before() -> None:
+    entries = (
+        StoryEntry(at(0), Step.SUBMITTED, None, "job 3f2a"),
+        StoryEntry(at(0.0125), Step.FOUND, ALICE, "1 of 1"),
+        StoryEntry(at(75.5), Step.REFUSED, ALICE, "busy\x1b[31m\nand more"),
+    )
+    first, second, third = (line[8:] for line in in_lines(story_in_json(entries)))
+    assert first == "      +0 ms  submitted             job 3f2a"
+    assert second == f"     +12 ms  found      …{ALICE[-8:]}  1 of 1"
+    assert third == f"    +75.5 s  refused    …{ALICE[-8:]}  busy\ufffd[31m and more"
