@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.peer.events import CancelJob, PeerEvent, Resume, Serve, Submit
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import Job, Task, task_id
+from formation_p2p.core.workload.task import Task, task_id
 from formation_p2p.sim.clock import Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
@@ -148,18 +150,20 @@ class Cluster:
                     task_id(job_id, number),
                     chance.choice(kinds),
                     task_id(job_id, number).encode() + (LARGE if large and number % 2 else b""),
-                    timeout_s=timeout_s,
-                    max_attempts=attempts,
                     shared=shared,
                     after=_before(order, job_id, number) if ordered else (),
                     more_memory_bytes=LEARNT_MORE_BYTES if learnt else 0,
                 )
                 for number in range(tasks)
             ),
-            priority=chance.choice((0, 0, 5, 50)),
-            deadline_s=chance.choice((None, None, None, 20.0, 90.0)),
-            speculate=chance.random() < 0.3,
-            max_price_micro=chance.choice((None, None, None, 60)),
+            options=TaskOptions(
+                attempts=attempts,
+                timeout_s=timeout_s,
+                priority=chance.choice((0, 0, 5, 50)),
+                deadline_s=chance.choice((None, None, None, 20.0, 90.0)),
+                speculate=chance.random() < 0.3,
+                max_price_micro=chance.choice((None, None, None, 60)),
+            ),
         )
 
     def _needs(self) -> Requirements:

@@ -1,24 +1,38 @@
-"""Python functions as work, and what came of them: the caller's side of the `python` driver."""
+"""Python functions as tasks, and their results: the caller's side of the `python` driver."""
 
 from __future__ import annotations
 
 import io
 import pickle
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.job import TaskResult
-from formation_p2p.core.errors import FormationError
+from formation_p2p.api.job import TaskEnd, TaskResult, result_of
+from formation_p2p.core.dispatch.job import Job
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.placement.task_options import CallWords, TaskOptions
+from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.core.workload.python_call import PythonCall
+from formation_p2p.core.workload.task import Task, task_id
+from formation_p2p.host.policies import options_of
 
 T = TypeVar("T")
+
+# Calls handed over as one job. One crossing to the node's thread costs as much as making five
+# tasks; more than this would keep the caller's loop from its other work for over 10 ms.
+BATCH_CALLS: Final = 512
+# ...of so many bytes at the most: eight of the largest payloads.
+BATCH_BYTES: Final = 64 * MIB
 
 # What any pickler writes alike, with nothing in it to look up.
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
@@ -73,6 +87,38 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     if result.status != "succeeded":
         raise error_of(result, trust_results=trust_results)
     return load_result(result.result, trust=trust_results)
+
+
+def call_options(words: CallWords, options: TaskOptions, *, call: str) -> TaskOptions:
+    """Those of a `map` or an executor, for the driver of functions. Raises InvalidInput."""
+    chosen = options_of(words, options, takes=CallWords, call=call)
+    if chosen.needs.driver not in ("", PythonCall.driver):
+        raise InvalidInput("driver", f"{chosen.needs.driver} does not run a function")
+    return replace(chosen, needs=replace(chosen.needs, driver=PythonCall.driver))
+
+
+def job_of(calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str) -> Job:
+    """One task for each pair of a function's pickle and its arguments', in their order.
+
+    Raises InvalidInput.
+    """
+    job_id = secrets.token_hex(8)
+    tasks = (
+        Task(task_id(job_id, index), options.needs, arguments, shared=function)
+        for index, (function, arguments) in enumerate(calls)
+    )
+    return Job(job_id, tuple(tasks), name, options)
+
+
+def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
+    """What the function returned. Raises TaskFailed, from what it raised; Unplaceable."""
+    if type(end) is TaskSucceeded:
+        return load_result(end.result, trust=trust_results)
+    raise error_of(result_of(end), trust_results=trust_results)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def error_of(result: TaskResult, *, trust_results: bool = False) -> FormationError:

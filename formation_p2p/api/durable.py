@@ -1,20 +1,26 @@
-"""The jobs of a node that outlive it: kept in a state, and gone on with in the next life."""
+"""The jobs that a node keeps in a state, so that they outlive it, and goes on with when it is
+entered again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from pathlib import Path
 
-from formation_p2p.api.bridge import Call, CaughtUp, JobBridge
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.job import JobHandle, TaskEnd
+from formation_p2p.api.pending import Call
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, StateError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import Resume, Submit
-from formation_p2p.core.workload.task import Job
+from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
+from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.rows import JobSummary
@@ -24,12 +30,13 @@ log = logging.getLogger(__name__)
 
 
 class DurableJobs:
-    """Made, opened and closed by a node. Methods are for its loop, where they say nothing else."""
+    """Made by a node, opened and closed by its services. Methods are for the node's loop, unless
+    they say otherwise."""
 
-    def __init__(self, path: Path, retention: Retention, desk: JobBridge, call: Call) -> None:
+    def __init__(self, path: Path, retention: Retention, bridge: JobBridge, call: Call) -> None:
         self._path = path
         self._retention = retention
-        self._desk = desk
+        self._bridge = bridge
         self._call = call
         self._own = PeerId("")
         self._state: State | None = None
@@ -37,23 +44,20 @@ class DurableJobs:
         self._loaded: tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]] | None = None
         self._resumed: set[str] = set()  # on the node's thread
         self._handles: dict[str, JobHandle] = {}
+        self._left = False
 
-    # -- the life of a node -----------------------------------------------------------------------
-
-    def open(self, own: PeerId) -> Journal:
-        """In a thread, before the node's own begins. Raises StateError."""
+    def open(self, own: PeerId, closing: ExitStack) -> Journal:
+        """In a thread, before the node's own starts. What is opened is closed by `closing`. Raises
+        StateError."""
         self._own = own
         self._state = state = State(self._path, self._retention)
-        try:
-            self._loaded = state.load(own)
-            jobs = [saved.job for saved in self._loaded[0]]
-            stories = [(job, tuple(state.history(job.job_id))) for job in jobs]
-        except BaseException:
-            state.close()
-            self._state = None
-            raise
-        self._desk.on_loop(lambda: self._adopt(stories))
+        closing.callback(self._close, state)
+        self._loaded = state.load(own)
+        jobs = [saved.job for saved in self._loaded[0]]
+        stories = [(job, tuple(state.history(job.job_id))) for job in jobs]
+        self._bridge.on_loop(lambda: self._adopt(stories))
         self._journal = Journal(state, self._failed)
+        closing.callback(self._journal.close)
         return self._journal
 
     def resume(self, shell: Shell) -> None:
@@ -64,43 +68,43 @@ class DurableJobs:
             journal.begin_life()
             jobs, leases = state.load(self._own)
             for job_id in list(self._handles):
-                missed = CaughtUp(job_id, tuple(state.history(job_id)), cause="a crash")
-                self._desk.tell((missed,))
+                self._bridge.in_turn(self._catching_up(job_id, tuple(state.history(job_id))))
         self._loaded = None
         self._resumed = {saved.job.job_id for saved in jobs}
         shell.feed(Resume(jobs, leases))
 
     def stop(self) -> None:
         """In a thread, before the node leaves: jobs stay as they are, for the next life."""
+        self._left = True
         if self._journal is not None:
             self._journal.close()
 
-    def close(self, *, left: bool) -> None:
-        """In a thread, once the node's own has ended; `left` where that gave its leases back."""
-        if self._state is None:
-            return
+    def _close(self, state: State) -> None:
         try:
-            self._state.close(left=left)
+            state.close(left=self._left)
         except StateError as error:
             log.error("what was stored before is there still: %s", error)
 
-    # -- jobs -------------------------------------------------------------------------------------
+    # Jobs.
 
-    async def begin(self, job: Job) -> JobHandle:
+    async def begin(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
         """Returns once the job is on the disk. Raises StateError, and then it is not kept, and
-        not begun; InvalidInput for needs that no message carries."""
+        not begun; InvalidInput for a policy without a name, and needs that no message carries."""
+        if not _has_a_name(job.options.policy):
+            problem = "the node's state keeps named policies only; join without a state for yours"
+            raise InvalidInput("policy", problem)
         state, _ = self._opened()
         # Before it is on the disk: from there a new shell may begin it first.
-        handle = self._handle_of(job)
+        handle = self._handle_of(job, sizes)
         saving = asyncio.ensure_future(asyncio.to_thread(state.save_job, job))
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
             saving.add_done_callback(lambda _: self._refused(job.job_id))
-            self._desk.drop((job.job_id,), NodeClosed("the submission was cancelled"))
+            self._bridge.drop((job.job_id,), NodeClosed("the submission was cancelled"))
             raise
         except FormationError as error:
-            self._desk.drop((job.job_id,), error)
+            self._bridge.drop((job.job_id,), error)
             raise
 
         def submit(shell: Shell) -> None:
@@ -113,11 +117,12 @@ class DurableJobs:
             log.info("the network stack is down; %s begins once it is up again", job.job_id)
         return handle
 
-    def under_way(self) -> dict[str, JobHandle]:
+    @property
+    def in_flight(self) -> dict[str, JobHandle]:
         return {job_id: job for job_id, job in self._handles.items() if not job.is_over}
 
     async def job(self, job_id: str) -> JobHandle:
-        """One that is kept. Raises InvalidInput where it is not, StateError."""
+        """Raises InvalidInput for a job that the state does not keep, StateError."""
         if job_id in self._handles:
             return self._handles[job_id]
         state, _ = self._opened()
@@ -126,7 +131,7 @@ class DurableJobs:
             problem = f"{job_id} is not in {self._path}; `formation jobs` lists those that are"
             raise InvalidInput("job", problem)
         events = await asyncio.to_thread(lambda: tuple(state.history(job_id)))
-        handle = JobHandle(job, self._desk)
+        handle = JobHandle(job, self._bridge)
         _tell(handle, events)
         return handle
 
@@ -135,33 +140,35 @@ class DurableJobs:
         state, _ = self._opened()
         return await asyncio.to_thread(state.summaries)
 
-    def catch_up(self, caught_up: CaughtUp) -> None:
-        """Tell how tasks ended, as far as that has not been told."""
-        handle = self._handles.get(caught_up.job_id)
-        if handle is not None:
-            missed = (
-                event
-                for event in caught_up.events
-                if (isinstance(event, TaskEnd) and handle.result(event.task_id) is None)
-                or isinstance(event, JobEnded)
-            )
-            _tell(handle, tuple(missed))
-
-    # -- the insides ------------------------------------------------------------------------------
-
     def _opened(self) -> tuple[State, Journal]:
         if self._state is None or self._journal is None:
             raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
         return self._state, self._journal
 
-    def _adopt(self, stories: list[tuple[Job, tuple[JobEvent, ...]]]) -> None:
+    def _adopt(self, stories: Collection[tuple[Job, tuple[JobEvent, ...]]]) -> None:
         for job, events in stories:
-            _tell(self._handle_of(job), events)
+            _tell(self._handle_of(job, ()), events)
 
-    def _handle_of(self, job: Job) -> JobHandle:
-        handle = _Handle(job, self._desk, self._refused, self._ended)
+    def _catching_up(self, job_id: str, events: tuple[JobEvent, ...]) -> Callable[[], None]:
+        """Tells how tasks ended while the stack was down."""
+
+        def catch_up() -> None:
+            handle = self._handles.get(job_id)
+            if handle is not None:
+                missed = (
+                    event
+                    for event in events
+                    if (isinstance(event, TaskEnd) and handle.result(event.task_id) is None)
+                    or isinstance(event, JobEnded)
+                )
+                _tell(handle, tuple(missed))
+
+        return catch_up
+
+    def _handle_of(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
+        handle = _KeptHandle(job, self._bridge, sizes, self._refused, self._ended)
         self._handles[job.job_id] = handle
-        self._desk.adopt(job.job_id, handle)
+        self._bridge.adopt(job, handle)
         return handle
 
     def _ended(self, job_id: str) -> None:
@@ -178,19 +185,20 @@ class DurableJobs:
             log.warning("%s was refused, but may be tried again in another life: %s", job_id, error)
 
     def _failed(self, error: StateError) -> None:
-        """On the journal's thread: nobody is to wait for what cannot be told."""
-        self._desk.on_loop(lambda: self._desk.drop(tuple(self._handles), error))
+        """On the journal's thread: what waits for events that cannot be stored ends."""
+        self._bridge.on_loop(lambda: self._bridge.drop(tuple(self._handles), error))
 
 
-class _Handle(JobHandle):
+class _KeptHandle(JobHandle):
     def __init__(
         self,
         job: Job,
-        desk: JobBridge,
+        bridge: JobBridge,
+        sizes: tuple[MemoryEstimate, ...],
         refused: Callable[[str], None],
         ended: Callable[[str], None],
     ) -> None:
-        super().__init__(job, desk, kept=True)
+        super().__init__(job, bridge, sizes=sizes, kept=True)
         self._refused = refused
         self._ended.add_done_callback(lambda _: ended(job.job_id))
 
@@ -203,4 +211,12 @@ class _Handle(JobHandle):
 def _tell(handle: JobHandle, events: tuple[JobEvent, ...]) -> None:
     for event in events:
         handle.tell(event)
-    handle.told()
+    handle.flush()
+
+
+def _has_a_name(policy: PlacementPolicy) -> bool:
+    """By which another life of the node, which may not have its code, can make it again."""
+    try:
+        return parse_policy(str(policy)) == policy
+    except InvalidInput:
+        return False

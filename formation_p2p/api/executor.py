@@ -18,24 +18,22 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.call_jobs import (
+from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
-    CallOptions,
+    ArgumentPickler,
     job_of,
     name_of,
     value_of_end,
 )
-from formation_p2p.api.calls import ArgumentPickler
-from formation_p2p.api.job import JobObserver, TaskEnd
+from formation_p2p.api.job import JobSubmitter, TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import FormationError, TaskFailed
-from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.workload.task import Job
+from formation_p2p.core.placement.task_options import TaskOptions
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +48,6 @@ LAST_WAITING: Final = 4096
 AT_ONCE_S: Final = 0.1
 
 
-class JobSubmitter(Protocol):
-    """Where jobs are handed in (`Desk`)."""
-
-    def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None: ...
-
-
 class NodeExecutor(Executor):
     """Made by `Node.executor` and `SyncNode.executor`. Use it from any thread.
 
@@ -65,11 +57,16 @@ class NodeExecutor(Executor):
     """
 
     def __init__(
-        self, door: JobSubmitter, terms: CallOptions, max_workers: int | None = None
+        self,
+        jobs: JobSubmitter,
+        options: TaskOptions,
+        max_workers: int | None = None,
+        *,
+        trust_results: bool = False,
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
-        self._feeder = _Feeder(door, terms, max_workers)
+        self._feeder = _Feeder(jobs, options, max_workers, trust_results)
         # Whoever drops the executor without a word still has what was submitted done.
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
         self._dropped.atexit = False
@@ -136,10 +133,17 @@ class _Feeder:
     """The executor's thread, and what it knows. It does not know the executor, so that one which
     nobody refers to any more is gone."""
 
-    def __init__(self, door: JobSubmitter, terms: CallOptions, max_workers: int | None) -> None:
-        self._door = door
-        self._terms = terms
+    def __init__(
+        self,
+        jobs: JobSubmitter,
+        options: TaskOptions,
+        max_workers: int | None,
+        trust_results: bool,
+    ) -> None:
+        self._jobs = jobs
+        self._options = options
         self._max_workers = max_workers
+        self._trust_results = trust_results
         self._lock = threading.Lock()
         self._closed = ""
         self._thread: threading.Thread | None = None
@@ -225,7 +229,7 @@ class _Feeder:
 
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:
-            value = value_of_end(end, self._terms)
+            value = value_of_end(end, trust_results=self._trust_results)
         except FormationError as error:
             future.set_exception(_as_raised(error))
         else:
@@ -300,7 +304,7 @@ class _Feeder:
         self, calls: list[tuple[bytes, bytes]], futures: list[Future[Any]], name: str
     ) -> None:
         try:
-            job = job_of(calls, self._terms, name)
+            job = job_of(calls, self._options, name)
         except FormationError as error:
             for future in futures:
                 future.set_exception(error)
@@ -309,7 +313,7 @@ class _Feeder:
         self._futures.update(zip(task_ids, futures, strict=True))
         self._unplaced.update(task_ids)
         try:
-            self._door.begin_aside(job, _Batch(task_ids, self._notes), self._terms.policy)
+            self._jobs.begin(job, _Batch(task_ids, self._notes), on_loop=False)
         except FormationError as error:
             self._fail(task_ids, error)
 
@@ -335,7 +339,7 @@ class _Batch:
         elif type(event) is JobEnded:
             self.is_over = True
 
-    def told(self) -> None:
+    def flush(self) -> None:
         """Nothing waits for the end of a batch of events."""
 
     def fail(self, error: FormationError) -> None:

@@ -1,4 +1,4 @@
-"""A job under way, as its submitter sees it. Lives on the caller's asyncio loop."""
+"""A submitted job, as its submitter sees it. Lives on the caller's asyncio loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from formation_p2p.api.pending import Discovery
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
@@ -29,13 +31,11 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Refusal
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.task import Job
-from formation_p2p.host.policies import parse_policy
+from formation_p2p.core.workload.task import Task
 
 # How a task ends, in exactly one of these ways.
 TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
@@ -50,7 +50,7 @@ class TaskResult:
     """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
 
     `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
-    of those that brought nothing; `refusals` is per worker why nobody took it. `waited_for` is
+    of those that brought nothing; `refusals` is why each worker did not take it. `waited_for` is
     the label, or else the id, of the task that brought no result, where this one never ran because
     of that. `nearest` is whether it ran where it waited: see TaskPlaced.
     """
@@ -125,23 +125,31 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
 
 
 class JobObserver(Protocol):
-    """Whoever the events of a job go to: those that have come, then `told` once for all of them."""
+    """Receives the events of a job: those that have come, then `flush` once for all of them."""
 
     @property
     def is_over(self) -> bool: ...
 
     def tell(self, event: JobEvent) -> None: ...
 
-    def told(self) -> None: ...
+    def flush(self) -> None: ...
 
     def fail(self, error: FormationError) -> None: ...
 
 
+class JobSubmitter(Protocol):
+    """Submits and cancels jobs (JobBridge)."""
+
+    def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None: ...
+
+    def cancel(self, job_id: str) -> None: ...
+
+
 class JobController(Protocol):
-    """What a job is cancelled and explained by (`Desk`)."""
+    """What a handle asks about its job (JobBridge)."""
 
     @property
-    def decide(self) -> Callable[[SchedulingKey, str], Awaitable[Decision]]: ...
+    def explain(self) -> Callable[[SchedulingKey, str], Awaitable[Discovery]]: ...
 
     def cancel(self, job_id: str) -> None: ...
 
@@ -149,26 +157,22 @@ class JobController(Protocol):
 class JobHandle:
     """`await job` for the results, or `async for event in job.events()` to watch; both work.
 
-    Who is cancelled while awaiting it cancels the job, unless the node's state keeps it; to wait
-    without a say in it, await `results()`. Made by `Node.submit` and its like alone.
+    Cancelling what awaits it cancels the job, unless the node's state keeps it; `await
+    job.results()` leaves the job alone. Made by `Node.submit`, `Node.jobs` and `Node.job`.
     """
 
     def __init__(
         self,
         job: Job,
-        office: JobController,
+        controller: JobController,
         *,
-        policy: PlacementPolicy | None = None,
+        sizes: tuple[MemoryEstimate, ...] = (),
         kept: bool = False,
     ) -> None:
         self._job = job
-        self._office = office
-        self._policy = policy
+        self._controller = controller
         self._kept = kept
-        self.job_id = job.job_id
-        self.name = job.name
-        self.tasks = job.tasks
-        self.sizes: tuple[MemoryEstimate, ...] = ()  # that were learnt, where nobody gave them
+        self._sizes = sizes
         self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
@@ -178,6 +182,23 @@ class JobHandle:
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
         self._reading = False
+
+    @property
+    def job_id(self) -> str:
+        return self._job.job_id
+
+    @property
+    def name(self) -> str:
+        return self._job.name
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self._job.tasks
+
+    @property
+    def sizes(self) -> tuple[MemoryEstimate, ...]:
+        """The estimates that tasks without explicit memory use."""
+        return self._sizes
 
     def __await__(self) -> Generator[None, None, tuple[TaskResult, ...]]:
         return self._awaited().__await__()
@@ -199,7 +220,7 @@ class JobHandle:
         Raises NodeClosed where the node is left, or crashes, before the job ends.
         """
         if self._reading:
-            raise InvalidInput("events", "somebody reads them already; keep what you need")
+            raise InvalidInput("events", "they are read already; keep what you need")
         self._reading = True
         while True:
             while self._unread:
@@ -213,10 +234,10 @@ class JobHandle:
             await self._news.wait()
 
     async def explain(self, task: int | str = 0) -> Decision:
-        """Who is to run a task, given by its place in the job or its id, and why not the others:
-        as of now, also where it has ended. `print` shows it as a table.
+        """Which worker is to run a task, given by its place in the job or its id, and why not the
+        others: as of now, also where it has ended. `print` shows it as a table.
 
-        Raises InvalidInput where there is no such task, Unreachable.
+        Raises InvalidInput for a task that the job does not have, Unreachable.
         """
         tasks = {each.task_id: each for each in self.tasks}
         found = tasks.get(task) if isinstance(task, str) else None
@@ -224,25 +245,21 @@ class JobHandle:
             found = self.tasks[task]
         if found is None:
             raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
-        job = self._job
-        policy = self._policy or parse_policy(job.policy)
-        terms = SchedulingKey(
-            found.needs, job.priority, job.max_price_micro, policy, job.hints, job.scope
-        )
-        return await self._office.decide(terms, found.task_id)
+        key = self._job.options.scheduling_key(found.needs)
+        return (await self._controller.explain(key, found.task_id)).decision
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""
-        self._office.cancel(self.job_id)
+        self._controller.cancel(self.job_id)
 
     @property
     def is_over(self) -> bool:
         return self._ended.done()
 
-    # -- for the node -----------------------------------------------------------------------------
+    # For the node (JobObserver).
 
     def tell(self, event: JobEvent) -> None:
-        """Cheap: it is called for every event of every task. `told` must follow."""
+        """Cheap: it is called for every event of every task. `flush` must follow."""
         if type(event) is TaskPlaced:
             self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)
         elif type(event) is TaskSucceeded or isinstance(event, TaskEnd):
@@ -257,18 +274,16 @@ class JobHandle:
             self._ended.set_result(event)
         self._unread.append(event)
 
-    def told(self) -> None:
-        """Wakes whoever reads the events."""
+    def flush(self) -> None:
+        """Wakes the reader of the events."""
         self._news.set()
 
     def fail(self, error: FormationError) -> None:
         """The node cannot go on with the job."""
         if not self._ended.done():
             self._ended.set_exception(error)
-            self._ended.exception()  # seen: nobody may be waiting
+            self._ended.exception()  # seen: it may be that no caller waits
         self._news.set()
-
-    # -- the insides ------------------------------------------------------------------------------
 
     async def _awaited(self) -> tuple[TaskResult, ...]:
         try:

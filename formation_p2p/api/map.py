@@ -12,25 +12,25 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.call_jobs import (
+from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
-    CallOptions,
+    ArgumentPickler,
     job_of,
     name_of,
     value_of_end,
 )
-from formation_p2p.api.calls import ArgumentPickler
-from formation_p2p.api.job import JobObserver, TaskEnd
+from formation_p2p.api.job import JobSubmitter, TaskEnd
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
 from formation_p2p.core.errors import FormationError
-from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.task import Job
 
 R = TypeVar("R")
 
@@ -42,14 +42,6 @@ LOOK_AHEAD: Final = 4096
 LOOK_AHEAD_BYTES: Final = 256 * MIB
 # Items are taken for so long at a time: an iterable that computes them must not stop the loop.
 TAKE_S: Final = 0.01
-
-
-class JobSubmitter(Protocol):
-    """Where jobs are handed in (`Desk`)."""
-
-    def begin(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None: ...
-
-    def cancel(self, job_id: str) -> None: ...
 
 
 class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
@@ -97,7 +89,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
                 if any(type(end) is not TaskSucceeded for _, end in ends):
                     ends.sort(key=lambda numbered: numbered[0])
                 for number, end in ends:
-                    values[number] = value_of_end(end, flow.terms)
+                    values[number] = flow.value_of_end(end)
                     flow.took(end)
         finally:
             flow.close()
@@ -109,7 +101,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
             async for ends in flow.ends():
                 for _, end in ends:
                     flow.took(end)
-                    yield value_of_end(end, flow.terms)
+                    yield flow.value_of_end(end)
         finally:
             flow.close()
 
@@ -123,7 +115,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
                 while (end := early.pop(due, None)) is not None:
                     due += 1
                     flow.took(end)
-                    yield value_of_end(end, flow.terms)
+                    yield flow.value_of_end(end)
         finally:
             flow.close()
 
@@ -136,21 +128,24 @@ class Flow:
 
     def __init__(
         self,
-        door: JobSubmitter,
+        jobs: JobSubmitter,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
-        terms: CallOptions,
+        options: TaskOptions,
         buffersize: int,
+        *,
+        trust_results: bool,
     ) -> None:
-        self.terms = terms
-        self._door = door
+        self.value_of_end = partial(value_of_end, trust_results=trust_results)
+        self._options = options
+        self._submitter = jobs
         self._function = function
         self._items = items
         self._room = buffersize
         self._enough_room = min(BATCH_CALLS, max(1, buffersize // 2))
         self._held_bytes = 0
         self._fed = 0
-        self._under_way = 0
+        self._in_flight = 0
         self._ended: list[tuple[int, TaskEnd]] = []
         self._more = True
         self._failure: BaseException | None = None
@@ -178,7 +173,7 @@ class Flow:
             if self._ended:
                 ends, self._ended = self._ended, []
                 yield ends
-            elif not self._more and not self._under_way:
+            elif not self._more and not self._in_flight:
                 return
             else:
                 self._news.clear()
@@ -195,7 +190,7 @@ class Flow:
         if self._reader is not None:
             self._reader.cancel()
         for job_id in self._jobs:
-            self._door.cancel(job_id)
+            self._submitter.cancel(job_id)
         self._jobs.clear()
 
     # -- what goes in -----------------------------------------------------------------------------
@@ -203,7 +198,7 @@ class Flow:
     @property
     def _has_room(self) -> bool:
         """For a batch worth the crossing; where nothing is under way, for one item."""
-        if not self._under_way and not self._ended:
+        if not self._in_flight and not self._ended:
             return self._room > 0
         return self._room >= self._enough_room and self._held_bytes < LOOK_AHEAD_BYTES
 
@@ -260,19 +255,21 @@ class Flow:
         if self._pickled is None:
             self._pickled = cloudpickle.dumps(self._function)
         function = self._pickled
-        job = job_of(((function, each) for each in arguments), self.terms, name_of(self._function))
+        job = job_of(
+            ((function, each) for each in arguments), self._options, name_of(self._function)
+        )
         batch = _Batch(self, job, self._fed, size // len(arguments))
-        self._door.begin(job, batch, self.terms.policy)
+        self._submitter.begin(job, batch)
         self._jobs.add(job.job_id)
         self._fed += len(arguments)
-        self._under_way += len(arguments)
+        self._in_flight += len(arguments)
         self._room -= len(arguments)
         self._held_bytes += batch.bytes_each * len(arguments)
 
     # -- what comes out ---------------------------------------------------------------------------
 
     def end(self, number: int, end: TaskEnd, sent_bytes: int) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         self._held_bytes -= sent_bytes
         if type(end) is TaskSucceeded:
             self._held_bytes += len(end.result)
@@ -285,7 +282,7 @@ class Flow:
         self._failure = self._failure or error
         self._news.set()
 
-    def told(self) -> None:
+    def flush(self) -> None:
         self._news.set()
 
 
@@ -308,8 +305,8 @@ class _Batch:
             self.is_over = True
             self._flow.over(self._job_id)
 
-    def told(self) -> None:
-        self._flow.told()
+    def flush(self) -> None:
+        self._flow.flush()
 
     def fail(self, error: FormationError) -> None:
         self.is_over = True

@@ -1,23 +1,29 @@
-"""What the application asks of the network, and of its own node, and waits for."""
+"""Queries and transfers that the application waits for."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from formation_p2p.api.bridge import Call
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.errors import FormationError, NodeClosed, Unreachable
-from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.download import Download
 from formation_p2p.host.shell import Shell
 
 T = TypeVar("T")
+
+# Has the node's thread do something. Raises NodeClosed.
+Call = Callable[[Callable[[Shell], None]], None]
 
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
@@ -25,38 +31,38 @@ EXPLAIN_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """Who could run a task, and how they were found."""
+    """The workers that could run a task, and how they were found."""
 
     decision: Decision
     trace: Trace
 
 
 class PendingQueries:
-    """All on the loop. `explained` and `refuse` are for answers as they come, `fail` for when none
-    will come any more."""
+    """All on the loop. `fail` ends what is pending: no answer will come any more."""
 
     def __init__(self, call: Call, on_loop: Callable[[Callable[[], None]], None]) -> None:
         self._call = call
         self._on_loop = on_loop
-        self._pending: dict[int, asyncio.Future[Explained]] = {}
+        self._explained: dict[int, asyncio.Future[Explained]] = {}
+        self._pending: set[asyncio.Future[Any]] = set()
         self._numbers = itertools.count(1)
 
-    async def explain(self, terms: SchedulingKey | None, name: str) -> Discovery:
+    async def explain(self, key: SchedulingKey | None, name: str) -> Discovery:
         """As in core/peer/events.py. Raises InvalidInput, Unreachable."""
         number = next(self._numbers)
         future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
-        self._pending[number] = future
-        self._call(lambda shell: shell.feed(Explain(number, terms, name)))
+        self._explained[number] = future
         try:
-            explained = await asyncio.wait_for(future, EXPLAIN_S)
+            self._call(lambda shell: shell.feed(Explain(number, key, name)))
+            explained = await self._answer(future, EXPLAIN_S)
         except TimeoutError:
             raise Unreachable("the network did not answer; are its gates running?") from None
         finally:
-            self._pending.pop(number, None)
+            del self._explained[number]
         return Discovery(explained.decision, explained.trace)
 
     async def look(self, at: Callable[[Shell], T]) -> T:
-        """What is there to be seen, on the node's thread."""
+        """What `at` returns on the node's thread."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def look(shell: Shell) -> None:
@@ -65,24 +71,61 @@ class PendingQueries:
 
         self._call(look)
         try:
-            return await asyncio.wait_for(future, EXPLAIN_S)
+            return await self._answer(future, EXPLAIN_S)
         except TimeoutError:
             raise NodeClosed("the network stack is down; ask again once it has restarted") from None
 
+    async def get(
+        self, blob: Blob, path: Path | str, progress: Callable[[int, int], None] | None
+    ) -> None:
+        """See `Node.get`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(error: FormationError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        def progressed(done_bytes: int, size_bytes: int) -> None:
+            if progress is not None:
+                self._on_loop(lambda: progress(done_bytes, size_bytes))
+
+        target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
+        download = Download(
+            blob, target, progressed, lambda error: self._on_loop(lambda: ended(error))
+        )
+        try:
+            self._call(download.start)
+            await self._answer(future, None)
+        except asyncio.CancelledError:
+            with contextlib.suppress(NodeClosed):
+                self._call(download.cancel)
+            raise
+
     def explained(self, answer: Explained) -> None:
-        future = self._pending.get(answer.query)
+        future = self._explained.get(answer.query)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def refuse(self, refused: RejectRequest, error: FormationError) -> bool:
-        """Returns whether somebody waits for it."""
-        future = self._pending.get(int(refused.what)) if refused.what.isdecimal() else None
+    def reject(self, what: str, error: FormationError) -> bool:
+        """Returns whether a query waits for it."""
+        future = self._explained.get(int(what)) if what.isdecimal() else None
         if future is None or future.done():
             return False
         future.set_exception(error)
         return True
 
     def fail(self, error: FormationError) -> None:
-        for future in self._pending.values():
+        for future in self._pending:
             if not future.done():
                 future.set_exception(error)
+
+    async def _answer(self, future: asyncio.Future[T], within_s: float | None) -> T:
+        self._pending.add(future)
+        try:
+            return await asyncio.wait_for(future, within_s)
+        finally:
+            self._pending.discard(future)

@@ -1,22 +1,32 @@
-"""What a node opens when it is entered and closes when it is left: its claim on the home, its
-files, the thread with the network stack, and whatever looks on."""
+"""What a node opens when it is entered, and closes when it is left: its claim on the home, its
+files, the thread with the network stack, what observes it, and its work for others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from formation_p2p.api.durable import DurableJobs
-from formation_p2p.api.serving import Serving
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import NodeClosed
+from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.peer.effects import UserEffect
+from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.resources.bounds import sorted_labels
+from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.task import Job
+from formation_p2p.core.workload.scope import Shares
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.drivers.driver import DriverMaker
+from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.claim import Claim, claim
+from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.observe.tracing import Tracing
@@ -24,7 +34,14 @@ from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import MemorySamples
+from formation_p2p.host.storage.state import Retention
 from formation_p2p.host.storage.trust import TrustFile
+from formation_p2p.host.storage.usage import USAGE, UsageFile
+
+# Reading the hardware takes under a second, unless a GPU's driver hangs.
+PROBE_S: Final = 20.0
+
+Makers = Mapping[str, DriverMaker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,8 @@ class NodeConfig:
     network: Network | None
     listen: tuple[str, ...]
     announce: tuple[str, ...]
+    state: Path | None
+    retention: Retention
     metrics: str | None
     tracing: Tracing | None
 
@@ -42,18 +61,19 @@ class NodeConfig:
 class NodeServices:
     """`open` it once, in a thread, and `close` it in one: that waits until all has ended."""
 
-    def __init__(self, joining: NodeConfig) -> None:
-        self._joining = joining
-        self._tracing = joining.tracing
-        self.sizes = MemorySamples(joining.home.path)
-        self.serving = Serving(joining.home.path)
-        self._learner = MemoryRecorder(self.sizes)
-        traced = () if self._tracing is None else (self._tracing.observe,)
-        self._beside = Observability(joining.metrics, (self._learner.observe, *traced))
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self.sizes = MemorySamples(config.home.path)
+        self._recorder = MemoryRecorder(self.sizes)
+        traced = () if config.tracing is None else (config.tracing.observe,)
+        self._observability = Observability(config.metrics, (self._recorder.observe, *traced))
+        self._closing = ExitStack()
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
         self._trust: TrustFile | None = None
+        self._usage: UsageFile | None = None
+        self._serving: tuple[Serve, Makers] | None = None
         self._runtime: Runtime | None = None
 
     def open(
@@ -63,81 +83,69 @@ class NodeServices:
         crashed: Callable[[BaseException], None],
     ) -> None:
         """`durable` are the node's jobs where it has a state; `tell` and `crashed` are as for
-        Runtime. Raises as entering a node does."""
-        joining = self._joining
+        Runtime. Raises as entering a node does, and leaves nothing open then."""
+        config = self._config
         self._durable = durable
-        self._claim = claimed = claim(joining.home, joining.network)
-        try:
+        with ExitStack() as closing:
+            self._claim = claimed = claim(config.home, config.network)
+            closing.callback(claimed.release)
+            if config.tracing is not None:
+                closing.callback(config.tracing.close)
+                config.tracing.open()
+            closing.callback(self._recorder.close)
+            closing.callback(self._observability.close)
+            self._observability.open(claimed)
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
-            self._trust = TrustFile(claimed.trust, claimed.identity.peer_id)
-            journal = None if durable is None else durable.open(claimed.identity.peer_id)
-            self._beside.open(claimed)
+            own = claimed.identity.peer_id
+            journal = None if durable is None else durable.open(own, closing)
+            closing.callback(self._close_usage)
+            self._trust = TrustFile(claimed.trust, own)
+            closing.callback(self._trust.close)
             self._runtime = Runtime(
                 claimed.identity,
                 claimed.network,
-                joining.listen,
-                joining.announce,
+                config.listen,
+                config.announce,
                 claimed.scratch,
                 self._blobs,
                 tell=tell,
                 crashed=crashed,
                 started=self._started,
                 journal=journal,
-                observers=self._beside.observers,
+                observers=self._observability.observers,
                 reputation=self._trust.reputation,
             )
+            closing.callback(self._runtime.stop)
+            if journal is not None:
+                # First of all: what the peer tells as it leaves is not how its jobs ended.
+                closing.callback(journal.close)
             self._runtime.start()
-            if self._tracing is not None:
-                self._tracing.open()
-        except BaseException:
-            if durable is not None:
-                durable.stop()
-                durable.close(left=False)
-            self._beside.close()
-            if self._trust is not None:
-                self._trust.close()
-            claimed.release()
-            raise
+            self._closing = closing.pop_all()
 
     def close(self) -> None:
         """Once the durable jobs are stopped."""
-        if self._runtime is not None:
-            self._runtime.stop()
-        if self._trust is not None:
-            self._trust.close()
-        self.serving.close()
-        if self._durable is not None:
-            self._durable.close(left=True)
-        self._beside.close()
-        self._learner.close()
-        if self._tracing is not None:
-            self._tracing.close()
-        if self._claim is not None:
-            self._claim.release()
+        self._closing.close()
 
-    # -- while it is open, else NodeClosed --------------------------------------------------------
-
-    def check_open(self) -> None:
-        self._entered()
+    # While it is open, else NodeClosed.
 
     @property
     def claim(self) -> Claim:
-        return self._entered()[1]
+        return self.entered()[1]
 
     @property
     def contact(self) -> Contact:
         """Where others reach this node."""
-        runtime, claim = self._entered()
+        runtime, claim = self.entered()
         return Contact(claim.identity.peer_id, runtime.addresses)
 
     @property
     def metrics_address(self) -> tuple[str, int]:
-        return self._beside.metrics_address
+        return self._observability.metrics_address
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something."""
-        self._entered()[0].call(function)
+        self.entered()[0].call(function)
 
     def put(self, path: Path) -> Blob:
         """In a thread. See `Node.put`."""
@@ -147,21 +155,69 @@ class NodeServices:
 
     def submitted(self, job: Job) -> None:
         """A job begins, in this thread: here its trace does."""
-        if self._tracing is not None:
-            self._tracing.submitted(job)
+        if self._config.tracing is not None:
+            self._config.tracing.submitted(job)
 
-    # -- the insides ------------------------------------------------------------------------------
+    async def serve(
+        self,
+        drivers: Iterable[str] | Makers,
+        sandbox: Sandboxing,
+        limits: Limits | None,
+        labels: Mapping[str, str] | None,
+        price_micro: int,
+        permissive: bool,
+        shares: Shares,
+    ) -> Hardware:
+        """See `Node.worker`."""
+        scratch, home = self.claim.scratch, self._config.home.path
+        if self._serving is not None:
+            raise InvalidInput("worker", "this node works already; leave and join to change that")
+        makers = (
+            drivers
+            if isinstance(drivers, Mapping)
+            else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox)
+        )
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            hardware = await asyncio.wait_for(asyncio.to_thread(probe, scratch, limits), PROBE_S)
+        except TimeoutError:
+            problem = f"the probe took longer than {PROBE_S:.0f} s"
+            raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
+        sorted_pairs = sorted_labels(tuple((labels or {}).items()))
+        if self._usage is None:
+            self._usage = await asyncio.to_thread(UsageFile, home / USAGE)
+        serve = Serve(
+            hardware.capability,
+            tuple(sorted(makers)),
+            sorted_pairs,
+            price_micro,
+            permissive=permissive,
+            shares=shares,
+        )
+        self._serving = (serve, makers)
+        self.call(self._serve)
+        return hardware
 
-    def _entered(self) -> tuple[Runtime, Claim]:
+    def entered(self) -> tuple[Runtime, Claim]:
         if self._runtime is None or self._claim is None:
             raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
         return self._runtime, self._claim
 
     def _started(self, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
-        self._beside.begin(shell)
+        self._observability.begin(shell)
         if self._trust is not None:
             shell.do(self._trust.keep)
         if self._durable is not None:
             self._durable.resume(shell)
-        self.serving.begin(shell)
+        self._serve(shell)
+
+    def _serve(self, shell: Shell) -> None:
+        if self._serving is not None and self._usage is not None:
+            serve, makers = self._serving
+            serve = replace(serve, used=self._usage.load())
+            shell.serve(serve, {name: make() for name, make in makers.items()}, self._usage)
+
+    def _close_usage(self) -> None:
+        if self._usage is not None:
+            self._usage.close()

@@ -7,86 +7,117 @@ with SyncNode.join() as node:
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.job import JobHandle, TaskResult
-from formation_p2p.api.node import DEFAULT_RETENTION, LISTEN_ANYWHERE, Node
-from formation_p2p.api.pending import Discovery
-from formation_p2p.api.placing import DEFAULT_NEEDS, HintWords, Needs, PolicyWords, ScopeWords
+from formation_p2p.api.job import JobHandle
+from formation_p2p.api.node import Node, NodeBase
+from formation_p2p.api.services import NodeConfig
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import NEAREST
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.limits import Limits
-from formation_p2p.core.trust.reputation import Standing
-from formation_p2p.core.workload.hints import NO_HINTS
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
-from formation_p2p.core.workload.plan import Plan
-from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.scope import EVERYTHING, Scope, Shares
-from formation_p2p.core.workload.work import Work
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.drivers.machine import Sandboxing
-from formation_p2p.host.machine.hardware import Hardware
-from formation_p2p.host.storage.rows import JobSummary
-from formation_p2p.host.storage.state import Retention
+from formation_p2p.core.workload.task import Task
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
+P = ParamSpec("P")
 T = TypeVar("T")
-R = TypeVar("R")
+S = TypeVar("S")
 
 
-class SyncNode:
+class _Loop:
+    """An asyncio loop in a thread of its own. What it runs is waited for; Ctrl-C cancels that."""
+
+    def __init__(self) -> None:
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="formation-sync", daemon=True)
+
+    def open(self) -> None:
+        self._thread.start()
+        self._up.wait()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C; nothing, where it has ended by itself
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
+            return function()
+
+        return self.run(call())
+
+    def close(self) -> None:
+        """What still runs is cancelled, and ends."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _main(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._up.set()
+        await self._stopped.wait()
+
+
+class _Sync(Generic[S]):
+    """What stands for something of the loop."""
+
+    def __init__(self, wrapped: S, loop: _Loop) -> None:
+        self._wrapped = wrapped
+        self._loop = loop
+
+
+# Each makes a method from that of `Node` or `JobHandle`, with its signature and documentation.
+
+
+def _waits(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Sync[S], P], T]:
+    @functools.wraps(method)
+    def call(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._wrapped, *args, **kwargs))
+
+    return call
+
+
+def _calls(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Sync[S], P], T]:
+    @functools.wraps(method)
+    def call(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.call(lambda: method(self._wrapped, *args, **kwargs))
+
+    return call
+
+
+def _waits_for_job(
+    method: Callable[Concatenate[Node, P], Coroutine[Any, Any, JobHandle]],
+) -> Callable[Concatenate[SyncNode, P], SyncJob]:
+    @functools.wraps(method)
+    def call(self: SyncNode, /, *args: P.args, **kwargs: P.kwargs) -> SyncJob:
+        return SyncJob(self._loop.run(method(self._wrapped, *args, **kwargs)), self._loop)
+
+    return call
+
+
+class SyncNode(_Sync[Node], NodeBase):
     """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
-    Ctrl-C cancels the one under way. See `Node` for what each does and raises."""
+    Ctrl-C cancels it. `Node` says what each does and raises; `map` returns the list, and
+    `executor` brings one result after the other."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="formation-sync", daemon=True
-        )
-
-    @classmethod
-    def join(
-        cls,
-        join: str | None = None,
-        *,
-        home: Path | str | None = None,
-        listen: Sequence[str] = LISTEN_ANYWHERE,
-        announce: Sequence[str] = (),
-        state: Path | str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
-        metrics: str | None = None,
-        traces: bool | TracerProvider = False,
-    ) -> Self:
-        return cls(
-            Node.join(
-                join,
-                home=home,
-                listen=listen,
-                announce=announce,
-                state=state,
-                retention=retention,
-                metrics=metrics,
-                traces=traces,
-            )
-        )
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(Node(config), _Loop())
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._loop.open()
         try:
-            self._wait(self._node.__aenter__())
+            self._loop.run(self._wrapped.__aenter__())
         except BaseException:
-            self._stop()
+            self._loop.close()
             raise
         return self
 
@@ -97,263 +128,78 @@ class SyncNode:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._wait(self._node.__aexit__(kind, error, traceback))
+            self._loop.run(self._wrapped.__aexit__(kind, error, traceback))
         finally:
-            self._stop()
+            self._loop.close()
 
     @property
     def peer_id(self) -> PeerId:
-        return self._node.peer_id
+        return self._wrapped.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return self._node.addresses
+        return self._wrapped.addresses
 
-    def worker(
-        self,
-        *,
-        drivers: Iterable[str] | Mapping[str, Callable[[], Driver | LeaseDriver]] = (
-            "process",
-            "python",
-        ),
-        sandbox: Sandboxing = "auto",
-        limits: Limits | None = None,
-        labels: Mapping[str, str] | None = None,
-        price_micro: int = 0,
-        permissive: bool = False,
-        shares: Shares = EVERYTHING,
-    ) -> Hardware:
-        return self._wait(
-            self._node.worker(
-                drivers=drivers,
-                sandbox=sandbox,
-                limits=limits,
-                labels=labels,
-                price_micro=price_micro,
-                permissive=permissive,
-                shares=shares,
-            )
-        )
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        return self._wrapped.metrics_address
 
-    def submit(
-        self,
-        work: Plan | Work | Iterable[Work],
-        *,
-        needs: Needs = DEFAULT_NEEDS,
-        name: str = "",
-        labels: Sequence[str] = (),
-        priority: int = 0,
-        attempts: int = 3,
-        timeout_s: float | None = None,
-        deadline_s: float | None = None,
-        speculate: bool = False,
-        max_price_micro: int | None = None,
-        policy: PolicyWords = NEAREST,
-        hints: HintWords = NO_HINTS,
-        scope: ScopeWords = Scope.COMMONS,
-        learn: bool = True,
-    ) -> SyncJob:
-        handle = self._wait(
-            self._node.submit(
-                work,
-                needs=needs,
-                name=name,
-                labels=labels,
-                priority=priority,
-                attempts=attempts,
-                timeout_s=timeout_s,
-                deadline_s=deadline_s,
-                speculate=speculate,
-                max_price_micro=max_price_micro,
-                policy=policy,
-                hints=hints,
-                scope=scope,
-                learn=learn,
-            )
-        )
-        return SyncJob(handle, self._wait, self._loop)
-
-    def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        needs: Needs = DEFAULT_NEEDS,
-        priority: int = 0,
-        attempts: int = 3,
-        timeout_s: float | None = None,
-        trust_results: bool = False,
-        max_price_micro: int | None = None,
-        policy: PolicyWords = NEAREST,
-        hints: HintWords = NO_HINTS,
-        scope: ScopeWords = Scope.COMMONS,
-    ) -> list[R]:
-        """All results, once all are there. For one after the other, see `executor`."""
-        return self._wait(
-            self._node.map(
-                function,
-                items,
-                needs=needs,
-                priority=priority,
-                attempts=attempts,
-                timeout_s=timeout_s,
-                trust_results=trust_results,
-                max_price_micro=max_price_micro,
-                policy=policy,
-                hints=hints,
-                scope=scope,
-            )
-        )
-
-    def executor(
-        self,
-        *,
-        needs: Needs = DEFAULT_NEEDS,
-        max_workers: int | None = None,
-        priority: int = 0,
-        attempts: int = 1,
-        timeout_s: float | None = None,
-        trust_results: bool = False,
-        max_price_micro: int | None = None,
-        policy: PolicyWords = NEAREST,
-        hints: HintWords = NO_HINTS,
-        scope: ScopeWords = Scope.COMMONS,
-    ) -> NodeExecutor:
-        return self._node.executor(
-            needs=needs,
-            max_workers=max_workers,
-            priority=priority,
-            attempts=attempts,
-            timeout_s=timeout_s,
-            trust_results=trust_results,
-            max_price_micro=max_price_micro,
-            policy=policy,
-            hints=hints,
-            scope=scope,
-        )
+    worker = _waits(Node.worker)
+    submit = _waits_for_job(Node.submit)
+    job = _waits_for_job(Node.job)
+    kept = _waits(Node.kept)
+    map = _waits(Node.map)
+    executor = _calls(Node.executor)
+    run = _waits(Node.run)
+    put = _waits(Node.put)
+    get = _waits(Node.get)
+    workers = _waits(Node.workers)
+    explain = _waits(Node.explain)
+    discover = _waits(Node.discover)
+    neighbours = _waits(Node.neighbours)
+    trust = _waits(Node.trust)
+    report_wrong = _waits(Node.report_wrong)
 
     def jobs(self) -> tuple[SyncJob, ...]:
-        async def jobs() -> tuple[JobHandle, ...]:
-            return self._node.jobs()
-
-        return tuple(SyncJob(job, self._wait, self._loop) for job in self._wait(jobs()))
-
-    def job(self, job_id: str) -> SyncJob:
-        return SyncJob(self._wait(self._node.job(job_id)), self._wait, self._loop)
-
-    def kept(self) -> tuple[JobSummary, ...]:
-        return self._wait(self._node.kept())
-
-    def run(
-        self, argv: Sequence[str], *, needs: Needs = DEFAULT_NEEDS, timeout_s: float | None = None
-    ) -> ProcessResult:
-        return self._wait(self._node.run(argv, needs=needs, timeout_s=timeout_s))
-
-    def workers(self) -> tuple[Profile, ...]:
-        return self._wait(self._node.workers())
-
-    def explain(
-        self,
-        needs: Needs,
-        *,
-        name: str = "a task",
-        max_price_micro: int | None = None,
-        policy: PolicyWords = NEAREST,
-        hints: HintWords = NO_HINTS,
-        scope: ScopeWords = Scope.COMMONS,
-    ) -> Decision:
-        return self._wait(
-            self._node.explain(
-                needs,
-                name=name,
-                max_price_micro=max_price_micro,
-                policy=policy,
-                hints=hints,
-                scope=scope,
-            )
-        )
-
-    def discover(
-        self,
-        needs: Needs,
-        *,
-        name: str = "a task",
-        max_price_micro: int | None = None,
-        policy: PolicyWords = NEAREST,
-        hints: HintWords = NO_HINTS,
-        scope: ScopeWords = Scope.COMMONS,
-    ) -> Discovery:
-        return self._wait(
-            self._node.discover(
-                needs,
-                name=name,
-                max_price_micro=max_price_micro,
-                policy=policy,
-                hints=hints,
-                scope=scope,
-            )
-        )
-
-    def neighbours(self) -> int:
-        return self._wait(self._node.neighbours())
-
-    def trust(self) -> tuple[Standing, ...]:
-        return self._wait(self._node.trust())
-
-    def report_wrong(self, worker: PeerId | TaskResult) -> None:
-        self._wait(self._node.report_wrong(worker))
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C; nothing, where it has ended by itself
-            raise
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """The jobs of the node's state that have not ended. See `Node.jobs`."""
+        jobs = self._loop.call(self._wrapped.jobs)
+        return tuple(SyncJob(job, self._loop) for job in jobs)
 
 
-class SyncJob:
+class SyncJob(_Sync[JobHandle]):
     """A `JobHandle` whose results and events are waited for."""
-
-    def __init__(
-        self,
-        handle: JobHandle,
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._handle = handle
-        self._wait = wait
-        self._loop = loop
 
     @property
     def job_id(self) -> str:
-        return self._handle.job_id
+        return self._wrapped.job_id
+
+    @property
+    def name(self) -> str:
+        return self._wrapped.name
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self._wrapped.tasks
 
     @property
     def sizes(self) -> tuple[MemoryEstimate, ...]:
-        return self._handle.sizes
+        return self._wrapped.sizes
 
-    def results(self) -> tuple[TaskResult, ...]:
-        results: tuple[TaskResult, ...] = self._wait(self._handle.results())
-        return results
+    @property
+    def is_over(self) -> bool:
+        return self._wrapped.is_over
+
+    results = _waits(JobHandle.results)
+    result = _calls(JobHandle.result)
+    explain = _waits(JobHandle.explain)
+    cancel = _calls(JobHandle.cancel)
 
     def events(self) -> Iterator[JobEvent]:
-        events = self._handle.events()
+        """All that happens, from the submission to JobEnded. See `JobHandle.events`."""
+        events = self._wrapped.events()
 
         async def next_event() -> JobEvent | None:
             return await anext(events, None)
 
-        while (event := self._wait(next_event())) is not None:
+        while (event := self._loop.run(next_event())) is not None:
             yield event
-
-    def explain(self, task: int | str = 0) -> Decision:
-        decision: Decision = self._wait(self._handle.explain(task))
-        return decision
-
-    def cancel(self) -> None:
-        self._loop.call_soon_threadsafe(self._handle.cancel)

@@ -10,6 +10,8 @@
     policy = "xor"                    # how workers are ranked (docs/placement.md)
     hints = ["region=eu-west"]        # where the tasks should run (docs/locality.md)
     scope = "commons"                 # how far from home they may go
+    max_price = "0.05"                # of a core-hour
+    learn = true                      # size memory by earlier runs (docs/jobs.md)
 
     [[task]]
     name = "count"                    # for those that come after it; in front of its labels
@@ -44,14 +46,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from formation_p2p.api.placing import Placing, placing_of
-from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import named, read_input
 from formation_p2p.cli.job_inputs import inputs_of, read_text
 from formation_p2p.cli.kinds import Kind
+from formation_p2p.cli.task_flags import FLAGS, words_of_file
+from formation_p2p.cli.toml_values import text, typed
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.parse import requirements_from_mapping
 from formation_p2p.core.resources.requirements import Requirements
@@ -62,22 +65,17 @@ from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, l
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_TASKS
+from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.workload.work import Work
-
-T = TypeVar("T")
 
 # All inputs of a job are held in memory until it ends.
 MAX_INPUT_BYTES: Final = 2 * GIB
 # What a task prints is kept beside the files that it sends back, under these names.
 PRINTED: Final = ("stdout", "stderr")
 
-_JOB_KEYS: Final = (
-    *("name", "needs", "priority", "attempts", "timeout", "deadline", "speculate"),
-    *("policy", "hints", "scope"),
-    "task",
-)
+_JOB_KEYS: Final = ("name", *(flag.file_key for flag in FLAGS.values()), "task")
 _TASK_KEYS: Final = (
     *("label", "each", "argv", "env", "stdin", "files_in", "files_out"),
     *("wasm", "fuel", "image"),
@@ -106,15 +104,8 @@ class TaskLine:
 @dataclass(frozen=True, slots=True)
 class JobFile:
     name: str
-    needs: Requirements
-    priority: int
-    attempts: int
-    timeout_s: float | None
-    deadline_s: float | None
-    speculate: bool
+    options: TaskOptions
     tasks: tuple[TaskLine, ...]
-    placing: Placing
-    memory_given: bool = False
 
     def plan(self) -> Plan:
         """With the files read. Raises InvalidInput, LocalError."""
@@ -124,8 +115,8 @@ class JobFile:
                     spec,
                     line.label,
                     line.after,
-                    self.needs if line.needs is None else line.needs,
-                    self.memory_given if line.needs is None else line.memory_given,
+                    line.needs,
+                    line.memory_given,
                     line.learnt_as,
                 )
                 for spec, line in zip(self.specs(), self.tasks, strict=True)
@@ -161,32 +152,32 @@ def read_job_file(path: Path) -> JobFile:
     return parse_job_file(read_text("job file", path), path.parent)
 
 
-def parse_job_file(text: str, folder: Path) -> JobFile:
+def parse_job_file(content: str, folder: Path) -> JobFile:
     """`folder` is the job file's own, from which `files_in` are named.
 
     Raises InvalidInput, whose `field` says which key of which task: `task 2: argv`.
     """
     try:
-        job = tomllib.loads(text)
+        job = tomllib.loads(content)
     except RecursionError:
         raise InvalidInput("job file", "has too many brackets inside brackets") from None
     except ValueError as error:  # or a number of too many digits
-        raise InvalidInput("job file", f"is no TOML: {error}") from None
+        raise InvalidInput("job file", f"is not TOML: {error}") from None
     _refuse_unknown("job", job, _JOB_KEYS)
-    tables = _typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
+    tables = typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
     tasks: list[TaskLine] = []
     after: list[list[str]] = []
     groups: dict[str, range] = {}
     for number, table in enumerate(tables, start=1):
         where = f"task {number}"
-        checked = _typed(where, table, dict, "a table, written as [[task]]")
+        checked = typed(where, table, dict, "a table, written as [[task]]")
         first = len(tasks)
         for line, before in _tasks(where, checked, folder, first):
             tasks.append(line)
             after.append(before)
         if len(tasks) > MAX_TASKS:
             raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
-        if name := _text(f"{where}: name", checked.get("name", "")):
+        if name := text(f"{where}: name", checked.get("name", "")):
             if name in groups:
                 raise InvalidInput(f"{where}: name", f"{shown(name)} is there twice")
             groups[name] = range(first, len(tasks))
@@ -196,28 +187,8 @@ def parse_job_file(text: str, folder: Path) -> JobFile:
     refuse_same(labels, groups)
     edges = linked(labels, after, groups)
     tasks = [replace(x, after=edge) if edge else x for x, edge in zip(tasks, edges, strict=True)]
-    needs, memory_given = _needs("needs", job.get("needs", ""), {})
-    return JobFile(
-        _text("name", job.get("name", "")),
-        needs,
-        _typed("priority", job.get("priority", 0), int, "a whole number"),
-        _typed("attempts", job.get("attempts", 3), int, "a whole number"),
-        _seconds("timeout", job.get("timeout")),
-        _seconds("deadline", job.get("deadline")),
-        _typed("speculate", job.get("speculate", False), bool, "true or false"),
-        tuple(tasks),
-        _placing(job),
-        memory_given,
-    )
-
-
-def _placing(job: Mapping[str, Any]) -> Placing:
-    hints = _typed("hints", job.get("hints", []), list, "a list of texts")
-    return placing_of(
-        _text("policy", job.get("policy", "xor")),
-        [_text("hints", hint) for hint in hints],
-        _text("scope", job.get("scope", "commons")),
-    )
+    options = options_of(words_of_file(job))
+    return JobFile(text("name", job.get("name", "")), options, tuple(tasks))
 
 
 def _tasks(
@@ -228,7 +199,7 @@ def _tasks(
     _refuse_unknown(where, table, _TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
-    name = _text(f"{where}: name", table.get("name", ""))
+    name = text(f"{where}: name", table.get("name", ""))
     inputs, sent = inputs_of(f"{where}: inputs", table.get("inputs"), folder)
     try:
         every = parameters_of(*_matrix(where, table), inputs=inputs)
@@ -241,9 +212,9 @@ def _tasks(
         needs, given = None, False
         if "needs" in table:
             needs, given = _needs(f"{where}: needs", table["needs"], parameters)
-        before = _typed(f"{where}: after", table.get("after", []), list, "a list of texts")
-        names = [fill(_text(f"{where}: after", each), parameters) for each in before]
-        kind = fill(_text(f"{where}: kind", table.get("kind", "")), parameters)
+        before = typed(f"{where}: after", table.get("after", []), list, "a list of texts")
+        names = [fill(text(f"{where}: after", each), parameters) for each in before]
+        kind = fill(text(f"{where}: kind", table.get("kind", "")), parameters)
         yield replace(line, needs=needs, memory_given=given, learnt_as=kind), names
 
 
@@ -252,9 +223,9 @@ def _matrix(
 ) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
     """The parameters and their values, and what is included and excluded besides."""
     field = f"{where}: matrix"
-    matrix = dict(_typed(field, table.get("matrix", {}), dict, "a table of lists"))
+    matrix = dict(typed(field, table.get("matrix", {}), dict, "a table of lists"))
     rules = [
-        _typed(f"{field}.{key}", matrix.pop(key, []), list, "a list of tables")
+        typed(f"{field}.{key}", matrix.pop(key, []), list, "a list of tables")
         for key in ("include", "exclude")
     ]
     axes = {
@@ -276,10 +247,10 @@ def _task(
 ) -> TaskLine:
     def texts(key: str) -> list[str]:
         field = f"{where}: {key}"
-        values = _typed(field, table.get(key, []), list, "a list of texts")
-        return [fill(_text(field, value)) for value in values]
+        values = typed(field, table.get(key, []), list, "a list of texts")
+        return [fill(text(field, value)) for value in values]
 
-    env = _typed(f"{where}: env", table.get("env", {}), dict, "a table of texts")
+    env = typed(f"{where}: env", table.get("env", {}), dict, "a table of texts")
     files_out = tuple(texts("files_out"))
     for name in PRINTED:
         if name in files_out:
@@ -291,10 +262,10 @@ def _task(
         files_in.append(sent)
     kind = _kind(where, table, folder, fill)
     return TaskLine(
-        folder_label(f"{where}: label", fill(_text(f"{where}: label", table.get("label", label)))),
+        folder_label(f"{where}: label", fill(text(f"{where}: label", table.get("label", label)))),
         (*kind.program, *texts("argv")),
-        {name: fill(_text(f"{where}: env.{name}", value)) for name, value in env.items()},
-        None if stdin is None else fill(_text(f"{where}: stdin", stdin)).encode(),
+        {name: fill(text(f"{where}: env.{name}", value)) for name, value in env.items()},
+        None if stdin is None else fill(text(f"{where}: stdin", stdin)).encode(),
         named(f"{where}: files_in", [folder / name for name in files_in]),
         files_out,
         kind,
@@ -303,10 +274,10 @@ def _task(
 
 def _kind(where: str, table: dict[str, Any], folder: Path, fill: Callable[[str], str]) -> Kind:
     wasm, image = (
-        fill(_text(f"{where}: {key}", table[key])) if key in table else None
+        fill(text(f"{where}: {key}", table[key])) if key in table else None
         for key in ("wasm", "image")
     )
-    fuel = _typed(f"{where}: fuel", table.get("fuel", 0), int, "a whole number")
+    fuel = typed(f"{where}: fuel", table.get("fuel", 0), int, "a whole number")
     try:
         return Kind(None if wasm is None else folder / wasm, fuel, image)
     except InvalidInput as error:
@@ -320,7 +291,7 @@ def _each(field: str, value: object) -> list[str]:
         case {"from": first, "to": last, **rest} if type(first) is type(last) is int and not rest:
             values = [str(number) for number in range(first, min(last, first + MAX_TASKS) + 1)]
         case _:
-            problem = "is no list of texts or whole numbers, and no { from = 1, to = 9 }"
+            problem = "is not a list of texts or whole numbers, or { from = 1, to = 9 }"
             raise InvalidInput(field, problem)
     if not values:
         raise InvalidInput(field, "is empty: `to` is less than `from`")
@@ -332,34 +303,13 @@ def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requireme
     if isinstance(value, dict):
         filled = {k: fill(v, parameters) if isinstance(v, str) else v for k, v in value.items()}
         return requirements_from_mapping(filled), "memory" in value
-    needs, given = needs_of(_text(field, value), parameters)
-    assert needs is not None, "they are None only where there is no text"
+    needs, given = needs_of(text(field, value), parameters)
+    assert needs is not None, "they are None only without a text"
     return needs, given
-
-
-def _seconds(key: str, value: object) -> float | None:
-    if value is None or type(value) is int:
-        return value
-    if type(value) is float:
-        return value
-    return parse_duration_s(_text(key, value), key)
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str]) -> None:
     for key in table:
         if key not in known:
-            problem = f"{shown(key)} is no key here; there are {', '.join(known)}"
+            problem = f"{shown(key)} is not a key here; there are {', '.join(known)}"
             raise InvalidInput(where, problem)
-
-
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(field, f"{shown(value)} is no text; put it in quotes")
-    return value
-
-
-def _typed(field: str, value: object, kind: type[T], wanted: str) -> T:
-    # bool is an int to Python, but not to whoever writes `attempts = true`.
-    if type(value) is not kind:
-        raise InvalidInput(field, f"{shown(value)} is not {wanted}")
-    return value

@@ -8,31 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.interrupt import run_interruptible
 from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     CpuOption,
     GpusOption,
-    HintOption,
     HomeOption,
     JoinOption,
     JsonOption,
-    MaxPriceOption,
     MemoryOption,
-    NeedsOption,
     NetworkOption,
-    PolicyOption,
-    ScopeOption,
     StorageOption,
     VerboseOption,
     home_of,
     limits_of,
-    price_of,
 )
+from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import say
-from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.placement.task_options import (
+    DEFAULT_OPTIONS,
+    TaskOptions,
+    TaskOptionWords,
+)
+from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.identity import PeerId
@@ -104,8 +103,9 @@ async def _workers(home: Home, as_json: bool) -> int:
     return DONE
 
 
+@takes("needs", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
 def explain(
-    needs: NeedsOption = "",
+    words: TaskOptionWords,
     name: Annotated[
         str,
         typer.Option(
@@ -114,10 +114,6 @@ def explain(
             help="The workers nearest to this name come first: try several to see work spread.",
         ),
     ] = "a task",
-    max_price: MaxPriceOption = None,
-    policy: PolicyOption = "xor",
-    hints: HintOption = None,
-    scope: ScopeOption = "commons",
     discovery: Annotated[
         bool,
         option("--discovery", "", "Also show where in the DHT the workers were found."),
@@ -136,23 +132,17 @@ def explain(
     every node. Nothing is run and no worker is asked: this is decided by what workers announced and
     what this node knows.
     """
-    asked = parse_requirements(needs)
-    placing = placing_of(policy, hints or (), scope)
-    max_price_micro = price_of(max_price, "max-price")
+    options = options_of(words)
     place = home_of(home, join)
     raise typer.Exit(
-        run_interruptible(
-            lambda _: _explain(place, asked, name, max_price_micro, placing, discovery, as_json)
-        )
+        run_interruptible(lambda _: _explain(place, name, options, discovery, as_json))
     )
 
 
 async def _explain(
     home: Home,
-    needs: Requirements,
     name: str,
-    max_price_micro: int | None,
-    placing: Placing,
+    options: TaskOptions,
     discovery: bool,
     as_json: bool,
 ) -> int:
@@ -163,11 +153,11 @@ async def _explain(
 
     async with Node.join(home=home.path, listen=()) as node:
         found, everyone = await asyncio.gather(
-            node.discover(needs, name=name, max_price_micro=max_price_micro, **placing),
+            node.discover(options.needs, name=name, options=options),
             node.workers(),
         )
         decision = found.decision
-        rejected = _with_unsuited(decision, everyone, needs)
+        rejected = _with_unsuited(decision, everyone, options.needs)
         why = "" if decision.ranked or rejected else await why_empty(node, home)
     if as_json:
         document = documents.decision(decision, rejected)

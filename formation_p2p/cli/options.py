@@ -17,10 +17,9 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.grants import Right, check
 from formation_p2p.core.trust.network import parse_join_string
-from formation_p2p.core.units import parse_bytes, parse_micro, parse_milli
+from formation_p2p.core.units import parse_bytes, parse_milli
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.machine.home import Home
-from formation_p2p.host.policies import POLICIES
 
 # As the home's own file (host/machine/home.py): a join string with all the gates that it may have
 # takes 6 KiB.
@@ -83,32 +82,12 @@ VerboseOption = Annotated[
         show_default=False,
     ),
 ]
-NeedsOption = Annotated[
-    str,
-    typer.Option(
-        "--needs",
-        metavar="LIST",
-        help='What a task needs, such as "cpu=2,memory=4GiB,gpu.memory=24GB,label.region=eu". '
-        "One core and 512 MiB where nothing is said.",
-        show_default=False,
-    ),
-]
-
-LearnOption = Annotated[
-    bool,
-    typer.Option(
-        "--learn/--no-learn",
-        help="Give tasks whose memory nobody says as much as earlier runs of their kind took, and "
-        "learn from these: see `formation sizes`.",
-    ),
-]
-
 PriceOption = Annotated[
     str,
     typer.Option(
         "--price",
         metavar="PRICE",
-        help="Ask this for a core-hour, such as 0.05, in whatever the network reckons in.",
+        help="Ask this for a core-hour, such as 0.05, in the network's currency unit.",
     ),
 ]
 ShareOption = Annotated[
@@ -122,55 +101,6 @@ ShareOption = Annotated[
         show_default=False,
     ),
 ]
-MaxPriceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-price",
-        metavar="PRICE",
-        help="Take no worker that asks more for a core-hour; no worker learns this. Any price "
-        "will do by default.",
-        show_default=False,
-    ),
-]
-
-PriorityOption = Annotated[
-    int,
-    typer.Option(
-        "--priority",
-        metavar="N",
-        help="From 0 to what your grant allows; work of a higher one comes first.",
-    ),
-]
-PolicyOption = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        metavar="POLICY",
-        help=f"How workers are ranked: {', '.join(POLICIES)}, or some of them together: "
-        "'trust>=0.5 & 0.7*scored + 0.3*spread'.",
-    ),
-]
-HintOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hint",
-        metavar="HINT",
-        help="Where it should run: prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, "
-        "near=CID, with=TASK, away=TASK or rtt=50ms; 'require region=eu' for a condition. Can be "
-        "given again.",
-        show_default=False,
-    ),
-]
-ScopeOption = Annotated[
-    str,
-    typer.Option(
-        "--scope",
-        metavar="SCOPE",
-        help="How far from home it may go: cell, org, federation or commons. local, which is the "
-        "node itself, is for programs whose node works too; a command's does not.",
-    ),
-]
-
 CpuOption = Annotated[
     str | None,
     typer.Option(
@@ -205,16 +135,6 @@ GpusOption = Annotated[
         "--gpus", metavar="N", help="How many of the GPUs to offer; 0 for none.", show_default=False
     ),
 ]
-
-
-def price_of(text: str | None, option: str) -> int | None:
-    """In millionths. Raises InvalidInput."""
-    if text is None:
-        return None
-    try:
-        return parse_micro(text)
-    except ValueError as problem:
-        raise InvalidInput(option, str(problem)) from None
 
 
 def refuse_local(scope: Scope) -> None:
@@ -259,7 +179,7 @@ def pairs_of(field: str, items: Iterable[str]) -> dict[str, str]:
     for item in items:
         key, equals, value = item.partition("=")
         if not key or not equals:
-            raise InvalidInput(field, f"{item!r} is no pair; write it like KEY=VALUE")
+            raise InvalidInput(field, f"{item!r} is not a pair; write it like KEY=VALUE")
         if key in pairs:
             raise InvalidInput(field, f"{key} is given twice; give it once")
         pairs[key] = value
@@ -317,4 +237,4 @@ def require(home: Home, right: Right, *, driver: str | None = None, priority: in
         priority=priority,
     )
     if isinstance(verdict, Denied):
-        raise Unauthorized(f"{verdict}; ask whoever invited you for a join string that allows it")
+        raise Unauthorized(f"{verdict}; ask for a join string that allows it")

@@ -11,38 +11,34 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
-from formation_p2p.api.placing import Placing, placing_of
 from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
-from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import check_outputs, named, read_stdin
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
 from formation_p2p.cli.options import (
-    HintOption,
     HomeOption,
     JoinOption,
     JsonOption,
-    LearnOption,
-    MaxPriceOption,
     MetricsOption,
-    NeedsOption,
-    PolicyOption,
-    PriorityOption,
-    ScopeOption,
     StateOption,
     VerboseOption,
     home_of,
     pairs_of,
-    price_of,
     refuse_local,
     require,
 )
+from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
-from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.placement.task_options import (
+    DEFAULT_OPTIONS,
+    TaskOptions,
+    TaskOptionWords,
+)
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.dispatch.job_events import JobEvent
@@ -52,6 +48,8 @@ if TYPE_CHECKING:
 
 # A person who sees nothing for this long is told that no worker is free yet.
 PATIENCE_S: Final = 3.0
+# As a command that runs here: what fails is not tried again.
+RUN_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
 
 EPILOG: Final = f"""
 \b
@@ -67,7 +65,9 @@ Examples:
 {IN_WORDS}"""
 
 
+@takes(*FLAGS, defaults=RUN_OPTIONS)
 def run(
+    words: TaskOptionWords,
     argv: Annotated[
         list[str] | None,
         typer.Argument(
@@ -76,7 +76,6 @@ def run(
             show_default=False,
         ),
     ] = None,
-    needs: NeedsOption = "",
     files_in: Annotated[
         list[Path] | None,
         typer.Option(
@@ -110,33 +109,9 @@ def run(
             show_default=False,
         ),
     ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            help="Stop the command after this long: seconds, or 5m, 2h.",
-            show_default=False,
-        ),
-    ] = None,
-    attempts: Annotated[
-        int,
-        typer.Option(
-            "--attempts",
-            metavar="N",
-            help="Try a command that fails so many times in all, elsewhere if possible. One that "
-            "is lost with its worker is tried again in any case.",
-        ),
-    ] = 1,
     wasm: WasmOption = None,
     fuel: FuelOption = 0,
     image: ImageOption = None,
-    max_price: MaxPriceOption = None,
-    learn: LearnOption = True,
-    policy: PolicyOption = "xor",
-    hints: HintOption = None,
-    scope: ScopeOption = "commons",
-    priority: PriorityOption = 0,
     state: StateOption = None,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -161,30 +136,13 @@ def run(
     )
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # what is wrong with it is told before anybody is asked
-    parse_requirements(needs)  # likewise
-    timeout_s = None if timeout is None else parse_duration_s(timeout, "timeout")
-    max_price_micro = price_of(max_price, "max-price")
-    placing = placing_of(policy, hints or (), scope)
-    refuse_local(placing["scope"])
+    options = options_of(words, RUN_OPTIONS)
+    refuse_local(options.scope)
     place = home_of(home, join)
-    require(place, Right.SUBMIT, driver=kind.driver, priority=priority)
+    require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
     code = run_interruptible(
         lambda interrupt: _run(
-            interrupt,
-            place,
-            kind,
-            spec,
-            large,
-            needs,
-            learn,
-            timeout_s,
-            attempts,
-            priority,
-            max_price_micro,
-            placing,
-            state,
-            metrics,
-            as_json,
+            interrupt, place, kind, spec, large, options, state, metrics, as_json
         )
     )
     raise typer.Exit(code)
@@ -196,13 +154,7 @@ async def _run(
     kind: Kind,
     spec: ProcessSpec,
     large: Mapping[str, Path],
-    needs: str,
-    learn: bool,
-    timeout_s: float | None,
-    attempts: int,
-    priority: int,
-    max_price_micro: int | None,
-    placing: Placing,
+    options: TaskOptions,
     state: Path | None,
     metrics: str | None,
     as_json: bool,
@@ -215,15 +167,9 @@ async def _run(
         spec = replace(spec, inputs=await put_inputs(node, large))
         job = await node.submit(
             kind.of(spec),
-            needs=needs,
             name=spec.argv[0],
             labels=[one_line(spec.argv[0])],
-            attempts=attempts,
-            timeout_s=timeout_s,
-            priority=priority,
-            max_price_micro=max_price_micro,
-            **placing,
-            learn=learn,
+            options=options,
         )
         tell_sizes(job.sizes, as_json=as_json)
         if state is None:
@@ -237,7 +183,7 @@ async def _run(
         if result.status == "cancelled" and interrupt.number is not None:
             return interrupt.exit_code
         if result.status == "unplaceable" and not result.refusals:
-            raise Unplaceable(f"nobody runs {spec.argv[0]}: {await why_empty(node, home)}")
+            raise Unplaceable(f"no worker runs {spec.argv[0]}: {await why_empty(node, home)}")
         error = error_of(result, spec.argv[0])
         if error is not None:
             raise error

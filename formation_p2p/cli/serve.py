@@ -31,9 +31,9 @@ from formation_p2p.cli.options import (
     home_of,
     limits_of,
     pairs_of,
-    price_of,
     require,
 )
+from formation_p2p.cli.task_flags import price_of
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.trust.grants import Right

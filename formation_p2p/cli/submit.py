@@ -20,20 +20,20 @@ from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
     JsonOption,
-    LearnOption,
-    MaxPriceOption,
     MetricsOption,
     StateOption,
     VerboseOption,
     home_of,
-    price_of,
     refuse_local,
     require,
 )
+from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed
+from formation_p2p.core.placement.task_options import TaskOptions, TaskOptionWords
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes
+from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle, TaskResult
@@ -87,7 +87,9 @@ Examples:
 {IN_WORDS}"""
 
 
+@takes("max_price_micro", "learn")
 def submit(
+    words: TaskOptionWords,
     job_file: Annotated[
         Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)
     ],
@@ -101,8 +103,6 @@ def submit(
             show_default=False,
         ),
     ] = None,
-    max_price: MaxPriceOption = None,
-    learn: LearnOption = True,
     state: StateOption = None,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -117,17 +117,17 @@ def submit(
     with a table of what became of each task; with --json, each event is a line of JSON.
     """
     job = read_job_file(job_file)
-    refuse_local(job.placing["scope"])
+    options = options_of(words, job.options)
+    refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in job.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
     plan = job.plan()
-    max_price_micro = price_of(max_price, "max-price")
     place = home_of(home, join)
     for driver in sorted({task.kind.driver for task in job.tasks}):
-        require(place, Right.SUBMIT, driver=driver, priority=job.priority)
+        require(place, Right.SUBMIT, driver=driver, priority=options.priority)
     code = run_interruptible(
         lambda interrupt: _submit(
-            interrupt, place, job, plan, out_dir, max_price_micro, learn, state, metrics, as_json
+            interrupt, place, job, plan, options, out_dir, state, metrics, as_json
         )
     )
     raise typer.Exit(code)
@@ -138,9 +138,8 @@ async def _submit(
     home: Home,
     job_file: JobFile,
     plan: Plan,
+    options: TaskOptions,
     out_dir: Path | None,
-    max_price_micro: int | None,
-    learn: bool,
     state: Path | None,
     metrics: str | None,
     as_json: bool,
@@ -151,18 +150,7 @@ async def _submit(
 
     began_s = time.monotonic()
     async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
-        job = await node.submit(
-            plan,
-            name=job_file.name,
-            priority=job_file.priority,
-            attempts=job_file.attempts,
-            timeout_s=job_file.timeout_s,
-            deadline_s=job_file.deadline_s,
-            speculate=job_file.speculate,
-            max_price_micro=max_price_micro,
-            **job_file.placing,
-            learn=learn,
-        )
+        job = await node.submit(plan, name=job_file.name, options=options)
         tell_sizes(job.sizes, as_json=as_json)
         if state is None:
             interrupt.first(job.cancel, "cancelling the job")
@@ -180,7 +168,7 @@ async def _submit(
         if interrupt.number is not None and any(each.status == "cancelled" for each in results):
             return interrupt.exit_code
         if all(each.status == "unplaceable" and not each.refusals for each in results):
-            say(f"formation: nobody could be asked: {await why_empty(node, home)}")
+            say(f"formation: no worker could be asked: {await why_empty(node, home)}")
         return exit_code_of(results)
 
 

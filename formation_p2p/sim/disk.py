@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     EmitJobEvent,
@@ -31,8 +32,6 @@ from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.workload.task import Job
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World
@@ -104,10 +103,7 @@ class Disk:
         """What the next life begins with."""
         jobs = [stored for stored in self.jobs.values() if not stored.is_over]
         under_way: dict[tuple[PeerId, str], dict[str, str]] = {}
-        saved = tuple(
-            SavedJob(stored.job, _begun(stored, under_way), parse_policy(stored.job.policy))
-            for stored in jobs
-        )
+        saved = tuple(SavedJob(stored.job, _begun(stored, under_way)) for stored in jobs)
         leases = tuple(
             SavedLease(
                 hold.lease_id,

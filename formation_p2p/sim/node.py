@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
@@ -18,7 +19,6 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import NOTHING, Used
-from formation_p2p.core.workload.task import Job
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running

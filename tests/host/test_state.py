@@ -27,7 +27,8 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.errors import InvalidInput, StateError
-from formation_p2p.core.placement.xor import Xor
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -42,7 +43,9 @@ from formation_p2p.core.refusals import (
 )
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.hints import parse_hints
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
 from tests.support.state_world import (
@@ -80,15 +83,30 @@ def reopened(state: State) -> State:
 def test_a_job_that_was_saved_begins_the_next_life(path: Path) -> None:
     state = State(path)
     job = job_of(3, shared=b"a function")
-    job = replace(job, priority=4, deadline_s=600.0, speculate=True, max_price_micro=9)
+    options = TaskOptions(
+        needs=NEEDS,
+        priority=4,
+        attempts=2,
+        timeout_s=2.5,
+        deadline_s=600.0,
+        speculate=True,
+        max_price_micro=9,
+        policy=parse_policy("trust>=0.5 & balanced"),
+        hints=parse_hints(["region=eu"]),
+        scope=Scope.ORG,
+        learn=False,
+    )
+    job = replace(job, options=options)
     other = Requirements(cpu_milli=500, labels=(("region", "eu"),), driver="python")
-    job = replace(job, tasks=(*job.tasks[:2], replace(job.tasks[2], needs=other, timeout_s=2.5)))
+    job = replace(job, tasks=(*job.tasks[:2], replace(job.tasks[2], needs=other)))
     state.save_job(job)
     state = reopened(state)
     ((saved,), leases) = state.load(ALICE)
     state.close()
-    assert replace(saved.job, deadline_s=600.0) == job
-    assert 599.0 < (saved.job.deadline_s or 0) <= 600.0
+    left_s = saved.job.options.deadline_s
+    assert left_s is not None
+    assert 599.0 < left_s <= 600.0
+    assert replace(saved.job, options=replace(saved.job.options, deadline_s=600.0)) == job
     assert saved.begun == ()
     assert leases == ()
 
@@ -111,12 +129,12 @@ def test_what_waits_for_what_and_what_was_learnt_is_kept(path: Path) -> None:
 
 def test_a_deadline_goes_on_while_nobody_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State(path)
-    state.save_job(replace(job_of(1), deadline_s=100.0))
+    state.save_job(replace(job_of(1), options=TaskOptions(deadline_s=100.0)))
     now_s = time.time()
     for later_s, left_s in ((40.0, 60.0), (500.0, 0.001), (-500.0, 100.0)):
         monkeypatch.setattr(time, "time", lambda at_s=now_s + later_s: at_s)
         ((saved,), _) = state.load(ALICE)
-        assert saved.job.deadline_s == pytest.approx(left_s, abs=1.0)
+        assert saved.job.options.deadline_s == pytest.approx(left_s, abs=1.0)
     state.close()
 
 
@@ -149,7 +167,6 @@ def test_what_became_of_its_tasks_is_known(path: Path) -> None:
             SavedTask(ids[3], 1, (), TaskState.FAILED),
             SavedTask(ids[4], 1, (), TaskState.CANCELLED),
         ),
-        Xor(),
     )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.records.codec import encode
-from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.state import State, peek
@@ -140,7 +140,9 @@ def test_damage_that_is_met_only_later_is_an_error_too(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        ("UPDATE jobs SET placement = ?", encode(["no such policy", 4, [[], []]])),
+        ("UPDATE jobs SET options = ?", encode([["policy", "no such policy"]])),
+        ("UPDATE jobs SET options = ?", encode([["colour", "red"]])),
+        ("UPDATE jobs SET options = ?", encode({"policy": "xor"})),
         ("UPDATE tasks SET kind = ?", b"\x00"),
     ],
 )
@@ -167,85 +169,10 @@ def test_a_check_that_takes_too_long_is_left_off(
 
 # -- versions --------------------------------------------------------------------------------------
 
-# What the first release wrote. Never changed: it is what is out there.
-VERSION_1 = """
-PRAGMA auto_vacuum = INCREMENTAL;
-PRAGMA journal_mode = WAL;
-PRAGMA application_id = 0x666F726D;
-CREATE TABLE owner (peer_id TEXT NOT NULL);
-CREATE TABLE jobs (number INTEGER PRIMARY KEY, job_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
-    priority INTEGER NOT NULL, speculate INTEGER NOT NULL, deadline_s REAL, max_price_micro INTEGER,
-    submitted_unix_s REAL NOT NULL, ended_unix_s REAL);
-CREATE TABLE parts (job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
-    number INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (job, number));
-CREATE TABLE tasks (number INTEGER PRIMARY KEY,
-    job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, task_id TEXT NOT NULL,
-    label TEXT NOT NULL, needs INTEGER NOT NULL, shared INTEGER NOT NULL, payload BLOB NOT NULL,
-    timeout_s REAL, max_attempts INTEGER NOT NULL, UNIQUE (job, task_id));
-CREATE TABLE attempts (number INTEGER PRIMARY KEY,
-    task INTEGER NOT NULL REFERENCES tasks ON DELETE CASCADE, attempt_id TEXT NOT NULL,
-    worker TEXT NOT NULL, lease_id TEXT NOT NULL, open_on TEXT, nearest INTEGER NOT NULL,
-    failed INTEGER, why TEXT, lost INTEGER, UNIQUE (task, attempt_id));
-CREATE TABLE results (task INTEGER PRIMARY KEY REFERENCES tasks ON DELETE CASCADE,
-    ended TEXT NOT NULL, worker TEXT, result BLOB NOT NULL, ran_ms INTEGER NOT NULL, kind TEXT,
-    told BLOB NOT NULL);
-CREATE TABLE leases (lessor TEXT NOT NULL, lease_id TEXT NOT NULL, addresses BLOB NOT NULL,
-    needs BLOB NOT NULL, priority INTEGER NOT NULL, fence INTEGER NOT NULL,
-    device_ids BLOB NOT NULL, PRIMARY KEY (lessor, lease_id)) WITHOUT ROWID;
-INSERT INTO owner VALUES ('12D3KooWAlice');
-INSERT INTO jobs VALUES (1, 'aaaaaaaaaaaaaaaa', 'an old job', 3, 0, NULL, NULL, 1790000000.5, NULL);
-INSERT INTO parts VALUES (1, 0, x'8b1903e81a200000000000000000801903e8806770726f63657373');
-INSERT INTO parts VALUES (1, 1, x'');
-INSERT INTO tasks VALUES (1, 1, 'aaaaaaaaaaaaaaaa/0', 'first', 0, 1, x'01', NULL, 3);
-INSERT INTO tasks VALUES (2, 1, 'aaaaaaaaaaaaaaaa/1', 'second', 0, 1, x'02', 2.5, 1);
-INSERT INTO attempts
-    VALUES (1, 1, 'aaaaaaaaaaaaaaaa/0#1', '12D3KooWBob', 'l', 'l', 1, NULL, NULL, NULL);
-INSERT INTO results VALUES (1, 'succeeded', '12D3KooWBob', x'ff', 7, NULL, x'');
-PRAGMA user_version = 1;
-"""
-
-
-def version_1(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(VERSION_1)
-    path.chmod(0o600)
-
 
 def version_of(path: Path) -> int:
     with closing(sqlite3.connect(path)) as db:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def test_a_state_of_the_first_release_is_taken_over(path: Path) -> None:
-    version_1(path)
-    state = State(path)
-    ((saved,), _) = state.load(ALICE)
-    assert [(task.label, task.payload) for task in saved.job.tasks] == [
-        ("first", b"\x01"),
-        ("second", b"\x02"),
-    ]
-    assert saved.job.tasks[1].timeout_s == 2.5
-    assert [each.task_id for each in saved.begun] == ["aaaaaaaaaaaaaaaa/0"]
-    state.write(all_done(saved.job))
-    (summary,) = state.summaries()
-    assert (summary.ended.succeeded, summary.ended_unix_s is None) == (2, False)
-    state.close()
-    assert version_of(path) == len(JOBS.migrations)
-
-
-def test_the_tables_of_a_new_state_are_those_of_an_old_one_brought_up(
-    path: Path, tmp_path: Path
-) -> None:
-    version_1(path)
-    State(path).close()
-    State(tmp_path / "new.db").close()
-
-    def tables(of: Path) -> list[str]:
-        with closing(sqlite3.connect(of)) as db:
-            rows = db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
-            return ["".join(sql.split()) for (sql,) in rows]
-
-    assert tables(path) == tables(tmp_path / "new.db")
 
 
 def test_a_step_that_fails_leaves_the_version_before_it(path: Path) -> None:
@@ -254,7 +181,7 @@ def test_a_step_that_fails_leaves_the_version_before_it(path: Path) -> None:
         "ALTER TABLE jobs ADD COLUMN shape TEXT",
         "ALTER TABLE nowhere ADD COLUMN shape TEXT",
     )
-    version_1(path)
+    filled(path)
     known = JOBS.migrations
     with pytest.raises(StateError, match="no such table"):
         State(path, schema=replace(JOBS, migrations=(*known, first, second)))

@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     JobEnded,
@@ -28,7 +29,6 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
 from tests.support.state_world import (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     EmitJobEvent,
@@ -25,7 +26,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import Resume, Submit, Tick
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Usage
-from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.core.workload.task import Task
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import SCHEMA, MemorySamples, Sample
 from tests.support.state_world import BOB, NEEDS

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     JobEnded,
@@ -21,7 +22,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.task import Job, Task, task_id
+from formation_p2p.core.workload.task import Task, task_id
 from formation_p2p.host.storage.state import State
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces

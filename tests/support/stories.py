@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     TaskCancelled,
@@ -26,13 +27,14 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import PlacementWords, TaskOptions, options_of
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.workload.task import Job, Task, task_id
+from formation_p2p.core.workload.task import Task, task_id
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
@@ -127,24 +129,25 @@ def job(
     job_id: str = "job",
     needs: Requirements = NEEDS,
     payload: bytes = b"",
-    attempts: int = 3,
-    priority: int = 0,
     shared: bytes = b"",
+    attempts: int = 3,
     deadline_s: float | None = None,
     speculate: bool = False,
+    priority: int = 0,
+    **options: Unpack[PlacementWords],
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
     tasks = tuple(
-        Task(
-            task_id(job_id, n),
-            needs,
-            payload or b"%d" % n,
-            max_attempts=attempts,
-            shared=shared,
-        )
-        for n in range(count)
+        Task(task_id(job_id, n), needs, payload or b"%d" % n, shared=shared) for n in range(count)
     )
-    return Job(job_id, tasks, priority=priority, deadline_s=deadline_s, speculate=speculate)
+    base = TaskOptions(
+        needs=needs,
+        attempts=attempts,
+        deadline_s=deadline_s,
+        speculate=speculate,
+        priority=priority,
+    )
+    return Job(job_id, tasks, options=options_of(options, base))
 
 
 def only(events: Iterable[object], kind: type[T]) -> list[T]:

@@ -21,6 +21,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
+from tests.support.nodes import OpenNode
 from tests.support.programs import ROOT
 from tests.support.waiting import until
 
@@ -32,7 +33,7 @@ MACHINE = Limits(cpu_milli=1000, memory_bytes=512 * MIB)
 class World:
     invite: str
     alice: Node
-    bob: Node
+    bob: OpenNode
     folder: Path
 
     def file(self, name: str, size: int) -> tuple[Path, bytes]:
@@ -51,7 +52,7 @@ async def one_worker(
         home = folder / "alice"
         async with Node.join(join, home=home, listen=listen, announce=announce) as alice:
             await alice.worker(drivers=("process",), limits=MACHINE)
-            async with Node.join(join, home=folder / "bob", listen=()) as bob:
+            async with OpenNode.join(join, home=folder / "bob", listen=()) as bob:
                 await until(lambda: sees(bob, 1))
                 yield World(join, alice, bob, folder)
 
@@ -118,14 +119,14 @@ async def test_whoever_has_put_a_blob_knows_who_has_fetched_it(tmp_path: Path) -
         assert (tmp_path / "carols.bin").read_bytes() == content
 
 
-async def holders(node: Node, blob: Blob) -> tuple[Contact, ...]:
+async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
     found: asyncio.Future[tuple[Contact, ...]] = asyncio.get_running_loop().create_future()
 
     def ask(shell: Shell) -> None:
         told = shell.exchange._who_has(blob.cid)
         found.get_loop().call_soon_threadsafe(found.set_result, told)
 
-    node._presence.call(ask)
+    node.services.call(ask)
     return await found
 
 

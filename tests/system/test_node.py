@@ -36,15 +36,23 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.peer.effects import Left, RejectRequest
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.task import Task
+from formation_p2p.host.runtime import Runtime
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, runs
+from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
+A_JOB = Job("a job", (Task("a job/0", Requirements(driver="process"), b""),))
+ENDED = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
 
 
 @dataclass
@@ -114,7 +122,7 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(worl
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
         events = [event async for event in job.events()]
-        with pytest.raises(InvalidInput, match="somebody reads them"):
+        with pytest.raises(InvalidInput, match="they are read already"):
             await anext(job.events())
     assert isinstance(events[0], TaskPlaced)
     assert events[0].worker == world.worker.peer_id
@@ -262,18 +270,18 @@ async def test_what_is_submitted_while_the_node_is_left_ends_with_it(
 ) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(DEADLINE_S):
-        async with Node.join(world.invite, home=world.folder / "dave", listen=()) as dave:
-            close = dave._presence.close
+        async with OpenNode.join(world.invite, home=world.folder / "dave", listen=()) as dave:
+            close = dave.services.close
             jobs: list[JobHandle] = []
 
             def closes() -> None:
                 close()
+                # As if the network stack were still closing, and did nothing.
+                monkeypatch.setattr(Runtime, "call", lambda *_: None)
                 work = dave.submit(ProcessSpec(("true",)), needs=SMALL)
                 jobs.append(asyncio.run_coroutine_threadsafe(work, loop).result(5))
 
-            monkeypatch.setattr(dave._presence, "close", closes)
-            # The network stack is closing, and heeds nothing.
-            monkeypatch.setattr(dave._desk, "_call", lambda function: None)
+            monkeypatch.setattr(dave.services, "close", closes)
         with pytest.raises(NodeClosed, match="left"):
             await jobs[0]
 
@@ -347,26 +355,34 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
         await until(forgotten)
 
 
+def a_bridge() -> JobBridge:
+    return JobBridge(lambda function: None, lambda job: None)
+
+
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
-    desk = Node.join()._desk
-    desk.open()
-    for_nobody = cast("RejectRequest", Left(cause="not for a person"))
-    desk.tell((for_nobody, EmitJobEvent("a job", ended, cause="it ended")))
-    desk._drain()
-    assert not desk._inbox
+    bridge, handle = a_bridge(), JobHandle(A_JOB, a_bridge())
+    bridge.open()
+    bridge.adopt(A_JOB, handle)
+    for_no_person = cast("RejectRequest", Left(cause="not for a person"))
+    bridge.tell((for_no_person, EmitJobEvent("a job", ENDED, cause="it ended")))
+    assert bridge.unread == 2
+    await asyncio.sleep(0)
+    assert handle.is_over
+    assert bridge.unread == 0
     assert "could not be handed on" in caplog.text
 
 
 async def test_all_that_is_told_together_wakes_the_loop_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
-    desk = Node.join()._desk
+    bridge = a_bridge()
     woken: list[Callable[[], None]] = []
-    monkeypatch.setattr(desk, "on_loop", woken.append)
-    desk.tell([EmitJobEvent(f"job {n}", ended, cause="it ended") for n in range(3)])
-    assert woken == [desk._drain]
-    assert len(desk._inbox) == 3
+    monkeypatch.setattr(bridge, "on_loop", woken.append)
+    bridge.tell([EmitJobEvent(f"job {n}", ENDED, cause="it ended") for n in range(3)])
+    bridge.in_turn(lambda: None)
+    (drain,) = woken
+    assert bridge.unread == 4
+    drain()
+    assert bridge.unread == 0

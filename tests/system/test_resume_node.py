@@ -27,11 +27,11 @@ from formation_p2p import (
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.map import Mapped
 from formation_p2p.core.dispatch import jobs as jobs_module
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.task import Job
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage import journal as journal_module
@@ -39,6 +39,7 @@ from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.state import State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
+from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -55,9 +56,9 @@ class World:
     def state(self) -> Path:
         return self.folder / "jobs.db"
 
-    def bob(self) -> AbstractAsyncContextManager[Node]:
+    def bob(self) -> AbstractAsyncContextManager[OpenNode]:
         home = self.folder / "bob"
-        return Node.join(self.invite, home=home, listen=(), state=self.state)
+        return OpenNode.join(self.invite, home=home, listen=(), state=self.state)
 
 
 @pytest.fixture
@@ -68,10 +69,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=1024 * MIB))
             async with asyncio.timeout(DEADLINE_S):
                 yield World(join, tmp_path)
-
-
-async def _explode() -> None:
-    raise RuntimeError("a fault inside the network stack")
 
 
 async def _of(mapped: Mapped[None]) -> list[None]:
@@ -127,7 +124,7 @@ async def test_a_job_goes_on_when_the_network_stack_crashes(world: World) -> Non
         job = await bob.submit([sh(f"echo {n}; sleep 0.2") for n in range(8)], needs=SMALL)
         passing = asyncio.ensure_future(_of(bob.map(time.sleep, [60], needs=SMALL)))
         await first_success(job)
-        bob._presence.call(lambda shell: shell._start(_explode))
+        bob.crash()
         # As soon as it is on the disk it is safe, whether or not there is a network.
         later = await bob.submit(sh("echo later"), needs=SMALL)
         assert printed(await job) == [str(n) for n in range(8)]
@@ -151,7 +148,7 @@ async def test_what_was_stored_but_not_told_before_a_crash_is_told_after_it(
 
             await until(over)
         assert not job.is_over
-        bob._presence.call(lambda shell: shell._start(_explode))
+        bob.crash()
         assert printed(await job) == ["0", "1", "2"]
 
 
@@ -169,7 +166,7 @@ async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
 
         def crash(self: State, job: Job) -> None:
             save(self, job)
-            bob._presence.call(lambda shell: shell._start(_explode))
+            bob.crash()
             assert again.wait(DEADLINE_S)
 
         monkeypatch.setattr(State, "save_job", crash)
@@ -364,7 +361,7 @@ async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once
             told_of.append(event)
             if [type(each) for each in told_of] == [TaskPlaced]:
                 await asyncio.sleep(0.5)  # its lease is on the disk too
-                bob._presence.call(lambda shell: shell._start(_explode))
+                bob.crash()
         assert [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)] == [
             TaskPlaced
         ]

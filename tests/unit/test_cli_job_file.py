@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.placement.balanced import Balanced
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.container import ContainerSpec
+from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.scope import Scope
 from formation_p2p.core.workload.wasm import WasmSpec
 
 HERE = Path("/jobs")
@@ -36,8 +40,7 @@ def test_the_least_job_is_one_command() -> None:
         [[task]]
         argv = ["true"]
     """)
-    assert (job.name, job.needs, job.priority, job.attempts) == ("", Requirements(), 0, 3)
-    assert job.timeout_s is None
+    assert (job.name, job.options) == ("", DEFAULT_OPTIONS)
     (task,) = job.tasks
     assert (task.label, task.argv, task.env, task.stdin) == ("0", ("true",), {}, None)
     assert (task.files_in, task.files_out) == ({}, ())
@@ -52,6 +55,11 @@ def test_a_job_with_everything_in_it() -> None:
         timeout = "5m"
         deadline = "2h"
         speculate = true
+        max_price = "0.05"
+        policy = "balanced"
+        hints = ["region=eu"]
+        scope = "org"
+        learn = false
 
         [[task]]
         each = ["a.txt", "b.txt"]
@@ -65,9 +73,20 @@ def test_a_job_with_everything_in_it() -> None:
         [[task]]
         argv = ["hostname"]
     """)
-    assert (job.name, job.priority, job.attempts, job.timeout_s) == ("words", 7, 2, 300.0)
-    assert (job.deadline_s, job.speculate) == (7200.0, True)
-    assert job.needs == Requirements(cpu_milli=500, memory_bytes=64 * MIB, labels=(("zone", "a"),))
+    assert job.name == "words"
+    assert job.options == TaskOptions(
+        needs=Requirements(cpu_milli=500, memory_bytes=64 * MIB, labels=(("zone", "a"),)),
+        priority=7,
+        attempts=2,
+        timeout_s=300.0,
+        deadline_s=7200.0,
+        speculate=True,
+        max_price_micro=50_000,
+        policy=Balanced(),
+        hints=Hints(region="eu"),
+        scope=Scope.ORG,
+        learn=False,
+    )
     a, b, last = job.tasks
     assert a.label == "count-a.txt"
     assert a.argv == ("sh", "-c", "wc a.txt > ${OUT}")
@@ -87,7 +106,9 @@ def test_needs_may_be_written_as_on_the_command_line_and_time_in_seconds() -> No
         [[task]]
         argv = ["true"]
     """)
-    assert (job.needs.cpu_milli, job.needs.gpu_count, job.timeout_s) == (2000, 1, 1.5)
+    needs = job.options.needs
+    assert (needs.cpu_milli, needs.gpu_count, job.options.timeout_s) == (2000, 1, 1.5)
+    assert not job.options.memory_given
 
 
 def test_a_range_has_both_its_ends() -> None:
@@ -112,27 +133,30 @@ def test_a_path_in_each_still_names_a_folder() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("argv = [", "is no TOML"),
+        ("argv = [", "is not TOML"),
         ("", "there is none; write at least one [[task]]"),
-        ("tasks = []", "'tasks' is no key here; there are name, needs"),
+        ("tasks = []", "'tasks' is not a key here; there are name, needs"),
         ("task = 3", "task: 3 is not a list of tables"),
         ("task = [3]", "task 1: 3 is not a table"),
-        ('[[task]]\ncomand = "x"', "task 1: 'comand' is no key here; there are label, each, argv"),
+        (
+            '[[task]]\ncomand = "x"',
+            "task 1: 'comand' is not a key here; there are label, each, argv",
+        ),
         ('[[task]]\nargv=["a"]\n[[task]]\n', "task 2: argv: is missing"),
         ('[[task]]\nargv="true"', "task 1: argv: 'true' is not a list of texts"),
-        ("[[task]]\nargv=[1]", "task 1: argv: 1 is no text; put it in quotes"),
-        ('[[task]]\nargv=["a"]\nenv={A=1}', "task 1: env.A: 1 is no text"),
-        ('[[task]]\nargv=["a"]\nstdin=[]', "task 1: stdin: a list is no text"),
+        ("[[task]]\nargv=[1]", "task 1: argv: 1 is not a text; put it in quotes"),
+        ('[[task]]\nargv=["a"]\nenv={A=1}', "task 1: env.A: 1 is not a text"),
+        ('[[task]]\nargv=["a"]\nstdin=[]', "task 1: stdin: a list is not a text"),
         ('[[task]]\nargv=["a"]\nlabel="a/b"', "task 1: label: 'a/b' cannot name a folder"),
         ('[[task]]\nargv=["a"]\nlabel=".."', "cannot name a folder"),
         ('[[task]]\nargv=["a"]\nlabel=""', "cannot name a folder"),
         ('[[task]]\nargv=["a"]\nlabel="\\u001b[2J"', "cannot name a folder"),
         ('[[task]]\nargv=["a"]\neach=["x", 1]\nlabel="same"', "two tasks are called 'same'"),
-        ('[[task]]\nargv=["a"]\neach=[]', "task 1: each: is no list of texts"),
-        ('[[task]]\nargv=["a"]\neach=[1.5]', "each: is no list of texts"),
-        ('[[task]]\nargv=["a"]\neach={from=1}', "each: is no list of texts"),
-        ('[[task]]\nargv=["a"]\neach={from=1,to=2,by=1}', "each: is no list of texts"),
-        ('[[task]]\nargv=["a"]\neach={from=true,to=true}', "each: is no list of texts"),
+        ('[[task]]\nargv=["a"]\neach=[]', "task 1: each: is not a list of texts"),
+        ('[[task]]\nargv=["a"]\neach=[1.5]', "each: is not a list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=1}', "each: is not a list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=1,to=2,by=1}', "each: is not a list of texts"),
+        ('[[task]]\nargv=["a"]\neach={from=true,to=true}', "each: is not a list of texts"),
         ('[[task]]\nargv=["a"]\neach={from=2,to=1}', "each: is empty"),
         ('[[task]]\nargv=["a"]\neach={from=1,to=999999999999}', "more than 100000"),
         ('[[task]]\nargv=["a"]\nfiles_in=["a/x","b/x"]', "would both be x"),
@@ -142,11 +166,11 @@ def test_a_path_in_each_still_names_a_folder() -> None:
         ('timeout="soon"\n[[task]]\nargv=["a"]', "timeout: 'soon' is not a duration"),
         ('deadline="soon"\n[[task]]\nargv=["a"]', "deadline: 'soon' is not a duration"),
         ('speculate=1\n[[task]]\nargv=["a"]', "speculate: 1 is not true or false"),
-        ('timeout=true\n[[task]]\nargv=["a"]', "timeout: True is no text"),
-        ('name=1\n[[task]]\nargv=["a"]', "name: 1 is no text"),
+        ('timeout=true\n[[task]]\nargv=["a"]', "timeout: True is not a text"),
+        ('name=1\n[[task]]\nargv=["a"]', "name: 1 is not a text"),
         ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is no requirement"),
-        ('needs=3\n[[task]]\nargv=["a"]', "needs: 3 is no text"),
-        (f"priority={'9' * 5000}", "job file: is no TOML: "),
+        ('needs=3\n[[task]]\nargv=["a"]', "needs: 3 is not a text"),
+        (f"priority={'9' * 5000}", "job file: is not TOML: "),
         (f"name={'[' * 5000}", "job file: has too many brackets inside brackets"),
     ],
 )
@@ -449,14 +473,15 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
         argv = ["true"]
     """)
     first, large, small, smaller = job.plan().tasks
-    assert (first.needs, first.memory_given) == (Requirements(cpu_milli=2000), False)
+    assert first.needs is None  # so that it has the job's
+    assert (job.options.needs, job.options.memory_given) == (Requirements(cpu_milli=2000), False)
     assert (large.needs, large.memory_given) == (Requirements(memory_bytes=1024 * MIB), True)
     assert (large.kind, first.kind) == ("large", "")
     assert small.needs == Requirements(cpu_milli=500, memory_bytes=64 * MIB)
     assert smaller.needs == Requirements(cpu_milli=500, memory_bytes=128 * MIB)
-    assert parsed('needs = "memory=1GiB"\n[[task]]\nargv = ["a"]').plan().tasks[0].memory_given
+    assert parsed('needs = "memory=1GiB"\n[[task]]\nargv = ["a"]').options.memory_given
     table = 'needs = { memory = "1GiB" }\n[[task]]\nargv = ["a"]'
-    assert parsed(table).plan().tasks[0].memory_given
+    assert parsed(table).options.memory_given
 
 
 @pytest.mark.parametrize(
@@ -469,11 +494,11 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
         ('after = ["b"]', "after: 0 waits for 'b', and no task is called that"),
         ('name = "a"\nafter = ["a"]', "tasks wait for each other in a circle: 'a' for 'a'"),
         ("after = 3", "task 1: after: 3 is not a list of texts"),
-        ("after = [3]", "task 1: after: 3 is no text"),
+        ("after = [3]", "task 1: after: 3 is not a text"),
         ('name = "a"\nargv = ["b"]\n[[task]]\nname = "a"', "task 2: name: 'a' is there twice"),
         ('needs = "cpus=1"', "cpus: is no requirement"),
-        ("kind = 3", "task 1: kind: 3 is no text"),
-        ("name = 3", "task 1: name: 3 is no text"),
+        ("kind = 3", "task 1: kind: 3 is not a text"),
+        ("name = 3", "task 1: name: 3 is not a text"),
         (
             'matrix = { stem = [1] }\ninputs = ["x"]',
             "task 1: matrix: stem is of each input already; give the parameter another name",

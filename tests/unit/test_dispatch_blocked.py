@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.blocked import Blocked
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
@@ -23,10 +24,11 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.core.workload.task import Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -172,7 +174,7 @@ def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
     for after in ({0: [1], 1: [0]}, {0: [0]}):
         with pytest.raises(InvalidInput, match="wait for each other in a circle"):
             ordered(after, 2)
-    with pytest.raises(InvalidInput, match="'job/7' is no task of this job"):
+    with pytest.raises(InvalidInput, match="'job/7' is not a task of this job"):
         ordered({0: [7]}, 2)
 
 
@@ -243,7 +245,7 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
     after: dict[int, list[int]], failing: set[int]
 ) -> None:
     jobs = Jobs()
-    given_job = ordered(after, len(after) + 1)
+    given_job = replace(ordered(after, len(after) + 1), options=TaskOptions(attempts=1))
     run = jobs.begin(given_job, at(0))
     queue: list[TaskRun] = []
     for task in given_job.tasks:
@@ -258,7 +260,6 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
         assert set(each.task.after) <= done
         each.move("dispatch")
         if int(each.task.task_id.removeprefix("job/")) in failing:
-            each.task = replace(each.task, max_attempts=1)
             assert not jobs.failed(each, "x", BOB.peer_id, EXIT)
         else:
             jobs.succeeded(each, BOB.peer_id, b"", 1)
@@ -299,9 +300,11 @@ def forgetful(needed_bytes: int) -> World:
 
 
 def learnt(memory_bytes: int) -> Job:
-    (task,) = job(attempts=1).tasks
+    once = job(attempts=1)
     needs = replace(NEEDS, memory_bytes=memory_bytes)
-    return Job("job", (replace(task, needs=needs, more_memory_bytes=DEFAULT_MEMORY_BYTES),))
+    (task,) = once.tasks
+    task = replace(task, needs=needs, more_memory_bytes=DEFAULT_MEMORY_BYTES)
+    return replace(once, tasks=(task,))
 
 
 def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
 ) -> None:
     world = town(7, a_second, alice=2, carol=2)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(200), policy=f"trust>=0.3 & {ranking}"))
+    bob.submit(job(200, policy=f"trust>=0.3 & {ranking}"))
     world.elapse(20)
     shame(world, "alice")
     world.elapse(JUDGED_EVERY_S + 1)
@@ -55,7 +55,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
 def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_more() -> None:
     world = town(7, a_second, alice=2, carol=2)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(200), policy="trust>=0.3 & balanced"))
+    bob.submit(job(200, policy="trust>=0.3 & balanced"))
     world.elapse(20)
     shame(world, "alice")
     scheduler = peer_of(bob)._scheduler
@@ -75,7 +75,7 @@ def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
 
     world = town(7, one_slow, alice=1, carol=1)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(20), policy="trust>=0.3 & balanced", speculate=True))
+    bob.submit(job(20, policy="trust>=0.3 & balanced", speculate=True))
     while len(ends(bob)) < 19:
         world.elapse(0.1)
     assert workers_of(bob)[-1] == "alice"
@@ -88,7 +88,7 @@ def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
 def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
     world = town(7, a_second, alice=2)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(200), policy="trust>=0.3 & balanced"))
+    bob.submit(job(200, policy="trust>=0.3 & balanced"))
     world.elapse(5)
     shame(world, "alice")
     world.elapse(60)
@@ -115,7 +115,7 @@ def test_a_policy_is_asked_about_tasks_that_there_are() -> None:
     asked: list[str] = []
     world = town(7, a_second, alice=1)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(6), Asking((asked,))))
+    world.tell(bob, Submit(job(6, policy=Asking((asked,)))))
     world.elapse(20)
     assert len(ends(bob)) == 6
     assert set(asked) <= set(ends(bob))
@@ -141,7 +141,7 @@ class Failing(Policy):
 def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
     world = town(7, a_second, alice=1)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(6), Failing([1])))
+    world.tell(bob, Submit(job(6, policy=Failing([1]))))
     world.elapse(60)
     (why,) = {reason for end in only(bob.told, TaskUnplaceable) for _, reason in end.reasons}
     assert isinstance(why, Unwanted)

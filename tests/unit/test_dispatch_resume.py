@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     ForgetLease,
@@ -33,7 +34,6 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.round import ANSWER_S
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import Job
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode

@@ -9,6 +9,7 @@ import pytest
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.attempts import MAX_PRINTED_BYTES
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskBegan,
@@ -47,7 +48,7 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -336,7 +337,7 @@ def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_i
 ) -> None:
     world = lasting(8)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(4), policy="packed"))
+    bob.submit(job(4, policy="packed"))
     world.elapse(1)
     monkeypatch.setattr(Finder, "find", lambda *asked, **options: None)
     world.elapse(20)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.active_lease import BATCH_BYTES, ActiveLease
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
 from formation_p2p.core.execution.executions import Executions
@@ -24,10 +23,11 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Job, Task
+from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
 from tests.support.stories import ALICE, BOB, NEEDS, at, only
 
 FENCE = 3
@@ -40,8 +40,8 @@ def slot_on_alice() -> ActiveLease:
     return ActiveLease(lease, idle_s=0)
 
 
-def runs(*tasks: Task) -> list[tuple[str, TaskRun]]:
-    owner = JobRun(Job("job", tasks))
+def runs(*tasks: Task, timeout_s: float | None = None) -> list[tuple[str, TaskRun]]:
+    owner = JobRun(Job("job", tasks, options=TaskOptions(timeout_s=timeout_s)))
     return [(f"{task.task_id}#1", TaskRun(task, owner, task.key)) for task in tasks]
 
 
@@ -128,8 +128,9 @@ def test_many_small_tasks_go_out_in_one_message() -> None:
 
 
 def test_a_time_limit_is_never_rounded_to_none() -> None:
-    timed = [replace(task(n), timeout_s=s) for n, s in enumerate((None, 0.0001, 1.5))]
-    (message,) = slot_on_alice().messages(runs(*timed))
+    limits_s = (None, 0.0001, 1.5)
+    timed = [each for n, s in enumerate(limits_s) for each in runs(task(n), timeout_s=s)]
+    (message,) = slot_on_alice().messages(timed)
     assert [each.timeout_ms for each in message.assignments] == [0, 1, 1500]
 
 

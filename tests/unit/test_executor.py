@@ -10,19 +10,19 @@ from concurrent.futures import Future
 
 import pytest
 
-from formation_p2p.api.call_jobs import BATCH_CALLS, CallOptions
+from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.api.job import JobObserver
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.policy import PlacementPolicy
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import Job
 from tests.support.waiting import wait_until
 
 ALICE = PeerId("alice")
-TERMS = CallOptions(Requirements(driver="python"), 1, None, 0, False)
+OPTIONS = TaskOptions(needs=Requirements(driver="python"), attempts=1)
 WITHIN_S = 20.0
 
 
@@ -33,17 +33,21 @@ class Network:
         self.jobs: list[Job] = []
         self.closed = False
         self._at_once = at_once
-        self._told: list[JobObserver] = []
+        self._observers: list[JobObserver] = []
         self._lock = threading.Lock()
 
-    def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
+    def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
+        assert not on_loop
         if self.closed:
             raise NodeClosed("it is not running")
         with self._lock:
-            self._told.append(told)
+            self._observers.append(observer)
             self.jobs.append(job)
         if self._at_once:
             self.run(len(self.jobs) - 1)
+
+    def cancel(self, job_id: str) -> None:
+        raise AssertionError("an executor cancels no job")
 
     @property
     def calls(self) -> int:
@@ -53,24 +57,24 @@ class Network:
     def place(self, number: int) -> None:
         for task in self.jobs[number].tasks:
             placed = TaskPlaced(task.task_id, f"{task.task_id}#1", ALICE, "lease", True)
-            self._told[number].tell(placed)
+            self._observers[number].tell(placed)
 
     def run(self, number: int) -> None:
         self.place(number)
-        job, told = self.jobs[number], self._told[number]
+        job, observer = self.jobs[number], self._observers[number]
         for task in job.tasks:
             args, kwargs = pickle.loads(task.payload)
             result = pickle.dumps(pickle.loads(task.shared)(*args, **kwargs))
-            told.tell(TaskSucceeded(task.task_id, ALICE, result, 0))
-        told.tell(JobEnded(len(job.tasks), 0, 0, 0))
+            observer.tell(TaskSucceeded(task.task_id, ALICE, result, 0))
+        observer.tell(JobEnded(len(job.tasks), 0, 0, 0))
 
     def fail(self, number: int) -> None:
-        self._told[number].fail(NodeClosed("it crashed"))
+        self._observers[number].fail(NodeClosed("it crashed"))
 
 
 def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
     network = Network(at_once=True)
-    with NodeExecutor(network, TERMS) as executor:
+    with NodeExecutor(network, OPTIONS) as executor:
         futures = [executor.submit(abs, -n) for n in range(5000)]
     assert [future.result() for future in futures] == list(range(5000))
     assert network.calls == 5000
@@ -81,7 +85,7 @@ def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
 
 def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
     network = Network()
-    executor = NodeExecutor(network, TERMS)
+    executor = NodeExecutor(network, OPTIONS)
     futures = [executor.submit(abs, n) for n in range(10_000)]
     wait_until(lambda: network.calls > 0)
     time.sleep(0.05)
@@ -111,7 +115,7 @@ def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
 
 def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
     network = Network()
-    with NodeExecutor(network, TERMS, max_workers=3) as executor:
+    with NodeExecutor(network, OPTIONS, max_workers=3) as executor:
         futures = [executor.submit(abs, n) for n in range(7)]
         for done in range(3):
             wait_until(lambda: network.calls == min(3 * (done + 1), 7))  # noqa: B023
@@ -123,7 +127,7 @@ def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
 
 def test_where_the_node_is_down_the_futures_say_so() -> None:
     network = Network()
-    with NodeExecutor(network, TERMS) as executor:
+    with NodeExecutor(network, OPTIONS) as executor:
         crashed: Future[int] = executor.submit(abs, 1)
         wait_until(lambda: network.calls == 1)
         network.fail(0)
@@ -136,10 +140,10 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Network):
-        def begin_aside(self, job: Job, told: JobObserver, policy: PlacementPolicy) -> None:
+        def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
             raise RuntimeError("a fault")
 
-    executor = NodeExecutor(Broken(), TERMS)
+    executor = NodeExecutor(Broken(), OPTIONS)
     assert isinstance(executor.submit(abs, 1).exception(WITHIN_S), RuntimeError)
     executor.shutdown()
     assert "the executor failed" in caplog.text
@@ -149,6 +153,6 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
 
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
-        NodeExecutor(Network(), TERMS, max_workers=0)
-    with NodeExecutor(Network(), TERMS) as executor, pytest.raises(ValueError, match="chunksize"):
+        NodeExecutor(Network(), OPTIONS, max_workers=0)
+    with NodeExecutor(Network(), OPTIONS) as executor, pytest.raises(ValueError, match="chunksize"):
         executor.map(abs, [1], chunksize=0)

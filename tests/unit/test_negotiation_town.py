@@ -65,7 +65,7 @@ def shop(**prices: int) -> World:
 def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
     world = shop(alice=50, carol=100, dave=101)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(12), max_price_micro=100))
+    bob.submit(job(12, max_price_micro=100))
     world.elapse(30)
     assert len(only(bob.told, TaskSucceeded)) == 12
     assert set(workers_of(bob)) == {"alice", "carol"}
@@ -76,7 +76,7 @@ def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
 def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> None:
     world = shop(alice=500)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(), max_price_micro=424242 // 1000))
+    bob.submit(job(max_price_micro=424242 // 1000))
     world.elapse(30)
     (unplaceable,) = only(bob.told, TaskUnplaceable)
     ((worker, why),) = unplaceable.reasons
@@ -88,7 +88,7 @@ def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     world = shop(alice=50)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     worker_of(alice)._lessor._price_micro = 90
-    bob.submit(replace(job(), max_price_micro=60))
+    bob.submit(job(max_price_micro=60))
     world.elapse(5)
     assert only(bob.told, TaskSucceeded) == []
     offers = [x for x in passed(world, "alice", "bob") if isinstance(x, Offer)]
@@ -101,8 +101,8 @@ def test_jobs_of_different_limits_share_no_lease() -> None:
     """Else the cheaper one would run on what the dearer one took."""
     world = shop(alice=50)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(3, job_id="rich"), max_price_micro=60))
-    bob.submit(replace(job(1, job_id="poor"), max_price_micro=40))
+    bob.submit(job(3, job_id="rich", max_price_micro=60))
+    bob.submit(job(1, job_id="poor", max_price_micro=40))
     world.elapse(30)
     ended = ends(bob)
     assert [type(ended[f"rich/{n}"]) for n in range(3)] == [TaskSucceeded] * 3

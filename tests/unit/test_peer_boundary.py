@@ -13,8 +13,7 @@ from types import ModuleType
 import pytest
 
 from formation_p2p import core
-from formation_p2p.api import node
-from formation_p2p.api.bridge import ApiEffect
+from formation_p2p.api import bridge
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.peer import peer
 from formation_p2p.core.peer.effects import PeerEffect, UserEffect
@@ -73,7 +72,7 @@ def test_the_union_has_every_effect_of_the_core() -> None:
     [
         (shell, "_perform", PeerEffect),
         (world, "_perform", PeerEffect),
-        (node, "_handle", ApiEffect),
+        (bridge, "_dispatch", UserEffect),
     ],
 )
 def test_each_driver_performs_every_effect(

@@ -88,10 +88,10 @@ def test_a_job_goes_no_farther_from_home_than_it_may() -> None:
     worker(world, "carol", NOWHERE)
     cook = world.add("cook", rights=rights(KITCHEN))
     world.elapse(3)
-    cook.submit(replace(job(8), scope=Scope.ORG))
+    cook.submit(job(8, scope=Scope.ORG))
     world.elapse(60)
     assert set(workers_of(cook)) == {"alice"}
-    cook.submit(replace(job(1, job_id="secret"), scope=Scope.CELL))
+    cook.submit(job(1, job_id="secret", scope=Scope.CELL))
     world.elapse(60)
     assert refusals(cook) == {
         "alice": OutOfScope("org", "cell"),
@@ -105,7 +105,7 @@ def test_a_node_that_works_is_as_local_to_itself_as_can_be() -> None:
     worker(world, "alice", NOWHERE)
     bob = worker(world, "bob", NOWHERE, "commons=0")
     world.elapse(3)
-    bob.submit(replace(job(2), scope=Scope.LOCAL))
+    bob.submit(job(2, scope=Scope.LOCAL))
     world.elapse(60)
     assert set(workers_of(bob)) == {"bob"}
 
@@ -128,7 +128,7 @@ def test_tasks_go_where_their_data_is_though_nobody_knew_before_the_offers() -> 
     for name in ("alice", "carol", "dave"):
         here = world.nodes[name]
         world.tell(here, BlobsChanged(here=(DATA.cid,)))
-        bob.submit(replace(job(1, job_id=name), hints=Hints(near=(DATA,))))
+        bob.submit(job(1, job_id=name, hints=Hints(near=(DATA,))))
         world.elapse(30)
         world.tell(here, BlobsChanged(gone=(DATA.cid,)))
     assert workers_of(bob) == ["alice", "carol", "dave"]
@@ -141,7 +141,7 @@ def test_who_claims_data_that_it_has_not_takes_no_task_from_whoever_the_referenc
         world.tell(node, BlobsChanged(here=(DATA.cid,)))
     carols = replace(DATA, sources=(Contact(carol.identity.peer_id),))
     for n in range(20):
-        bob.submit(replace(job(1, job_id=str(n)), hints=Hints(near=(carols,))))
+        bob.submit(job(1, job_id=str(n), hints=Hints(near=(carols,))))
         world.elapse(12)
     assert workers_of(bob) == ["carol"] * 20
 
@@ -149,12 +149,12 @@ def test_who_claims_data_that_it_has_not_takes_no_task_from_whoever_the_referenc
 def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> None:
     world, bob = town()
     hints = Hints(near=(DATA,), required=frozenset({"near"}))
-    bob.submit(replace(job(1, job_id="early"), hints=hints))
+    bob.submit(job(1, job_id="early", hints=hints))
     world.elapse(30)
     (unplaceable,) = only(bob.told, TaskUnplaceable)
     assert {why for _, why in unplaceable.reasons} == {Unwanted("near", "it has 0B of 1000B")}
     world.tell(world.nodes["dave"], BlobsChanged(here=(DATA.cid,)))
-    bob.submit(replace(job(1, job_id="late"), hints=hints))
+    bob.submit(job(1, job_id="late", hints=hints))
     world.elapse(30)
     assert workers_of(bob) == ["dave"]
 
@@ -163,11 +163,11 @@ def test_who_is_near_is_what_was_measured() -> None:
     world, bob = town()
     for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):
         world.tell(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
-    bob.submit(replace(job(1), hints=Hints(max_rtt_ms=50)))
+    bob.submit(job(1, hints=Hints(max_rtt_ms=50)))
     world.elapse(30)
     assert workers_of(bob) == ["dave"]
     hints = Hints(max_rtt_ms=100, required=frozenset({"rtt"}))
-    bob.submit(replace(job(30, job_id="more"), hints=hints))
+    bob.submit(job(30, job_id="more", hints=hints))
     world.elapse(60)
     assert set(workers_of(bob)) == {"alice", "dave"}
 
@@ -177,22 +177,22 @@ def test_who_is_near_stays_known_whoever_else_connects() -> None:
     for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):
         world.tell(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
     hints = Hints(max_rtt_ms=50)
-    bob.submit(replace(job(1, job_id="before"), hints=hints))
+    bob.submit(job(1, job_id="before", hints=hints))
     world.elapse(30)
     for number in range(MAX_PEERS):
         world.tell(bob, Measured(PeerId(f"stranger {number}"), 1000))
-    bob.submit(replace(job(1, job_id="after"), hints=hints))
+    bob.submit(job(1, job_id="after", hints=hints))
     world.elapse(30)
     assert workers_of(bob) == ["dave", "dave"]
 
 
 def test_a_task_keeps_company_or_keeps_away() -> None:
     world, bob = town()
-    bob.submit(replace(job(1, job_id="first"), hints=Hints(prefer=(end_of(world, "carol"),))))
+    bob.submit(job(1, job_id="first", hints=Hints(prefer=(end_of(world, "carol"),))))
     world.elapse(0.5)
     first = ("first/0",)
-    bob.submit(replace(job(1, job_id="with"), hints=Hints(with_tasks=first)))
-    bob.submit(replace(job(1, job_id="away"), hints=Hints(away_from=first)))
+    bob.submit(job(1, job_id="with", hints=Hints(with_tasks=first)))
+    bob.submit(job(1, job_id="away", hints=Hints(away_from=first)))
     world.elapse(30)
     placed = workers_of(bob)
     assert placed[:2] == ["carol", "carol"]

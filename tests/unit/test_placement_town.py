@@ -42,7 +42,7 @@ def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
     for number in range(5):
         world = shop(**PRICES)
         bob = world.nodes["bob"]
-        bob.submit(replace(job(1, job_id=f"job{number}"), policy="cheapest"))
+        bob.submit(job(1, job_id=f"job{number}", policy="cheapest"))
         world.elapse(5)
         assert workers_of(bob) == ["carol"]
 
@@ -51,10 +51,10 @@ def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
     hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,))
-    bob.submit(replace(job(1, job_id="one"), policy="cheapest", hints=hints))
+    bob.submit(job(1, job_id="one", policy="cheapest", hints=hints))
     world.elapse(5)
     assert workers_of(bob) == ["alice"]
-    bob.submit(replace(job(3, job_id="three"), policy="cheapest", hints=hints))
+    bob.submit(job(3, job_id="three", policy="cheapest", hints=hints))
     world.elapse(5)
     assert len(only(bob.told, TaskSucceeded)) == 4
 
@@ -63,7 +63,7 @@ def test_a_required_hint_leaves_everybody_else_out() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
     hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,), required=frozenset({"prefer"}))
-    bob.submit(replace(job(4), hints=hints))
+    bob.submit(job(4, hints=hints))
     world.elapse(10)
     assert workers_of(bob) == ["alice"] * 4
     assert passed(world, "bob", "carol") == []
@@ -73,7 +73,7 @@ def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None
     world = shop(**PRICES)
     bob = world.nodes["bob"]
     blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
-    bob.submit(replace(job(1), hints=Hints(near=(blob,), required=frozenset({"near"}))))
+    bob.submit(job(1, hints=Hints(near=(blob,), required=frozenset({"near"}))))
     world.elapse(10)
     (unplaceable,) = only(bob.told, TaskUnplaceable)
     assert len(unplaceable.reasons) == 3
@@ -83,8 +83,8 @@ def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None
 def test_jobs_of_different_policies_share_no_lease() -> None:
     world = shop(alice=100)
     bob = world.nodes["bob"]
-    bob.submit(replace(job(2, job_id="near"), policy="xor"))
-    bob.submit(replace(job(2, job_id="cheap"), policy="cheapest"))
+    bob.submit(job(2, job_id="near", policy="xor"))
+    bob.submit(job(2, job_id="cheap", policy="cheapest"))
     world.elapse(10)
     assert len(only(bob.told, TaskSucceeded)) == 4
     assert sum(isinstance(each, Commit) for each in passed(world, "bob", "alice")) == 2
@@ -102,7 +102,7 @@ class Dearest(Policy):
 def test_a_policy_of_ones_own_ranks_as_well() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1), Dearest()))
+    world.tell(bob, Submit(job(1, policy=Dearest())))
     world.elapse(5)
     assert workers_of(bob) == ["alice"]
 
@@ -115,7 +115,7 @@ class Breaks(Dearest):
 def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1, job_id="bad"), Breaks()))
+    world.tell(bob, Submit(job(1, job_id="bad", policy=Breaks())))
     bob.submit(job(1, job_id="good"))
     world.elapse(30)
     (unplaceable,) = only(bob.told, TaskUnplaceable)
@@ -147,7 +147,7 @@ class BreaksLater(Dearest):
 def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1), BreaksLater([])))
+    world.tell(bob, Submit(job(1, policy=BreaksLater([]))))
     world.elapse(60)
     (unplaceable,) = only(bob.told, TaskUnplaceable)
     assert {why for _, why in unplaceable.reasons} == {
@@ -191,8 +191,7 @@ def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
     world.elapse(3)
     bob = world.nodes["bob"]
     for number in range(4):
-        tasks = (replace(job(1).tasks[0], task_id=f"half{number}/0", needs=half()),)
-        bob.submit(replace(job(1, job_id=f"half{number}"), tasks=tasks, policy="packed"))
+        bob.submit(job(1, job_id=f"half{number}", needs=half(), policy="packed"))
         world.elapse(6)
     first, second, *_ = workers_of(bob)
     assert first == second

@@ -19,6 +19,7 @@ from formation_p2p.core.dht.rpc import (
     SendRequest,
     SendResponse,
 )
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation.session import Undelivered
@@ -26,7 +27,7 @@ from formation_p2p.core.peer.effects import Explained, PeerEffect
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.core.workload.task import Task
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.liars import Liar, Lie

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
@@ -18,10 +19,11 @@ from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent, Resume
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.core.workload.task import Task
 from formation_p2p.sim import world as world_module
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
@@ -126,7 +128,9 @@ def test_an_execution_ends_at_its_own_limit() -> None:
     bob = world.add("bob")
     world.elapse(3)
     needs = Requirements(driver="process")
-    bob.submit(Job("sums", (Task("sums/0", needs, b"", timeout_s=2.0, max_attempts=1),)))
+    bob.submit(
+        Job("sums", (Task("sums/0", needs, b""),), options=TaskOptions(timeout_s=2.0, attempts=1))
+    )
     world.elapse(10)
     [gave_up] = [event for event in bob.told if isinstance(event, TaskGaveUp)]
     assert gave_up.kind is FailureKind.TIMEOUT

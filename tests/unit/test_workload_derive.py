@@ -22,10 +22,10 @@ from formation_p2p.core.workload.memory_estimate import (
     kind_of,
     learn,
 )
-from formation_p2p.core.workload.plan import Plan, PlannedTask, TaskDefaults, plan_of, tasks_of
+from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.python_call import PythonCall
-from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES
+from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES, Task
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.core.workload.work import Work
 
@@ -183,14 +183,14 @@ def test_what_is_wrong_is_named_with_its_stage(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("stage", "told"),
     [
-        (Stage(TRUE, after="prepare"), "a: after: 'prepare' is no list of texts; write ['…']"),
-        (Stage(TRUE, after=(1,)), "a: after: 1 is no text"),  # type: ignore[arg-type]
-        (Stage(TRUE, after=None), "a: after: a NoneType is no list"),  # type: ignore[arg-type]
-        (Stage(TRUE, inputs="abc"), "a: inputs: 'abc' is no list of texts; write ['…']"),
-        (Stage(TRUE, inputs=(1,)), "a: inputs: 1 is no text"),  # type: ignore[arg-type]
+        (Stage(TRUE, after="prepare"), "a: after: 'prepare' is not a list of texts; write ['…']"),
+        (Stage(TRUE, after=(1,)), "a: after: 1 is not a text"),  # type: ignore[arg-type]
+        (Stage(TRUE, after=None), "a: after: a NoneType is not a list"),  # type: ignore[arg-type]
+        (Stage(TRUE, inputs="abc"), "a: inputs: 'abc' is not a list of texts; write ['…']"),
+        (Stage(TRUE, inputs=(1,)), "a: inputs: 1 is not a text"),  # type: ignore[arg-type]
         (Stage(TRUE, matrix=(1, 2)), "a: matrix: a tuple is no table"),  # type: ignore[arg-type]
-        (Stage("echo"), "a: work: 'echo' is no work; write ProcessSpec"),  # type: ignore[arg-type]
-        (Stage(TRUE, needs=3), "a: needs: 3 is no Requirements"),  # type: ignore[arg-type]
+        (Stage("echo"), "a: work: 'echo' is not work; write ProcessSpec"),  # type: ignore[arg-type]
+        (Stage(TRUE, needs=3), "a: needs: 3 is not Requirements"),  # type: ignore[arg-type]
         (TRUE, "a: stage: a ProcessSpec is no Stage; write Stage"),
         (Stage(TRUE, label="a\nb"), "a: label: 'a\\nb' cannot name a folder as well"),
         (Stage(TRUE, label="x" * 61), "cannot name a folder as well; write 1 to 60 characters"),
@@ -220,18 +220,19 @@ def test_a_label_is_no_other_stages_name() -> None:
 # -- plans ----------------------------------------------------------------------------------
 
 
-def terms(
-    learnt: dict[str, MemoryEstimate] | None = None, *, memory_given: bool = False
-) -> TaskDefaults:
-    return TaskDefaults(Requirements(), memory_given, 2, 5.0, {} if learnt is None else learnt)
+def tasks(
+    plan: Plan, *estimates: MemoryEstimate, memory_given: bool = False
+) -> tuple[tuple[Task, ...], tuple[MemoryEstimate, ...]]:
+    known = {each.kind: each for each in estimates}
+    return tasks_of(plan, "job", Requirements(), known, memory_given=memory_given)
 
 
 def test_a_plan_becomes_tasks_with_ids() -> None:
     plan = Plan((PlannedTask(TRUE, "a"), PlannedTask(PythonCall(b"f", b"x"), "b", (0,))))
-    (first, second), sizes = tasks_of(plan, "job", terms())
+    (first, second), sizes = tasks(plan)
     assert (first.task_id, first.label, first.needs.driver) == ("job/0", "a", "process")
     assert (second.after, second.needs.driver, second.shared) == (("job/0",), "python", b"f")
-    assert (first.max_attempts, first.timeout_s, sizes) == (2, 5.0, ())
+    assert sizes == ()
     assert (first.kind, second.kind) == ("process:true", "")
 
 
@@ -245,12 +246,12 @@ def test_work_alone_or_in_a_list_is_a_plan_with_labels() -> None:
 @pytest.mark.parametrize(
     ("work", "labels", "told"),
     [
-        ("true", (), "work: 'true' is no work; write ProcessSpec"),
-        (["true"], (), "work: 'true' is no work"),
-        (None, (), "work: a NoneType is no work"),
-        (Stage(TRUE), (), "work: a Stage is no work"),
-        (TRUE, "abc", "labels: 'abc' is no list of texts"),
-        (TRUE, (5,), "labels: 5 is no text"),
+        ("true", (), "work: 'true' is not work; write ProcessSpec"),
+        (["true"], (), "work: 'true' is not work"),
+        (None, (), "work: a NoneType is not work"),
+        (Stage(TRUE), (), "work: a Stage is not work"),
+        (TRUE, "abc", "labels: 'abc' is not a list of texts"),
+        (TRUE, (5,), "labels: 5 is not a text"),
     ],
 )
 def test_what_is_no_work_is_refused_with_what_to_write(work: Any, labels: Any, told: str) -> None:
@@ -267,7 +268,7 @@ def test_places_must_be_there() -> None:
 def test_a_driver_of_the_needs_must_be_that_of_the_work() -> None:
     plan = Plan((PlannedTask(TRUE, needs=Requirements(driver="python")),))
     with pytest.raises(InvalidInput, match="driver: python does not run a ProcessSpec"):
-        tasks_of(plan, "job", terms())
+        tasks(plan)
 
 
 def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
@@ -285,21 +286,21 @@ def test_memory_that_nobody_gave_is_what_was_learnt() -> None:
     )
     assert plan.kinds(memory_given=False) == {"process:true", "process:other"}
     assert plan.kinds(memory_given=True) == {"process:true"}
-    tasks, sizes = tasks_of(plan, "job", terms({size.kind: size}))
+    made, sizes = tasks(plan, size)
     assert sizes == (size,)
     expected = [100 * MIB, GIB, 100 * MIB, DEFAULT_MEMORY_BYTES, DEFAULT_MEMORY_BYTES, 100 * MIB]
-    assert [task.needs.memory_bytes for task in tasks] == expected
+    assert [task.needs.memory_bytes for task in made] == expected
     more = DEFAULT_MEMORY_BYTES
-    assert [task.more_memory_bytes for task in tasks] == [more, 0, more, 0, 0, more]
+    assert [task.more_memory_bytes for task in made] == [more, 0, more, 0, 0, more]
     kinds = ["process:true"] * 3 + ["", "process:other", "process:true"]
-    assert [task.kind for task in tasks] == kinds
-    tasks, sizes = tasks_of(plan, "job", terms({size.kind: size}, memory_given=True))
-    assert [task.more_memory_bytes for task in tasks] == [0, 0, more, 0, 0, 0]
+    assert [task.kind for task in made] == kinds
+    made, sizes = tasks(plan, size, memory_given=True)
+    assert [task.more_memory_bytes for task in made] == [0, 0, more, 0, 0, 0]
 
 
 def test_tasks_of_one_kind_share_what_says_so() -> None:
     size = MemoryEstimate("process:true", 20, 100 * MIB)
-    first, second = tasks_of(plan_of([TRUE, TRUE]), "job", terms({size.kind: size}))[0]
+    first, second = tasks(plan_of([TRUE, TRUE]), size)[0]
     assert (first.needs, first.kind) == (second.needs, second.kind)
     assert first.needs is second.needs
     assert first.kind is second.kind
@@ -307,8 +308,7 @@ def test_tasks_of_one_kind_share_what_says_so() -> None:
 
 def test_nothing_is_learnt_where_nobody_wants_it() -> None:
     plan = Plan((PlannedTask(TRUE),))
-    nothing = TaskDefaults(Requirements(), False, 1, None, None)
-    (task,), sizes = tasks_of(plan, "job", nothing)
+    (task,), sizes = tasks_of(plan, "job", Requirements(), None, memory_given=False)
     assert (task.kind, task.needs.memory_bytes, sizes) == ("", DEFAULT_MEMORY_BYTES, ())
 
 

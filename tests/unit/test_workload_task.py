@@ -9,20 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import (
-    MAX_ATTEMPTS,
-    MAX_DEADLINE_S,
     MAX_KIND_CHARS,
     MAX_PAYLOAD_BYTES,
-    MAX_PRICE_MICRO,
-    MAX_PRIORITY,
     MAX_TASK_ID_CHARS,
     MAX_TASKS,
-    MAX_TIMEOUT_S,
-    Job,
     Task,
     task_id,
 )
@@ -41,16 +36,6 @@ TASK = Task("job/0", NEEDS, b"payload")
         (lambda: replace(TASK, needs=Requirements()), "driver"),
         (lambda: replace(TASK, payload=bytes(MAX_PAYLOAD_BYTES + 1)), "payload"),
         (lambda: replace(TASK, shared=bytes(MAX_PAYLOAD_BYTES)), "payload"),
-        (lambda: replace(TASK, max_attempts=0), "attempts"),
-        (lambda: replace(TASK, max_attempts=MAX_ATTEMPTS + 1), "attempts"),
-        (lambda: replace(TASK, max_attempts=2.5), "attempts"),  # type: ignore[arg-type]
-        (lambda: replace(TASK, max_attempts=True), "attempts"),
-        (lambda: replace(TASK, timeout_s="5m"), "timeout"),  # type: ignore[arg-type]
-        (lambda: replace(TASK, timeout_s=True), "timeout"),
-        (lambda: replace(TASK, timeout_s=0), "timeout"),
-        (lambda: replace(TASK, timeout_s=-1.0), "timeout"),
-        (lambda: replace(TASK, timeout_s=float("nan")), "timeout"),
-        (lambda: replace(TASK, timeout_s=MAX_TIMEOUT_S + 1), "timeout"),
         (lambda: replace(TASK, kind="x" * (MAX_KIND_CHARS + 1)), "kind"),
         (lambda: replace(TASK, kind="x\ny"), "kind"),
         (lambda: replace(TASK, more_memory_bytes=-1), "memory"),
@@ -59,18 +44,6 @@ TASK = Task("job/0", NEEDS, b"payload")
         (lambda: Job("job", ()), "tasks"),
         (lambda: Job("job", (TASK,) * (MAX_TASKS + 1)), "tasks"),
         (lambda: Job("job", (TASK, TASK)), "tasks"),
-        (lambda: Job("job", (TASK,), priority=-1), "priority"),
-        (lambda: Job("job", (TASK,), priority=MAX_PRIORITY + 1), "priority"),
-        (lambda: Job("job", (TASK,), priority=1.5), "priority"),  # type: ignore[arg-type]
-        (lambda: Job("job", (TASK,), priority="1"), "priority"),  # type: ignore[arg-type]
-        (lambda: Job("job", (TASK,), scope=2), "scope"),  # type: ignore[arg-type]
-        (lambda: Job("job", (TASK,), scope=None), "scope"),  # type: ignore[arg-type]
-        (lambda: Job("job", (TASK,), max_price_micro=-1), "price"),
-        (lambda: Job("job", (TASK,), max_price_micro=MAX_PRICE_MICRO + 1), "price"),
-        (lambda: Job("job", (TASK,), deadline_s="2h"), "deadline"),  # type: ignore[arg-type]
-        (lambda: Job("job", (TASK,), deadline_s=0), "deadline"),
-        (lambda: Job("job", (TASK,), deadline_s=float("nan")), "deadline"),
-        (lambda: Job("job", (TASK,), deadline_s=MAX_DEADLINE_S + 1), "deadline"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_its_name(
@@ -86,12 +59,8 @@ def test_the_largest_of_everything_is_accepted() -> None:
         "x" * MAX_TASK_ID_CHARS,
         NEEDS,
         bytes(MAX_PAYLOAD_BYTES),
-        timeout_s=MAX_TIMEOUT_S,
-        max_attempts=MAX_ATTEMPTS,
     )
-    job = Job("job", (task,), priority=MAX_PRIORITY, deadline_s=MAX_DEADLINE_S, speculate=True)
-    assert job.tasks == (task,)
-    assert replace(job, max_price_micro=MAX_PRICE_MICRO).max_price_micro == MAX_PRICE_MICRO
+    assert Job("job", (task,)).tasks == (task,)
 
 
 def test_a_task_stands_at_the_key_of_its_id_on_every_node() -> None:

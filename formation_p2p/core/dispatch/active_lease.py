@@ -105,8 +105,7 @@ class ActiveLease:
                 parts, assignments, size = [], [], 0
             if new:
                 parts.append((number, task.shared))
-            timeout_ms = 0 if task.timeout_s is None else max(1, round(task.timeout_s * 1000))
-            assignments.append(Assignment(attempt_id, number, task.payload, timeout_ms))
+            assignments.append(Assignment(attempt_id, number, task.payload, run.job.timeout_ms))
             size += more
         if assignments:
             yield self._message(parts, assignments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     EmitJobEvent,
@@ -21,11 +22,8 @@ from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import NEAREST
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
-from formation_p2p.core.workload.task import Job
 
 # Jobs under way at once: each holds its tasks in memory.
 MAX_JOBS: Final = 1_000
@@ -41,15 +39,15 @@ class Jobs:
         self._told: list[EmitJobEvent] = []
         self._ready: list[TaskRun] = []
 
-    def begin(self, job: Job, now: Moment, policy: PlacementPolicy = NEAREST) -> JobRun:
+    def begin(self, job: Job, now: Moment) -> JobRun:
         """Raises InvalidInput where too many jobs are under way, or this one already is."""
         if job.job_id in self._jobs:
             raise InvalidInput("job", f"{job.job_id} is under way already")
         if len(self._jobs) >= MAX_JOBS:
             raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
-        run = self._jobs[job.job_id] = JobRun(job, policy)
-        if job.deadline_s is not None:
-            run.due_s = now.mono_s + job.deadline_s
+        run = self._jobs[job.job_id] = JobRun(job)
+        if job.options.deadline_s is not None:
+            run.due_s = now.mono_s + job.options.deadline_s
         return run
 
     def overdue(self, now: Moment) -> list[JobRun]:
@@ -113,7 +111,7 @@ class Jobs:
                 self._ready.append(run)
             return False
         run.attempts += (attempt,)
-        final = failed.kind is FailureKind.INVALID or run.failures >= run.task.max_attempts
+        final = failed.kind is FailureKind.INVALID or run.failures >= run.job.job.options.attempts
         return self._goes_on(run, attempt, final)
 
     def lost(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,10 @@ class SavedTask:
 
 @dataclass(frozen=True, slots=True)
 class SavedJob:
-    """`begun` are those of the job's tasks of which there is more to know than that they wait.
-    `policy` is what the job's text names; None where that may only be a built-in one."""
+    """`begun` are those of the job's tasks of which there is more to know than that they wait."""
 
     job: Job
     begun: tuple[SavedTask, ...]
-    policy: PlacementPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

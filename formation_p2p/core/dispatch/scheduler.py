@@ -16,6 +16,7 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.dispatcher import Dispatcher
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
@@ -47,15 +48,12 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.task import Job, Task
 
 
 class Scheduler:
@@ -86,16 +84,12 @@ class Scheduler:
 
     # -- the person -----------------------------------------------------------------------------
 
-    def submit(
-        self, job: Job, now: Moment, policy: PlacementPolicy | None = None
-    ) -> list[SchedulerEffect]:
-        """`policy` is for one that has no text form, which the job's would be.
-
-        Raises InvalidInput where too many jobs are under way, this one already is, or nobody
+    def submit(self, job: Job, now: Moment) -> list[SchedulerEffect]:
+        """Raises InvalidInput where too many jobs are under way, this one already is, or nobody
         could be asked for what it needs."""
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
-        run = self._jobs.begin(job, now, policy or parse_policy(job.policy))
+        run = self._jobs.begin(job, now)
         ready: list[TaskRun] = []
         for task in job.tasks:
             if task.after:
@@ -114,7 +108,7 @@ class Scheduler:
             key = (run.job, run.task.needs)
             group = touched.get(key)
             if group is None:
-                group = touched[key] = self._group(_terms_of(run.job, run.task))
+                group = touched[key] = self._group(run.scheduling_key)
             group.wait(run)
         return list(dict.fromkeys(touched.values()))
 
@@ -127,7 +121,7 @@ class Scheduler:
         """
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
-            job = self._jobs.begin(saved.job, now, saved.policy or parse_policy(saved.job.policy))
+            job = self._jobs.begin(saved.job, now)
             left, fallen = revive(saved, job, life)
             runs |= {run.task.task_id: run for run in left}
             for task_id in fallen:
@@ -137,7 +131,7 @@ class Scheduler:
             self._adopt(lease, runs, now)
         touched: dict[SchedulingKey, TaskGroup] = {}
         for run in runs.values():
-            terms = _terms_of(run.job, run.task)
+            terms = run.scheduling_key
             group = touched[terms] = self._group(terms)
             if run.state is TaskState.WAITING:
                 group.wait(run)
@@ -149,7 +143,7 @@ class Scheduler:
         # One lease runs tasks of equal terms.
         known = (runs[task_id] for _, task_id in saved.attempts if task_id in runs)
         terms = next(
-            (_terms_of(run.job, run.task) for run in known),
+            (run.scheduling_key for run in known),
             SchedulingKey(saved.needs, saved.priority),
         )
         slot = self._leases.adopt(self._group(terms), saved, now)
@@ -206,7 +200,7 @@ class Scheduler:
         for run in self._jobs:
             for task in run.job.tasks:
                 if task.task_id == task_id:
-                    return run.job.job_id, _terms_of(run, task)
+                    return run.job.job_id, run.job.options.scheduling_key(task.needs)
         return None
 
     def explain(
@@ -424,10 +418,3 @@ class Scheduler:
         self._effects.clear()  # which the parts add to
         self._acks.clear()
         return effects
-
-
-def _terms_of(run: JobRun, task: Task) -> SchedulingKey:
-    job = run.job
-    return SchedulingKey(
-        task.needs, job.priority, job.max_price_micro, run.policy, job.hints, job.scope
-    )

@@ -60,7 +60,7 @@ def overtake_s(slot: ActiveLease, mean_s: float) -> float:
     if slow is None or mean_s == float("inf"):
         return float("inf")
     run = slot.attempts[slow]
-    if not run.job.job.speculate or run.copies > 1 or not run.is_wanted:
+    if not run.job.job.options.speculate or run.copies > 1 or not run.is_wanted:
         return float("inf")
     return slot.began_s + max(LEAST_STRAGGLER_S, STRAGGLER * mean_s)
 

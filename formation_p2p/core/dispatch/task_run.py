@@ -7,13 +7,13 @@ from enum import StrEnum
 from typing import Final
 
 from formation_p2p.core.dispatch.blocked import Blocked
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.scheduling_key import NEAREST
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.workload.outcome import Failed
-from formation_p2p.core.workload.task import Job, Task
+from formation_p2p.core.workload.task import Task
 
 
 class TaskState(StrEnum):
@@ -76,6 +76,10 @@ class TaskRun:
         return True
 
     @property
+    def scheduling_key(self) -> SchedulingKey:
+        return self.job.job.options.scheduling_key(self.task.needs)
+
+    @property
     def can_grow(self) -> bool:
         """Whether how much memory it needs was learnt, and not said, and may be more."""
         return self.task.more_memory_bytes > self.task.needs.memory_bytes
@@ -110,8 +114,8 @@ class JobRun:
     attempts, so that no two lives of a scheduler use one twice."""
 
     job: Job
-    policy: PlacementPolicy = NEAREST
     life: str = ""
+    timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     due_s: float = float("inf")
     cancelled: bool = False
     overdue: bool = False
@@ -124,6 +128,10 @@ class JobRun:
             TaskState.CANCELLED: 0,
         }
     )
+
+    def __post_init__(self) -> None:
+        timeout_s = self.job.options.timeout_s
+        self.timeout_ms = 0 if timeout_s is None else max(1, round(timeout_s * 1000))
 
     @property
     def is_over(self) -> bool:

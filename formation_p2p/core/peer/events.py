@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.dht.rpc import DhtEvent
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
-from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.scope import EVERYTHING, Shares
-from formation_p2p.core.workload.task import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """`policy` is for one that has no text form; else the job names it."""
-
     job: Job
-    policy: PlacementPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,7 +325,7 @@ class Peer:
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
-            effects = self._scheduler.submit(event.job, now, event.policy)
+            effects = self._scheduler.submit(event.job, now)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
         self._story.note(JobTaken(job_id, Step.SUBMITTED), now)

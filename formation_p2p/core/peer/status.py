@@ -95,7 +95,7 @@ def _job_status(run: JobRun, under_way: int) -> JobStatus:
     return JobStatus(
         job.job_id,
         job.name,
-        job.priority,
+        job.options.priority,
         len(job.tasks),
         len(job.tasks) - under_way - sum(ended.values()),
         under_way,

@@ -14,14 +14,14 @@ from formation_p2p.core.workload.memory_estimate import MemoryEstimate, kind_of
 from formation_p2p.core.workload.task import MAX_TASKS, Task, task_id
 from formation_p2p.core.workload.work import Work
 
-_NO_WORK: Final = "is no work; write ProcessSpec((…)), or python_call(…)"
+_NO_WORK: Final = "is not work; write ProcessSpec((…)), or python_call(…)"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """`after` are the places of the tasks that must succeed before. `needs` None are the job's;
-    `memory_given` is whether they say how much memory, and not only by default. `kind` is the name
-    under which that is learnt, where it is not what the work runs."""
+    `memory_given` is whether they give the memory. `kind` is the name under which memory use is
+    recorded, where that is not what the work runs."""
 
     work: Work
     label: str = ""
@@ -34,7 +34,7 @@ class PlannedTask:
         if not hasattr(self.work, "driver") or not hasattr(self.work, "encode"):
             raise InvalidInput("work", f"{shown(self.work)} {_NO_WORK}")
         if not isinstance(self.needs, Requirements | None):
-            raise InvalidInput("needs", f"{shown(self.needs)} is no Requirements")
+            raise InvalidInput("needs", f"{shown(self.needs)} is not Requirements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Plan:
             raise InvalidInput("after", f"a place is not from 0 to {count - 1}")
 
     def kinds(self, *, memory_given: bool) -> set[str]:
-        """Of the tasks whose memory nobody said. `memory_given` is whether the job's needs do."""
+        """Of tasks without explicit memory. `memory_given` is whether the job's needs give it."""
         given = (memory_given if each.needs is None else each.memory_given for each in self.tasks)
         kinds = {
             kind_of(x.work, x.kind) for x, said in zip(self.tasks, given, strict=True) if not said
@@ -73,53 +73,48 @@ def plan_of(work: Plan | Work | Iterable[Work], labels: Sequence[str] = ()) -> P
 
 
 def check_texts(field: str, given: object) -> None:
-    """Refuses all but a list of texts. One text is no list: Python takes it for its characters."""
+    """Refuses all but a list of texts, and one text, which Python takes for its characters."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise InvalidInput(field, f"{shown(given)} is no list of texts; write ['…']")
+        raise InvalidInput(field, f"{shown(given)} is not a list of texts; write ['…']")
     for each in given:
         if not isinstance(each, str):
-            raise InvalidInput(field, f"{shown(each)} is no text; write it as one")
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDefaults:
-    """What the tasks of a job have in common. `learnt` is by kind; None where nothing is to be
-    learnt either."""
-
-    needs: Requirements
-    memory_given: bool
-    attempts: int
-    timeout_s: float | None
-    learnt: Mapping[str, MemoryEstimate] | None = None
+            raise InvalidInput(field, f"{shown(each)} is not a text; write it as one")
 
 
 def tasks_of(
-    plan: Plan, job_id: str, terms: TaskDefaults
+    plan: Plan,
+    job_id: str,
+    needs: Requirements,
+    estimates: Mapping[str, MemoryEstimate] | None,
+    *,
+    memory_given: bool,
 ) -> tuple[tuple[Task, ...], tuple[MemoryEstimate, ...]]:
-    """The tasks, and what was learnt that they use. Raises InvalidInput."""
+    """The tasks, and the estimates that they use. Raises InvalidInput.
+
+    `needs` are those of tasks without their own. `estimates` are by kind; None where what the tasks
+    use is not to be recorded either.
+    """
     ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
     used: dict[str, MemoryEstimate] = {}
     known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, str, int]] = {}
     tasks: list[Task] = []
     for place, each in enumerate(plan.tasks):
         work = each.work
-        needs, given = terms.needs, terms.memory_given
+        asked, given = needs, memory_given
         if each.needs is not None:
-            needs, given = each.needs, each.memory_given
-        kind = "" if terms.learnt is None else kind_of(work, each.kind)
-        key = (needs, given, work.driver, kind)
+            asked, given = each.needs, each.memory_given
+        kind = "" if estimates is None else kind_of(work, each.kind)
+        key = (asked, given, work.driver, kind)
         if key not in known:
-            known[key] = _sized(_driven(needs, work), given, kind, terms.learnt or {}, used)
+            known[key] = _sized(_driven(asked, work), given, kind, estimates or {}, used)
         # Not only equal, but the same for all: a hundred thousand tasks may have them.
-        needs, kind, more_bytes = known[key]
+        sized, kind, more_bytes = known[key]
         tasks.append(
             Task(
                 ids[place],
-                needs,
+                sized,
                 work.encode(),
                 each.label,
-                terms.timeout_s,
-                terms.attempts,
                 getattr(work, "shared", b""),
                 tuple(ids[before] for before in each.after),
                 kind,
@@ -133,10 +128,10 @@ def _sized(
     needs: Requirements,
     given: bool,
     kind: str,
-    learnt: Mapping[str, MemoryEstimate],
+    estimates: Mapping[str, MemoryEstimate],
     used: dict[str, MemoryEstimate],
 ) -> tuple[Requirements, str, int]:
-    size = None if given else learnt.get(kind)
+    size = None if given else estimates.get(kind)
     if size is None:
         return needs, kind, 0
     used[kind] = size

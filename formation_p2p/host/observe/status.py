@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     JobEnded,
@@ -45,7 +46,6 @@ from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.peer.status import Status
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.task import Job
 from formation_p2p.host.net.transport.accepting import next_client
 from formation_p2p.host.observe.status_json import (
     event_in_json,

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, JobEnded, PersistLease
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import LocalError
@@ -44,7 +45,6 @@ from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed
-from formation_p2p.core.workload.task import Job
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -174,8 +174,8 @@ class Tracing:
     def _look(self, job: Job, now_ns: int) -> None:
         """A job's tasks need leases. Those that are held already may do."""
         for needs in dict.fromkeys(task.needs for task in job.tasks):
-            self._wanting[needs, job.priority] = job.job_id
-            if not self._leases[needs, job.priority]:
+            self._wanting[needs, job.options.priority] = job.job_id
+            if not self._leases[needs, job.options.priority]:
                 self._begin(("discover", job.job_id), "formation.discover", job.job_id, now_ns)
 
     def _sent(self, worker: str, message: object, now_ns: int) -> None:

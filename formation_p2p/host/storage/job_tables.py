@@ -1,6 +1,7 @@
 """The tables of a scheduler's state: jobs, tasks, attempts, results and leases.
 
-Tasks are numbered in their order within the job. What they share lies in `parts`, once for each
+A job's `options` are as core/placement/task_options.py packs them (CBOR). Tasks are numbered in
+their order within the job. What they share lies in `parts`, once for each
 job: their needs (CBOR, core/records/resources.py) and the drivers' shared bytes. No foreign key
 leads there, for one would have to be searched for each part that is deleted. An attempt is
 `open_on` its lease until it failed, was lost or was recalled; `failed` counts those of its task
@@ -20,10 +21,7 @@ _FIRST: Final = (
         number INTEGER PRIMARY KEY,
         job_id TEXT NOT NULL UNIQUE,
         name TEXT NOT NULL,
-        priority INTEGER NOT NULL,
-        speculate INTEGER NOT NULL,
-        deadline_s REAL,
-        max_price_micro INTEGER,
+        options BLOB NOT NULL,
         submitted_unix_s REAL NOT NULL,
         ended_unix_s REAL)""",
     """CREATE TABLE parts (
@@ -39,8 +37,9 @@ _FIRST: Final = (
         needs INTEGER NOT NULL,
         shared INTEGER NOT NULL,
         payload BLOB NOT NULL,
-        timeout_s REAL,
-        max_attempts INTEGER NOT NULL,
+        waits_for BLOB,
+        kind TEXT NOT NULL,
+        more_memory_bytes INTEGER NOT NULL,
         UNIQUE (job, task_id))""",
     """CREATE TABLE attempts (
         number INTEGER PRIMARY KEY,
@@ -61,7 +60,8 @@ _FIRST: Final = (
         result BLOB NOT NULL,
         ran_ms INTEGER NOT NULL,
         kind TEXT,
-        told BLOB NOT NULL)""",
+        told BLOB NOT NULL,
+        waited_for TEXT NOT NULL)""",
     """CREATE TABLE leases (
         lessor TEXT NOT NULL,
         lease_id TEXT NOT NULL,
@@ -72,13 +72,6 @@ _FIRST: Final = (
         device_ids BLOB NOT NULL,
         PRIMARY KEY (lessor, lease_id)) WITHOUT ROWID""",
 )
-_PLACEMENT: Final = ("ALTER TABLE jobs ADD COLUMN placement BLOB",)
-_ORDER: Final = (
-    "ALTER TABLE tasks ADD COLUMN waits_for BLOB",
-    "ALTER TABLE tasks ADD COLUMN kind TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE tasks ADD COLUMN more_memory_bytes INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE results ADD COLUMN waited_for TEXT NOT NULL DEFAULT ''",
-)
 
-# "form"
-JOBS: Final = Schema("jobs", 0x666F726D, (_FIRST, _PLACEMENT, _ORDER))
+# "forS"
+JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST,))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     EmitJobEvent,
@@ -19,7 +20,6 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import PeerEvent, Resume, Submit
 from formation_p2p.core.workload.memory_estimate import MAX_SAMPLES
-from formation_p2p.core.workload.task import Job
 from formation_p2p.host.storage.memory_samples import MemorySamples, Sample
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     ForgetLease,
@@ -29,8 +30,6 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.task import Job
-from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.storage.job_rows import insert_job, read_job
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.rows import (
@@ -168,13 +167,11 @@ class State:
                 db.execute("DELETE FROM owner")
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
-            jobs = [
-                (read_job(db, number, time.time()), read_begun(db, number))
+            jobs = tuple(
+                SavedJob(read_job(db, number, time.time()), read_begun(db, number))
                 for number in list(self._numbers.values())
-            ]
-            leases = read_leases(db)
-        saved = (SavedJob(job, begun, parse_policy(job.policy)) for job, begun in jobs)
-        return tuple(saved), leases
+            )
+            return jobs, read_leases(db)
 
     def job(self, job_id: str) -> Job | None:
         """A job that is kept, ended or not; None where there is none."""

@@ -1,0 +1,230 @@
+"""The options of a job (core/placement/task_options.py) as people write them: flags of the commands
+that make jobs, and keys of the job file. Each is described here once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, cast
+
+import typer
+
+from formation_p2p.cli.durations import parse_duration_s
+from formation_p2p.cli.toml_values import text, typed
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions, TaskOptionWords
+from formation_p2p.core.units import parse_micro
+from formation_p2p.host.policies import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a value is written: its type on the command line, and how it is read there and in a job
+    file, from a field's name and what was written."""
+
+    kind: type
+    from_flag: Callable[[str, Any], object]
+    from_file: Callable[[str, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`key` names it in a job file, where that is not the flag's name."""
+
+    name: str
+    form: Form
+    help: str
+    metavar: str | None = None
+    key: str = ""
+
+    @property
+    def file_key(self) -> str:
+        return self.key or self.name.replace("-", "_")
+
+
+def price_of(price: str | None, option: str) -> int | None:
+    """In millionths. Raises InvalidInput."""
+    if price is None:
+        return None
+    try:
+        return parse_micro(price)
+    except ValueError as problem:
+        raise InvalidInput(option, str(problem)) from None
+
+
+def _as_written(field: str, value: Any) -> object:
+    return value
+
+
+def _duration(field: str, value: Any) -> object:
+    if type(value) in (int, float):
+        return value
+    return parse_duration_s(text(field, value), field)
+
+
+def _price(field: str, value: Any) -> object:
+    return price_of(text(field, value), field)
+
+
+def _whole_number(field: str, value: Any) -> object:
+    return typed(field, value, int, "a whole number")
+
+
+def _bool(field: str, value: Any) -> object:
+    return typed(field, value, bool, "true or false")
+
+
+def _texts(field: str, value: Any) -> object:
+    return [text(field, each) for each in typed(field, value, list, "a list of texts")]
+
+
+def _needs(field: str, value: Any) -> object:
+    return value if isinstance(value, dict) else text(field, value)
+
+
+COUNT: Final = Form(int, _as_written, _whole_number)
+YES_OR_NO: Final = Form(bool, _as_written, _bool)
+TEXT: Final = Form(str, _as_written, text)
+TEXTS: Final = Form(list[str], _as_written, _texts)
+NEEDS: Final = Form(str, _as_written, _needs)
+DURATION: Final = Form(str, _duration, _duration)
+PRICE: Final = Form(str, _price, _price)
+
+FLAGS: Final[Mapping[str, Flag]] = {
+    "needs": Flag(
+        "needs",
+        NEEDS,
+        'What a task needs, such as "cpu=2,memory=4GiB,gpu.memory=24GB,label.region=eu". '
+        "One core and 512 MiB by default.",
+        "LIST",
+    ),
+    "priority": Flag(
+        "priority",
+        COUNT,
+        "From 0 to what your grant allows; work of a higher one comes first.",
+        "N",
+    ),
+    "attempts": Flag(
+        "attempts",
+        COUNT,
+        "Try a command that fails so many times in all, elsewhere if possible. One that is lost "
+        "with its worker is tried again in any case.",
+        "N",
+    ),
+    "timeout_s": Flag(
+        "timeout", DURATION, "Stop an attempt after this long: seconds, or 5m, 2h.", "TIME"
+    ),
+    "deadline_s": Flag(
+        "deadline",
+        DURATION,
+        "Give up what has not ended this long after the submission: seconds, or 5m, 2h.",
+        "TIME",
+    ),
+    "speculate": Flag(
+        "speculate",
+        YES_OR_NO,
+        "Try a task that takes much longer than the others on a second worker meanwhile.",
+    ),
+    "max_price_micro": Flag(
+        "max-price",
+        PRICE,
+        "Take no worker that asks more for a core-hour; no worker learns this. Any price by "
+        "default.",
+        "PRICE",
+    ),
+    "learn": Flag(
+        "learn",
+        YES_OR_NO,
+        "Give tasks without an explicit memory request as much as earlier runs of their kind took, "
+        "and learn from these: see `formation sizes`.",
+    ),
+    "policy": Flag(
+        "policy",
+        TEXT,
+        f"How workers are ranked: {', '.join(POLICIES)}, or some of them together: "
+        "'trust>=0.5 & 0.7*scored + 0.3*spread'.",
+        "POLICY",
+    ),
+    "hints": Flag(
+        "hint",
+        TEXTS,
+        "Where it should run: prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, "
+        "with=TASK, away=TASK or rtt=50ms; 'require region=eu' for a condition. Can be given "
+        "again.",
+        "HINT",
+        key="hints",
+    ),
+    "scope": Flag(
+        "scope",
+        TEXT,
+        "How far from home it may go: cell, org, federation or commons. local, which is the node "
+        "itself, is for programs whose node works too; a command's does not.",
+        "SCOPE",
+    ),
+}
+
+
+def takes(
+    *options: str, defaults: TaskOptions | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Puts the flags of these options where a command has the parameter `words`, which gets what
+    was written, read. Flags that are not written have `defaults`, or else are left out."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for each in signature.parameters.values():
+            if each.name == "words":
+                parameters += [_parameter(option, defaults) for option in options]
+            else:
+                parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @functools.wraps(command)
+        def call(**arguments: Any) -> None:
+            given = {option: arguments.pop(option) for option in options}
+            command(**arguments, words=_read(given))
+
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _parameter(option: str, defaults: TaskOptions | None) -> inspect.Parameter:
+    flag = FLAGS[option]
+    default = getattr(DEFAULT_OPTIONS, option)
+    names = f"--{flag.name}/--no-{flag.name}" if default is True else f"--{flag.name}"
+    if defaults is not None:
+        default = getattr(defaults, option)
+    if defaults is None or flag.form not in (COUNT, YES_OR_NO, TEXT):
+        default = None
+    return inspect.Parameter(
+        option,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=str(default) if flag.form is TEXT and default is not None else default,
+        annotation=Annotated[
+            flag.form.kind if default is not None else flag.form.kind | None,
+            typer.Option(names, metavar=flag.metavar, help=flag.help),
+        ],
+    )
+
+
+def _read(given: Mapping[str, Any]) -> TaskOptionWords:
+    words = {
+        option: FLAGS[option].form.from_flag(FLAGS[option].name, value)
+        for option, value in given.items()
+        if value is not None
+    }
+    return cast("TaskOptionWords", words)
+
+
+def words_of_file(job: Mapping[str, Any]) -> TaskOptionWords:
+    """From the keys of a job file. Raises InvalidInput."""
+    words = {
+        option: flag.form.from_file(flag.file_key, job[flag.file_key])
+        for option, flag in FLAGS.items()
+        if flag.file_key in job
+    }
+    return cast("TaskOptionWords", words)

@@ -1,0 +1,39 @@
+"""A job: the tasks that a person submits together, and the options that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.workload.graph import refuse_cycles, refuse_many
+from formation_p2p.core.workload.task import MAX_TASKS, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Each task has its own needs; `options` hold for all of them. Raises InvalidInput."""
+
+    job_id: str
+    tasks: tuple[Task, ...]
+    name: str = ""
+    options: TaskOptions = DEFAULT_OPTIONS
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.tasks) <= MAX_TASKS:
+            raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {len(self.tasks)}")
+        if len({task.task_id for task in self.tasks}) < len(self.tasks):
+            raise InvalidInput("tasks", "two of them have the same id")
+        if any(task.after for task in self.tasks):
+            _check_order(self.tasks)
+
+
+def _check_order(tasks: tuple[Task, ...]) -> None:
+    """That each waits for others of its job alone, and none for itself in the end."""
+    index = {task.task_id: number for number, task in enumerate(tasks)}
+    refuse_many(sum(len(task.after) for task in tasks))
+    unknown = next((name for task in tasks for name in task.after if name not in index), None)
+    if unknown is not None:
+        raise InvalidInput("after", f"{shown(unknown)} is not a task of this job")
+    refuse_cycles(list(index), [tuple(index[name] for name in task.after) for task in tasks])

@@ -1,0 +1,235 @@
+"""What a person can ask of a job, declared once for Node, SyncNode, executor, job file, command
+line and scheduler.
+
+To add an option: declare it here (the field of `TaskOptions` with its check, the word of the calls
+that take it), act on it in `core`, and give it a flag in cli/task_flags.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Final, Self, TypedDict
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.guarded import sound
+from formation_p2p.core.placement.names import BUILT_IN, parse_policy
+from formation_p2p.core.placement.policy import PlacementPolicy, PolicyFactory
+from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
+from formation_p2p.core.records.codec import Malformed
+from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
+from formation_p2p.core.resources.bounds import check_amount, shown
+from formation_p2p.core.resources.parse import (
+    gives_memory,
+    parse_requirements,
+    requirements_from_mapping,
+)
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
+from formation_p2p.core.workload.scope import Scope, parse_scope
+from formation_p2p.core.workload.task import MAX_PRIORITY
+
+# A task that failed on this many machines will fail on the next.
+MAX_ATTEMPTS: Final = 20
+MAX_TIMEOUT_S: Final = 24 * 3600
+# A year: longer than any scheduler's process lives.
+MAX_DEADLINE_S: Final = 365 * 24 * 3600
+# A signed 64-bit integer, as a profile holds.
+MAX_PRICE_MICRO: Final = 2**63 - 1
+
+Needs = Requirements | str | Mapping[str, object]
+
+
+class PlacementWords(TypedDict, total=False):
+    """Which workers may run a task, and which of them is preferred."""
+
+    max_price_micro: int | None
+    """Take no worker that asks more for a core-hour, in millionths of the network's currency unit.
+    Workers do not learn it."""
+    policy: str | PlacementPolicy
+    """Ranks the workers: by name, as docs/placement.md lists them, or a policy of your own."""
+    hints: Hints | str | Iterable[str]
+    """Where the tasks should run: Hints, or texts such as `region=eu` (docs/locality.md)."""
+    scope: Scope | str
+    """The widest circle around this node that tasks may go to (docs/locality.md)."""
+
+
+class CallWords(PlacementWords, total=False):
+    """The options of `map` and `executor`."""
+
+    needs: Needs
+    """What each task needs: Requirements, a text such as `cpu=2,memory=4GiB`, or a mapping. By
+    default one core and 512 MiB."""
+    priority: int
+    """From 0 to what the grant allows; work of a higher priority comes first (docs/leases.md)."""
+    attempts: int
+    """How often a task that fails is tried in all, elsewhere first. An attempt whose worker is
+    lost does not count."""
+    timeout_s: float | None
+    """The limit of one attempt."""
+    speculate: bool
+    """Whether a task that takes much longer than the others gets a second attempt on another
+    worker meanwhile; the first result counts."""
+
+
+class TaskOptionWords(CallWords, total=False):
+    """The options of `submit` and `run`, as keyword arguments."""
+
+    deadline_s: float | None
+    """From the submission: what has not ended by then is given up."""
+    learn: bool
+    """Whether memory that `needs` do not give is estimated from earlier runs of the same kind, and
+    recorded for later ones (docs/jobs.md)."""
+
+
+def _check_kind(name: str, value: object, kind: type, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(name, f"{shown(value)} is not valid; write {wanted}")
+
+
+def _check_time(name: str, value: object, most_s: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(name, f"{shown(value)} is not a number of seconds; write 90 or 0.5")
+    if not 0 < value <= most_s:
+        raise InvalidInput(name, f"{shown(value)} s is not in 0 to {most_s} s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of a job, checked. `TaskOptionWords` says what each means.
+
+    `memory_given` is whether `needs` give the memory. Raises InvalidInput.
+    """
+
+    needs: Requirements = Requirements()  # noqa: RUF009 - it is frozen
+    memory_given: bool = True
+    priority: int = 0
+    attempts: int = 3
+    timeout_s: float | None = None
+    deadline_s: float | None = None
+    speculate: bool = False
+    max_price_micro: int | None = None
+    policy: PlacementPolicy = NEAREST
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
+        check_amount("priority", self.priority, 0, MAX_PRIORITY)
+        check_amount("attempts", self.attempts, 1, MAX_ATTEMPTS)
+        _check_time("timeout", self.timeout_s, MAX_TIMEOUT_S)
+        _check_time("deadline", self.deadline_s, MAX_DEADLINE_S)
+        if self.max_price_micro is not None:
+            check_amount("price", self.max_price_micro, 0, MAX_PRICE_MICRO)
+        sound(self.policy)
+        _check_kind("hints", self.hints, Hints, "Hints, or a text such as 'region=eu'")
+        _check_kind("scope", self.scope, Scope, "a Scope, or a text such as 'org'")
+        for name in ("memory_given", "speculate", "learn"):
+            _check_kind(name, getattr(self, name), bool, "True or False")
+
+    def scheduling_key(self, needs: Requirements) -> SchedulingKey:
+        """By which tasks with these needs share leases."""
+        return SchedulingKey(
+            needs, self.priority, self.max_price_micro, self.policy, self.hints, self.scope
+        )
+
+    def pack(self) -> list[list[object]]:
+        """For a record of this node's own. A policy is packed as its text."""
+        packed = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return [[name, _PACK[name](value) if name in _PACK else value] for name, value in packed]
+
+    @classmethod
+    def unpack(cls, packed: object, policies: Mapping[str, PolicyFactory] = BUILT_IN) -> Self:
+        """Options that are missing have their defaults. Raises Malformed, InvalidInput."""
+        known = {each.name for each in fields(cls)}
+        read: dict[str, Callable[[Any], object]] = {
+            **_UNPACK,
+            "policy": partial(parse_policy, policies=policies),
+        }
+        values: dict[str, Any] = {}
+        for pair in packed if isinstance(packed, list) else [None]:
+            match pair:
+                case [str(name), value] if name in known:
+                    values[name] = read[name](value) if name in read else value
+                case _:
+                    raise Malformed("options", "are not pairs of a known option and its value")
+        return cls(**values)
+
+
+# What is not said has these. The memory is not given, and so may be learned.
+DEFAULT_OPTIONS: Final = TaskOptions(memory_given=False)
+
+_PACK: Final[Mapping[str, Callable[[Any], object]]] = {
+    "needs": pack_requirements,
+    "policy": str,
+    "hints": Hints.pack,
+    "scope": int,
+}
+_UNPACK: Final[Mapping[str, Callable[[Any], object]]] = {
+    "needs": unpack_requirements,
+    "hints": Hints.unpack,
+    "scope": Scope,
+}
+
+
+def options_of(
+    words: Mapping[str, Any],
+    options: TaskOptions = DEFAULT_OPTIONS,
+    *,
+    takes: type[PlacementWords] = TaskOptionWords,
+    call: str = "submit",
+    policies: Mapping[str, PolicyFactory] = BUILT_IN,
+) -> TaskOptions:
+    """`options`, changed by what a person wrote. `call` takes no others than the words of `takes`.
+    `policies` are those that a text may name.
+
+    Raises InvalidInput, which names the option.
+    """
+    taken = takes.__annotations__
+    unknown = [name for name in words if name not in taken]
+    unknown += [
+        each.name
+        for each in fields(options)
+        if each.name not in {*taken, "needs", "memory_given"}
+        and getattr(options, each.name) != getattr(DEFAULT_OPTIONS, each.name)
+    ]
+    if unknown:
+        problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
+        raise InvalidInput(unknown[0], problem)
+    changed: dict[str, Any] = {
+        name: _PARSE[name](value) if name in _PARSE else value for name, value in words.items()
+    }
+    if isinstance(words.get("policy"), str):
+        changed["policy"] = parse_policy(words["policy"], policies)
+    if "needs" in words:
+        changed["needs"], changed["memory_given"] = needs_of(words["needs"])
+    return replace(options, **changed) if changed else options
+
+
+def needs_of(needs: Needs) -> tuple[Requirements, bool]:
+    """And whether they give the memory. Raises InvalidInput."""
+    if isinstance(needs, str):
+        return parse_requirements(needs), gives_memory(needs)
+    if isinstance(needs, Mapping):
+        return requirements_from_mapping(needs), "memory" in needs
+    return needs, True
+
+
+def _hints(given: object) -> object:
+    if isinstance(given, str):
+        return parse_hints((given,))
+    return parse_hints(given) if isinstance(given, Iterable) else given
+
+
+def _scope(given: object) -> object:
+    return given if isinstance(given, Scope) else parse_scope(given)  # type: ignore[arg-type]
+
+
+_PARSE: Final[Mapping[str, Callable[[object], object]]] = {
+    "hints": _hints,
+    "scope": _scope,
+}

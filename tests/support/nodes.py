@@ -1,0 +1,25 @@
+"""Nodes as applications join them, with a view of what is behind their public methods."""
+
+from __future__ import annotations
+
+from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.node import Node
+from formation_p2p.api.services import NodeServices
+
+
+class OpenNode(Node):
+    @property
+    def services(self) -> NodeServices:
+        return self._services
+
+    @property
+    def bridge(self) -> JobBridge:
+        return self._bridge
+
+    def crash(self) -> None:
+        """Have the network stack crash, soon."""
+        self._services.call(lambda shell: shell.do(_explode))
+
+
+async def _explode() -> None:
+    raise RuntimeError("it crashed, for a test")

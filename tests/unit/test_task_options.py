@@ -1,0 +1,180 @@
+"""The options of a job: in words or as objects they come to the same, and each is checked."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.balanced import Balanced
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import (
+    DEFAULT_OPTIONS,
+    MAX_ATTEMPTS,
+    MAX_DEADLINE_S,
+    MAX_PRICE_MICRO,
+    MAX_TIMEOUT_S,
+    CallWords,
+    PlacementWords,
+    TaskOptions,
+    TaskOptionWords,
+    options_of,
+)
+from formation_p2p.core.records.codec import Malformed, decode, encode
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.scope import Scope
+from formation_p2p.core.workload.task import MAX_PRIORITY
+
+EU = Hints(region="eu", required=frozenset({"region"}))
+NEEDS = Requirements(cpu_milli=2000, memory_bytes=GIB)
+# None of them has its default.
+ALL = TaskOptions(
+    needs=NEEDS,
+    priority=3,
+    attempts=2,
+    timeout_s=1.5,
+    deadline_s=60,
+    speculate=True,
+    max_price_micro=7,
+    policy=parse_policy("trust>=0.5 & 0.7*scored + 0.3*spread"),
+    hints=EU,
+    scope=Scope.ORG,
+    learn=False,
+)
+
+
+@pytest.mark.parametrize("hints", [EU, "require region=eu", ["require region=eu"]])
+def test_words_and_objects_come_to_the_same(hints: Any) -> None:
+    placing = replace(DEFAULT_OPTIONS, policy=Balanced(), hints=EU, scope=Scope.ORG)
+    assert options_of({"policy": "balanced", "hints": hints, "scope": "org"}) == placing
+    assert options_of({"policy": Balanced(), "hints": hints, "scope": Scope.ORG}) == placing
+
+
+@pytest.mark.parametrize(
+    "needs",
+    ["cpu=2,memory=1GiB", {"cpu": 2, "memory": "1GiB"}, NEEDS],
+)
+def test_needs_are_a_text_or_a_mapping_or_an_object(needs: Any) -> None:
+    options = options_of({"needs": needs})
+    assert (options.needs, options.memory_given) == (NEEDS, True)
+
+
+def test_memory_that_is_not_given_may_be_learnt() -> None:
+    assert not DEFAULT_OPTIONS.memory_given
+    assert not options_of({"needs": "cpu=2"}).memory_given
+    assert not options_of({"needs": {"cpu": 2}}).memory_given
+    assert options_of({"needs": Requirements()}).memory_given
+    assert TaskOptions().memory_given
+
+
+def test_words_change_the_options_that_they_name() -> None:
+    assert options_of({}, ALL) is ALL
+    assert options_of({"attempts": 1, "scope": "cell"}, ALL) == replace(
+        ALL, attempts=1, scope=Scope.CELL
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"policy": 3}, "policy: 3 is no policy"),
+        ({"scope": 2}, "scope: .* is none of local, cell, org, federation"),
+        ({"scope": None}, "scope: .* is none of local, cell, org, federation"),
+        ({"hints": None}, "hints: a NoneType is not valid; write Hints, or a text such as"),
+        ({"hints": [5]}, "hint: 5 is no hint"),
+        ({"needs": 3}, "needs: 3 is not valid; write Requirements, or a text such as"),
+        ({"priority": -1}, "priority"),
+        ({"priority": MAX_PRIORITY + 1}, "priority"),
+        ({"priority": 1.5}, "priority"),
+        ({"priority": "1"}, "priority"),
+        ({"attempts": 0}, "attempts"),
+        ({"attempts": MAX_ATTEMPTS + 1}, "attempts"),
+        ({"attempts": 2.5}, "attempts"),
+        ({"attempts": True}, "attempts"),
+        ({"timeout_s": "5m"}, "timeout: '5m' is not a number of seconds"),
+        ({"timeout_s": True}, "timeout"),
+        ({"timeout_s": 0}, "timeout"),
+        ({"timeout_s": -1.0}, "timeout"),
+        ({"timeout_s": float("nan")}, "timeout"),
+        ({"timeout_s": MAX_TIMEOUT_S + 1}, "timeout"),
+        ({"deadline_s": "2h"}, "deadline"),
+        ({"deadline_s": 0}, "deadline"),
+        ({"deadline_s": float("nan")}, "deadline"),
+        ({"deadline_s": MAX_DEADLINE_S + 1}, "deadline"),
+        ({"max_price_micro": -1}, "price"),
+        ({"max_price_micro": MAX_PRICE_MICRO + 1}, "price"),
+        ({"speculate": "yes"}, "speculate: 'yes' is not valid; write True or False"),
+        ({"learn": None}, "learn"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_its_name(words: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{told}"):
+        options_of(words)
+
+
+@pytest.mark.parametrize("given", [{"scope": 2}, {"scope": None}, {"hints": "region=eu"}])
+def test_objects_are_checked_without_words_as_well(given: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"^{next(iter(given))}: .* is not valid; write"):
+        TaskOptions(**given)
+
+
+def test_the_largest_of_everything_is_accepted() -> None:
+    options = TaskOptions(
+        priority=MAX_PRIORITY,
+        attempts=MAX_ATTEMPTS,
+        timeout_s=MAX_TIMEOUT_S,
+        deadline_s=MAX_DEADLINE_S,
+        max_price_micro=MAX_PRICE_MICRO,
+    )
+    assert options.max_price_micro == MAX_PRICE_MICRO
+
+
+def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
+    told = "deadline_s: map does not take this option; it takes attempts, hints, max_price_micro"
+    with pytest.raises(InvalidInput, match=told):
+        options_of({"deadline_s": 5.0}, takes=CallWords, call="map")
+    with pytest.raises(InvalidInput, match=r"^deadline_s: map"):
+        options_of({}, TaskOptions(deadline_s=5.0), takes=CallWords, call="map")
+    with pytest.raises(InvalidInput, match=r"^attempts: explain"):
+        options_of({"attempts": 2}, takes=PlacementWords, call="explain")
+    with pytest.raises(InvalidInput, match=r"^atempts: submit does not take this option"):
+        options_of({"atempts": 2})
+
+
+def test_each_option_has_a_word() -> None:
+    """`memory_given` follows from the needs."""
+    assert {each.name for each in fields(TaskOptions)} == {
+        *TaskOptionWords.__annotations__,
+        "memory_given",
+    }
+
+
+def test_tasks_share_leases_by_what_decides_who_runs_them() -> None:
+    needs = Requirements(cpu_milli=1, driver="process")
+    key = SchedulingKey(needs, 3, 7, ALL.policy, EU, Scope.ORG)
+    assert ALL.scheduling_key(needs) == key
+    other = replace(ALL, attempts=1, timeout_s=None, deadline_s=None, learn=True)
+    assert other.scheduling_key(needs) == key
+
+
+def test_what_is_packed_is_read_back_the_same() -> None:
+    for options in (DEFAULT_OPTIONS, ALL):
+        raw = encode(options.pack())
+        assert TaskOptions.unpack(decode(raw, len(raw))) == options
+    assert TaskOptions.unpack([["priority", 9]]) == TaskOptions(priority=9)
+
+
+@pytest.mark.parametrize("packed", [None, {}, [None], [["priority"]], [["colour", 1]], [[1, 1]]])
+def test_what_is_packed_in_another_form_is_refused(packed: object) -> None:
+    with pytest.raises(Malformed, match=r"^options: are not pairs"):
+        TaskOptions.unpack(packed)
+
+
+def test_packed_values_are_checked() -> None:
+    with pytest.raises(InvalidInput, match=r"^priority"):
+        TaskOptions.unpack([["priority", -1]])
