@@ -150,7 +150,7 @@ class JobBridge:
                 break
             try:
                 item = self._inbox.popleft()
-                if type(item) is _InTurn:
+                if isinstance(item, _InTurn):
                     item.function()
                 else:
                     self._dispatch(item, touched)

@@ -22,7 +22,7 @@ from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import Retention, State
 
@@ -46,7 +46,9 @@ class DurableJobs:
         self._handles: dict[str, JobHandle] = {}
         self._left = False
 
-    def open(self, own: PeerId, closing: ExitStack) -> Journal:
+    def open(
+        self, own: PeerId, closing: ExitStack, parameters: JournalParameters | None = None
+    ) -> Journal:
         """In a thread, before the node's own starts. What is opened is closed by `closing`. Raises
         StateError."""
         self._own = own
@@ -56,7 +58,7 @@ class DurableJobs:
         jobs = [saved.job for saved in self._loaded[0]]
         stories = [(job, tuple(state.history(job.job_id))) for job in jobs]
         self._bridge.on_loop(lambda: self._adopt(stories))
-        self._journal = Journal(state, self._failed)
+        self._journal = Journal(state, self._failed, parameters)
         closing.callback(self._journal.close)
         return self._journal
 

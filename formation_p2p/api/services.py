@@ -16,6 +16,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.network import Network
@@ -30,8 +31,9 @@ from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.observe.tracing import Tracing
-from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.runtime import Runtime, RuntimeConfig
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.storage.journal import JournalParameters
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import MemorySamples
 from formation_p2p.host.storage.state import Retention
@@ -56,6 +58,8 @@ class NodeConfig:
     retention: Retention
     metrics: str | None
     tracing: Tracing | None
+    parameters: PeerParameters = DEFAULT_PARAMETERS
+    journal: JournalParameters | None = None
 
 
 class NodeServices:
@@ -98,24 +102,23 @@ class NodeServices:
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
             own = claimed.identity.peer_id
-            journal = None if durable is None else durable.open(own, closing)
+            journal = None if durable is None else durable.open(own, closing, config.journal)
             closing.callback(self._close_usage)
             self._trust = TrustFile(claimed.trust, own)
             closing.callback(self._trust.close)
-            self._runtime = Runtime(
-                claimed.identity,
-                claimed.network,
-                config.listen,
-                config.announce,
-                claimed.scratch,
-                self._blobs,
-                tell=tell,
-                crashed=crashed,
-                started=self._started,
+            hosted = RuntimeConfig(
+                identity=claimed.identity,
+                network=claimed.network,
+                listen=config.listen,
+                announce=config.announce,
+                scratch_root=claimed.scratch,
+                blobs=self._blobs,
                 journal=journal,
                 observers=self._observability.observers,
                 reputation=self._trust.reputation,
+                parameters=config.parameters,
             )
+            self._runtime = Runtime(hosted, tell=tell, crashed=crashed, started=self._started)
             closing.callback(self._runtime.stop)
             if journal is not None:
                 # First of all: what the peer tells as it leaves is not how its jobs ended.

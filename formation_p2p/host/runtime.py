@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,22 @@ FIRST_RESTART_S: Final = 0.5
 LAST_RESTART_S: Final = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """What a node's thread hosts."""
+
+    identity: Identity
+    network: Network
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    scratch_root: Path
+    blobs: BlobStore
+    journal: Journal | None = None
+    observers: Sequence[Observe] = ()
+    reputation: Reputation | None = None
+    parameters: PeerParameters = DEFAULT_PARAMETERS
+
+
 class Runtime:
     """`tell` gets the effects that are for the person, as many as there are at once, and `crashed`
     every crash, both on the node's thread; they must hand over and return. `started` is called
@@ -41,34 +58,16 @@ class Runtime:
 
     def __init__(
         self,
-        identity: Identity,
-        network: Network,
-        listen: tuple[str, ...],
-        announce: tuple[str, ...],
-        scratch_root: Path,
-        blobs: BlobStore,
+        config: RuntimeConfig,
         *,
         tell: Callable[[Sequence[UserEffect]], None],
         crashed: Callable[[BaseException], None],
         started: Callable[[Shell], None],
-        journal: Journal | None = None,
-        observers: Sequence[Observe] = (),
-        reputation: Reputation | None = None,
-        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
-        self._identity = identity
-        self._network = network
-        self._listen = listen
-        self._announce = announce
-        self._scratch_root = scratch_root
-        self._blobs = blobs
+        self._config = config
         self._tell = tell
         self._crashed = crashed
         self._started = started
-        self._journal = journal
-        self._observers = observers
-        self._reputation = reputation
-        self._parameters = parameters
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -80,13 +79,18 @@ class Runtime:
         self.addresses: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Blocks until the network is up. Raises LocalError where it does not come up."""
+        """Blocks until the network is up. Raises LocalError where it does not come up; `stop` is
+        to be called in any case."""
         self._thread.start()
         if not self._up.wait(START_S):
-            self._stop_asked.set()
             raise LocalError(f"the network did not start within {START_S:.0f} s; see the log")
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something soon. From any thread; does not wait.
@@ -103,8 +107,11 @@ class Runtime:
             raise NodeClosed("the node has stopped; join again") from None
 
     def stop(self) -> None:
-        """Leave in good order, and wait for the thread to end. Safe to call twice."""
+        """Leave in good order, and wait for the thread to end. Safe to call twice, and where it
+        did not start."""
         self._stop_asked.set()
+        if not self._thread.is_alive():
+            return
         try:
             self.call(_leave)
         except NodeClosed:
@@ -145,26 +152,30 @@ class Runtime:
         from formation_p2p.host.blobs.exchange import Exchange
         from formation_p2p.host.net.stack import Stack
 
+        config = self._config
         # After a crash, at the port that others know.
-        stack = Stack(self._identity, self._bound or self._listen, announce=self._announce)
-        exchange = Exchange(self._blobs, stack, self._identity.peer_id, self._network)
+        stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
+        exchange = Exchange(config.blobs, stack, config.identity.peer_id, config.network)
         shell = Shell(
-            self._identity,
-            self._network,
+            config.identity,
+            config.network,
             stack,
             exchange,
-            self._scratch_root,
+            config.scratch_root,
             self._tell,
-            self._journal,
-            self._observers,
-            self._reputation,
-            self._parameters,
+            config.journal,
+            config.observers,
+            config.reputation,
+            config.parameters,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             self._bound, self.addresses = stack.addresses, stack.announced
             with self._lock:
                 self._token, self._shell = trio.lowlevel.current_trio_token(), shell
+            if self._stop_asked.is_set():  # before there was a shell to be told
+                _leave(shell)
+                return
             self._started(shell)
             self._up.set()
 

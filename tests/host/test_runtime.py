@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Undelivered
 from formation_p2p.core.peer.events import PeerEvent, Tick
+from formation_p2p.core.peer.peer import Peer
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.home import Home
-from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.net.stack import Stack
+from formation_p2p.host.runtime import Runtime, RuntimeConfig
 from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
 from tests.support.waiting import wait_until
@@ -42,17 +45,20 @@ class Watched:
         self.shells: list[Shell] = []
         self.effects: list[Effect] = []
         self.events: list[PeerEvent] = []
+        config = RuntimeConfig(
+            identity=claimed.identity,
+            network=claimed.network,
+            listen=listen,
+            announce=(),
+            scratch_root=claimed.scratch,
+            blobs=BlobStore(claimed.blobs),
+            observers=(lambda event, effects, now: self.events.append(event),),
+        )
         self.runtime = Runtime(
-            claimed.identity,
-            claimed.network,
-            listen,
-            (),
-            claimed.scratch,
-            BlobStore(claimed.blobs),
+            config,
             tell=self.effects.extend,
             crashed=self.crashes.append,
             started=self.shells.append,
-            observers=(lambda event, effects, now: self.events.append(event),),
         )
 
 
@@ -60,24 +66,38 @@ async def explode() -> None:
     raise RuntimeError("a fault inside the network stack")
 
 
-def _of_the_shell(shell: Shell) -> trio.Nursery:
-    assert shell._nursery is not None
-    return shell._nursery
+@pytest.fixture
+def nurseries(monkeypatch: pytest.MonkeyPatch) -> dict[str, trio.Nursery]:
+    """The last nursery that each module has opened."""
+    found: dict[str, trio.Nursery] = {}
+    open_nursery = trio.open_nursery
+
+    @asynccontextmanager
+    async def recorded(module: str) -> AsyncIterator[trio.Nursery]:
+        async with open_nursery() as nursery:
+            found[module] = nursery
+            yield nursery
+
+    def opens() -> AbstractAsyncContextManager[trio.Nursery]:
+        frame = inspect.currentframe()
+        assert frame is not None
+        assert frame.f_back is not None
+        return recorded(frame.f_back.f_globals["__name__"])
+
+    monkeypatch.setattr(trio, "open_nursery", opens)
+    return found
 
 
-def _of_the_stack(shell: Shell) -> trio.Nursery:
-    assert shell._stack._network is not None
-    return shell._stack._network._nursery
-
-
-def _of_the_swarm(shell: Shell) -> trio.Nursery:
-    assert shell._stack._network is not None
-    return shell._stack._network.swarm._nursery
-
-
-@pytest.mark.parametrize("nursery", [_of_the_shell, _of_the_stack, _of_the_swarm])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "formation_p2p.host.shell",
+        "formation_p2p.host.net.network",
+        "formation_p2p.host.net.swarm",
+    ],
+)
 def test_what_fails_in_a_crash_is_not_blamed_on_peers(
-    claimed: Claim, nursery: Callable[[Shell], trio.Nursery]
+    claimed: Claim, nurseries: dict[str, trio.Nursery], module: str
 ) -> None:
     """A lease would be given up for it, on the disk as well, and its task be run once more."""
     watched = Watched(claimed)
@@ -90,8 +110,8 @@ def test_what_fails_in_a_crash_is_not_blamed_on_peers(
             finally:
                 shell.undelivered(PeerId("bob"), "the network is closing")
 
-        nursery(shell).start_soon(fails_with_it)
-        nursery(shell).start_soon(explode)
+        nurseries[module].start_soon(fails_with_it)
+        nurseries[module].start_soon(explode)
 
     try:
         watched.runtime.call(crash)
@@ -107,7 +127,7 @@ def test_a_crashed_stack_starts_again_with_the_same_identity_and_port(claimed: C
     try:
         addresses = watched.runtime.addresses
         assert len(addresses) == 1
-        watched.runtime.call(lambda shell: shell._start(explode))
+        watched.runtime.call(lambda shell: shell.do(explode))
         wait_until(lambda: len(watched.shells) == 2)
         assert [type(error) for error in watched.crashes] != []
         assert watched.runtime.addresses == addresses
@@ -122,7 +142,7 @@ def test_while_the_stack_is_down_a_call_says_so_at_once(claimed: Claim) -> None:
     watched = Watched(claimed)
     watched.runtime.start()
     try:
-        watched.runtime.call(lambda shell: shell._start(explode))
+        watched.runtime.call(lambda shell: shell.do(explode))
         wait_until(lambda: bool(watched.crashes))
         with pytest.raises(NodeClosed):
             watched.runtime.call(lambda shell: shell.feed(Tick()))
@@ -151,7 +171,7 @@ def test_after_a_stop_the_thread_is_gone_and_calls_are_refused(claimed: Claim) -
     watched.runtime.start()
     watched.runtime.stop()
     watched.runtime.stop()
-    assert not watched.runtime._thread.is_alive()
+    assert not watched.runtime.is_alive
     with pytest.raises(NodeClosed):
         watched.runtime.call(lambda shell: shell.feed(Tick()))
 
@@ -167,18 +187,15 @@ def test_while_a_node_closes_nothing_is_due_over_and_over(
         asked.append(time.monotonic())
         return asked[-1]
 
-    def prepare(shell: Shell) -> None:
-        monkeypatch.setattr(shell._stack, "close", partial(closes_slowly, shell))
-
-    async def closes_slowly(shell: Shell) -> None:
-        shell._stack._closing.set()
-        monkeypatch.setattr(shell._peer, "next_timeout", overdue)
-        shell._timer.deadline = trio.current_time()
+    async def closes_slowly(stack: Stack) -> None:
+        monkeypatch.setattr(Peer, "next_timeout", lambda peer: overdue())
+        watched.shells[0].feed(Tick())  # so that the timer is due
+        monkeypatch.setattr(Stack, "stopping", True)
         await trio.sleep(0.3)
 
-    watched.runtime.call(prepare)
+    monkeypatch.setattr(Stack, "close", closes_slowly)
     watched.runtime.stop()
-    assert len(asked) <= 1
+    assert len(asked) == 1
 
 
 def test_a_fault_of_the_peer_costs_the_event_and_not_the_node(
@@ -190,7 +207,7 @@ def test_a_fault_of_the_peer_costs_the_event_and_not_the_node(
         handled = threading.Event()
 
         def feed(shell: Shell) -> None:
-            monkeypatch.setattr(shell._peer, "handle", _fails)
+            monkeypatch.setattr(Peer, "handle", _fails)
             shell.feed(Tick())
             handled.set()
 

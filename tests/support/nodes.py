@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.node import Node
-from formation_p2p.api.services import NodeServices
+from formation_p2p.api.services import NodeConfig, NodeServices
 
 
 class OpenNode(Node):
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self.config = config
+
     @property
     def services(self) -> NodeServices:
         return self._services

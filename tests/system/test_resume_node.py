@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage import journal as journal_module
-from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
@@ -56,9 +56,11 @@ class World:
     def state(self) -> Path:
         return self.folder / "jobs.db"
 
-    def bob(self) -> AbstractAsyncContextManager[OpenNode]:
+    def bob(self, **changes: Any) -> AbstractAsyncContextManager[OpenNode]:
+        """`changes` are of the node's configuration."""
         home = self.folder / "bob"
-        return OpenNode.join(self.invite, home=home, listen=(), state=self.state)
+        node = OpenNode.join(self.invite, home=home, listen=(), state=self.state)
+        return OpenNode(replace(node.config, **changes))
 
 
 @pytest.fixture
@@ -215,8 +217,7 @@ async def test_whoever_waits_is_told_when_the_disk_fails_and_resume_has_it_later
     def full(self: State, effects: Iterable[Effect]) -> None:
         raise StateError(f"{self.path}: the disk is full; make room")
 
-    monkeypatch.setattr(journal_module, "RETRY_S", 0.05)
-    async with world.bob() as bob:
+    async with world.bob(journal=JournalParameters(retry_s=0.05)) as bob:
         monkeypatch.setattr(State, "write", full)
         job = await bob.submit([sh(f"echo {n}") for n in range(3)], needs=SMALL)
         with pytest.raises(StateError, match="make room"):
