@@ -82,7 +82,7 @@ def test_words_change_the_options_that_they_name() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"policy": 3}, "policy: 3 is no policy"),
+        ({"policy": 3}, "policy: 3 is not a policy"),
         ({"scope": 2}, "scope: .* is none of local, cell, org, federation"),
         ({"scope": None}, "scope: .* is none of local, cell, org, federation"),
         ({"hints": None}, "hints: a NoneType is not valid; write Hints, or a text such as"),
