@@ -27,7 +27,7 @@ from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
-from formation_p2p.host.drivers.supervised import Ending, _read_ending
+from formation_p2p.host.drivers.supervised import Ending, read_ending
 from tests.support.drivers_world import (
     DAEMON,
     ALease,
@@ -270,7 +270,7 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
     ],
 )
 def test_the_word_of_a_supervisor_is_checked(written: bytes, ending: Ending) -> None:
-    assert _read_ending(written) == ending
+    assert read_ending(written) == ending
 
 
 def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:

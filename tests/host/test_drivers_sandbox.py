@@ -26,7 +26,6 @@ import trio
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers import bubblewrap
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
@@ -232,16 +231,17 @@ def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
 
 
 @where_bubblewrap_is
-def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(home: Path) -> None:
     # Any device stands for a GPU: one that a sandbox does not have anyway.
     usual = set(printed(run(home, "ls", "/dev")).split())
     others = [path.name for path in Path("/dev").iterdir() if path.is_char_device()]
     (device, *_) = sorted(set(others) - usual)
-    monkeypatch.setattr(bubblewrap, "_GPUS", (device,))
+    found = Machine.found(home, "required")
+    assert found.sandbox is not None
+    machine = replace(found, sandbox=replace(found.sandbox, devices=(device,)))
     for device_ids, seen in ((), usual), (("GPU-a",), {*usual, device}):
-        assert set(printed(run(home, "ls", "/dev", device_ids=device_ids)).split()) == seen
+        listed = printed(run(home, "ls", "/dev", device_ids=device_ids, machine=machine))
+        assert set(listed.split()) == seen
 
 
 @where_bubblewrap_is

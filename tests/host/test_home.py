@@ -135,7 +135,7 @@ def test_a_damaged_key_is_told_and_left_alone(alice: Home, content: bytes) -> No
 def test_what_is_no_file_is_told(alice: Home) -> None:
     alice.path.mkdir(mode=0o700)
     os.mkfifo(alice.path / "identity.key", 0o600)
-    with pytest.raises(LocalError, match="is no file; move it away"):
+    with pytest.raises(LocalError, match="is not a file; move it away"):
         alice.identity()
 
 

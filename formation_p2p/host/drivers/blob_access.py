@@ -1,4 +1,4 @@
-"""What a driver needs of the node to have inputs fetched and outputs kept."""
+"""The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BlobAccess(Protocol):
         ...
 
     async def keep(self, file: int, path: Path) -> Blob:
-        """Take over a plain file, open as `file` and written by nobody any more, so that others
+        """Take over a plain file, open as `file` and with no writer left, so that others
         can fetch it for a while. Raises LocalError."""
         ...
 

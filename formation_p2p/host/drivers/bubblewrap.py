@@ -50,11 +50,13 @@ class NoSandbox(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
-    """`home` is the node's home folder. `user` are the options for a user namespace."""
+    """`home` is the node's home folder. `user` are the options for a user namespace, `devices` the
+    names of GPUs below /dev."""
 
     program: str
     home: Path
     user: tuple[str, ...] = _USER[0]
+    devices: tuple[str, ...] = _GPUS
 
     @classmethod
     def found(cls, home: Path, environment: Mapping[str, str]) -> Self:
@@ -114,11 +116,15 @@ class Bubblewrap:
             # After what is shown: it may be below that.
             *_each("--tmpfs", own),
             *("--tmpfs", _SHARED_MEMORY),
-            *(word for path in _gpus(gpus) for word in ("--dev-bind", path, path)),
+            *(word for path in self._gpus(gpus) for word in ("--dev-bind", path, path)),
             *("--bind", str(folder), str(folder)),
             *_each("--remount-ro", (*hidden, *own, "/dev")),
             "--",
         )
+
+    def _gpus(self, wanted: bool) -> tuple[str, ...]:
+        names = self.devices if wanted else ()
+        return tuple(str(path) for name in names for path in sorted(Path("/dev").glob(name)))
 
     @property
     def resource_limits(self) -> dict[str, int]:
@@ -167,9 +173,3 @@ def _below(covered: Iterable[str], needed: Iterable[str]) -> tuple[str, ...]:
         and not any(folder.is_relative_to(path) for folder in folders)
     }
     return tuple(str(path) for path in sorted(hidden) if not hidden.intersection(path.parents))
-
-
-def _gpus(wanted: bool) -> tuple[str, ...]:
-    if not wanted:
-        return ()
-    return tuple(str(path) for name in _GPUS for path in sorted(Path("/dev").glob(name)))

@@ -83,7 +83,7 @@ class ContainerDriver:
         return await exited(state.exit_code, output, execution.scratch, spec.process, self.blobs)
 
     async def end_lease(self, lease_id: str) -> None:
-        """Nothing is kept: executions still running are cancelled by whoever runs them."""
+        """Nothing is kept: the caller cancels executions that still run."""
 
     def _launch(self, name: str, execution: Execution, spec: ContainerSpec) -> Launch:
         process = spec.process

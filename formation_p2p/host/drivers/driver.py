@@ -7,7 +7,7 @@ A driver of one's own is a class with a name and two methods:
 
         async def run(self, execution: Execution, report: Report) -> Outcome:
             if not execution.payload.isdigit():
-                return Failed(FailureKind.INVALID, "the payload is no number of seconds")
+                return Failed(FailureKind.INVALID, "the payload is not a number of seconds")
             report.output("stdout", b"good night\\n")
             await trio.sleep(int(execution.payload))
             return Succeeded(b"")
@@ -41,7 +41,7 @@ class Execution:
     `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU is what
     CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one.
 
-    `scratch` is an empty folder of mode 0700. Whoever calls `Driver.run` makes it and removes it
+    `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
     that folder and removes in `end_lease`.
     """
@@ -72,7 +72,7 @@ class Printed(Protocol):
 
 
 class Report(Printed, Protocol):
-    """Where a driver tells of an execution while it runs."""
+    """Where a driver reports on an execution while it runs."""
 
     def used(self, usage: Usage) -> None:
         """What it has used, once, before `run` returns; where that is not known, never."""
@@ -96,7 +96,7 @@ class Turns(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether nobody takes further results for now."""
+        """Whether the owner takes no further results for now."""
         ...
 
     def take(self) -> Execution:
@@ -132,7 +132,7 @@ class Turns(Protocol):
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None: ...
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
-        """One that has begun is over. Told to the owner with the next `flush`."""
+        """One that has begun is over. The owner hears of it with the next `flush`."""
         ...
 
     def flush(self) -> None: ...
@@ -166,7 +166,7 @@ class Driver(Protocol):
         ...
 
     async def end_lease(self, lease_id: str) -> None:
-        """Kills what is kept warm for a lease. One that it never heard of is no error."""
+        """Kills what is kept warm for a lease; an unknown lease is ignored."""
         ...
 
 

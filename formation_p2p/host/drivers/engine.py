@@ -50,9 +50,9 @@ _OWNER: Final = "formation.owner"
 WORK: Final = "/work"
 # Held in memory, and counted as that by the engine.
 _TMP: Final = f"/tmp:rw,nosuid,nodev,size={64 * MIB}"
-# Where the node is root a task is nobody; elsewhere it is who the node is, so that what it leaves
+# Where the node is root a task has this uid; elsewhere it has the node's, so that what it leaves
 # can be removed.
-_NOBODY: Final = 65534
+_UNPRIVILEGED: Final = 65534
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Engine:
         return tuple(word for each in device_ids for word in ("--device", f"nvidia.com/gpu={each}"))
 
     async def state(self, name: str) -> State | None:
-        """None where there is no such container, or the engine does not say."""
+        """None where the container does not exist, or the engine does not say."""
         template = "{{.State.Status}}|{{.State.ExitCode}}|{{.State.OOMKilled}}|{{.State.Error}}"
         told = await self._ask("container", "inspect", "--format", template, name)
         status, _, rest = (told or "").strip().partition("|")
@@ -138,7 +138,7 @@ class Engine:
         return State(status not in ("created", "configured"), int(code), killed == "true", problem)
 
     async def remove(self, name: str) -> None:
-        """Kills it and takes it away, also when cancelled. One that is not there is no error."""
+        """Kills and removes it, also when cancelled; one that does not exist is ignored."""
         with trio.CancelScope(shield=True):
             removed = await self._ask("rm", "--force", "--volumes", name)
             # It fails as well where there was none; one that is still there must be known of.
@@ -177,7 +177,7 @@ class Engine:
 
 def task_user() -> tuple[int, int]:
     """Who a task is in its container: the user and the group."""
-    return (_NOBODY, _NOBODY) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    return (_UNPRIVILEGED, _UNPRIVILEGED) if os.getuid() == 0 else (os.getuid(), os.getgid())
 
 
 # What holds the client itself, which only passes on what the container prints.

@@ -140,7 +140,7 @@ def _delegated(group: Path) -> bool:
 
 
 def _kill(group: Path) -> None:
-    with suppress(OSError):  # before Linux 5.14 there is no such file
+    with suppress(OSError):  # the file exists from Linux 5.14 on
         (group / "cgroup.kill").write_text("1")
 
 

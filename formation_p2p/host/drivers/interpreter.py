@@ -221,7 +221,7 @@ class Reader:
 
 
 def explained(error: BaseException) -> bytes:
-    # The first frame is the one above, which is no part of the task.
+    # The first frame is `answer` above, not the task's.
     below = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, below))
     return text.encode(errors="replace")[-MAX_MESSAGE_BYTES:]

@@ -73,7 +73,7 @@ class ProcessDriver:
         return failure(ending, output, execution, printed(ending, output))
 
     async def end_lease(self, lease_id: str) -> None:
-        """Nothing is kept: executions still running are cancelled by whoever runs them."""
+        """Nothing is kept: the caller cancels executions that still run."""
 
 
 def failure(ending: Ending, output: Output, execution: Execution, result: bytes = b"") -> Failed:
@@ -214,7 +214,7 @@ async def keep_outputs(
     blobs: BlobAccess | None, folder: Path, names: Iterable[str]
 ) -> dict[str, Blob]:
     """Keep files of `folder`, in which nothing runs any more, for others to fetch. Raises
-    LocalError, and OSError, with the name, for what is no plain file."""
+    LocalError, and OSError, with the name, for what is not a plain file."""
     kept: dict[str, Blob] = {}
     for name in names:
         if blobs is None:

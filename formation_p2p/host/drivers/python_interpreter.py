@@ -126,7 +126,7 @@ class WarmInterpreter:
         The memory of a call is the most that its interpreter had until its end.
 
         What it runs can find this socket too, so its word is checked like a stranger's: it is
-        `broken` from the first that is no reply.
+        `broken` from the first that is not a reply.
         """
         replies: list[tuple[int, Outcome, Usage, bool]] = []
         start, data = 0, self._received

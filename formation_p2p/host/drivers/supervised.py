@@ -208,7 +208,7 @@ class Supervised:
         written = b""
         with suppress(OSError):
             written = self._control.recv(_MAX_ENDING_BYTES)
-        ending = _read_ending(written)
+        ending = read_ending(written)
         if ending.how == "signal" and self._group and self._group.ran_out_of_memory():
             return Ending("memory", used=ending.used)
         return ending
@@ -338,8 +338,8 @@ def _order(
     procs: int,
     sandbox: Bubblewrap | None,
 ) -> bytes:
-    """What `supervisor.py` reads. Both ends are the same interpreter, and nobody else writes it:
-    that is what marshal is for, and json takes 9 ms to import."""
+    """What `supervisor.py` reads. Both ends are the same interpreter, and no other program writes
+    it: that is what marshal is for, and json takes 9 ms to import."""
     limits = launch.limits
     order = marshal.dumps(
         {
@@ -362,12 +362,12 @@ def _order(
     return len(order).to_bytes(4, "big") + order
 
 
-def _read_ending(written: bytes) -> Ending:
+def read_ending(written: bytes) -> Ending:
     """The first line, and what was used in the second: where the task could not start, others
     follow.
 
-    A task may find a way to write to the supervisor's socket itself, so this is no more believed
-    than a stranger's word.
+    A task may find a way to write to the supervisor's socket itself, so this is parsed like
+    a stranger's message.
     """
     first, _, second = written.partition(b"\n")
     how, _, rest = first.decode(errors="replace").partition(" ")

@@ -3,7 +3,8 @@
 Run as a file, `python -I -S supervisor.py <control fd> <pid of the node> <its pidfd> <heartbeat
 fd>`, in a session of its own. It imports only what starts quickly, and nothing of this package.
 `supervised.py` is its other end and says what is guaranteed. In a sandbox it is the first process
-there: the node is watched by its pidfd, since it has no number and is nobody's parent there.
+there: the node is watched by its pidfd, since it has no number there and is not
+a parent.
 Outside the pidfd is -1, and the pid that of the parent.
 
 Over the control socket it reads one order (a length of 4 bytes and a marshalled dict, made by
@@ -80,7 +81,7 @@ def main() -> None:
     os.set_inheritable(heart, False)
     if node_fd >= 0:
         os.set_inheritable(node_fd, False)
-        # Whoever traces it could stop it, also from inside.
+        # A process that traces it could stop it, also from inside.
         prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     order = read_order(control)
@@ -101,7 +102,7 @@ def main() -> None:
     try:
         os.write(control, f"{ending}\n{usage(seen_bytes)}\n".encode())
     except OSError:
-        pass  # the node is gone, or the task has filled the socket: there is nobody to tell
+        pass  # the node is gone, or the task has filled the socket
 
 
 def prctl(option: int, value: int) -> None:
@@ -298,8 +299,8 @@ def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
     the files in the folders `in_memory`.
 
     Pages that several of them share are counted once for each at first, and only where that is
-    more than `memory_bytes` in proportion, as that takes the kernel long. With 0 of these nobody
-    asks.
+    more than `memory_bytes` in proportion, as that takes the kernel long. 0 leaves
+    that out.
     """
     family: dict[int, list[int]] = {}
     for pid, parent in processes():

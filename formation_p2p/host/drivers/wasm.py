@@ -1,4 +1,4 @@
-"""The `wasm` driver: WebAssembly, for code that nobody trusts. Payload: core/workload/wasm.py.
+"""The `wasm` driver: WebAssembly, for untrusted code. Payload: core/workload/wasm.py.
 
 Modules run in a process of the lease's own (`wasm_runner.py`) and not in the node's: a module
 that found a hole in the engine would be in a sandbox with nothing to take, and what an engine

@@ -105,7 +105,7 @@ def _unescaped(path: str) -> str:
 
 
 def _read(file: Path) -> str | None:
-    """None where there is no such file: the controller is off here, or this is the root."""
+    """None where the file does not exist: the controller is off here, or this is the root."""
     try:
         return file.read_text().strip()
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def _cpu_limit(folder: Path) -> list[int]:
 
 
 def _memory_limit(folder: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use in bytes; nothing where there is no limit."""
+    """Limit and use in bytes; nothing where memory is unlimited."""
     for limit_file, usage_file, cache_key in _MEMORY_FILES:
         limit = _read(folder / limit_file)
         # Version 1 writes "no limit" as the largest multiple of a page below 2**63.

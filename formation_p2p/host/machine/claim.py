@@ -21,8 +21,8 @@ from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 @dataclass(frozen=True, slots=True)
 class Claim:
     """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds,
-    `status` a socket for whoever looks on and `trust` a file of what was learnt of others; they may
-    not exist yet. Release when done."""
+    `status` a socket for observers and `trust` a file of peer histories; they may not exist yet.
+    Release when done."""
 
     identity: Identity
     network: Network

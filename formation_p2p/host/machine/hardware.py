@@ -35,7 +35,7 @@ STORAGE_KEPT_BYTES: Final = GIB
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """`capability` is what tasks may use; `capacity` what of that nobody uses at the moment.
+    """`capability` is what tasks may use; `capacity` what of that is idle at the moment.
 
     `capacity` counts all programs of the machine, this node's tasks among them. Storage is what
     is free now in both. `gpu_utilisation` has device ids and percent, for display. `notes` tell,
@@ -96,7 +96,7 @@ def probe(
 def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
     """The speed of the fastest physical interface that is up, in megabits a second.
 
-    1 where nobody knows more than that there is a network: wireless interfaces and those of
+    1 where a network exists and its speed is unknown: wireless interfaces and those of
     virtual machines report nothing, and the 10 Gbit/s of bridges and container links (they have
     no `device`) are made up. 0 for a machine that has none.
     """

@@ -50,7 +50,7 @@ MAX_IDENTITIES: Final = 16
 _MEND: Final = {
     _IDENTITY: "move it away for a new identity, which will need a new grant",
     _NETWORK: "move it away and join again",
-    _ROOT: "there is no other way to invite anyone to the network",
+    _ROOT: "without it, this network takes no further members",
 }
 
 
@@ -123,7 +123,7 @@ class Home:
             return self._enter(network)
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
-        """A join string for whoever gets it, or for one peer. It is a secret: see `Network`.
+        """A join string for its bearer, or for one peer. It is a secret: see `Network`.
 
         Raises InvalidInput unless the network that the node is in was created in this home.
         """
@@ -139,7 +139,7 @@ class Home:
     def add_gate(self, gate: str) -> Network:
         """Put a gate first in the network's list, here and in the join strings made here.
 
-        Raises InvalidInput for what is no gate, or where the node is in no network.
+        Raises InvalidInput for what is not a gate, or where the node is in no network.
         """
         with self._locked():
             return self._enter(self._known_network().with_gate(gate))
@@ -212,7 +212,7 @@ class Home:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
-            raise LocalError(f"{path} is no file; move it away")
+            raise LocalError(f"{path} is not a file; move it away")
         _refuse_open_to_others(path, status.st_mode, "600")
         if status.st_size > _MAX_FILE_BYTES:
             raise self._damaged(name)

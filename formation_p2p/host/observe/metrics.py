@@ -1,8 +1,8 @@
 """What a node counts, for Prometheus. docs/metrics.md says what each means.
 
 Everything is read off the events that the peer is handed and the effects that it decides, in the
-batches in which they come: a thousand small tasks cost a few dozen additions. Whatever can be read
-off the peer itself is read when somebody asks.
+batches in which they come: a thousand small tasks cost a few dozen additions. What can be read
+off the peer itself is read at each scrape.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.status import Status
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 
-# Latencies whose end has not been seen yet. Whoever never answers leaves one behind: the oldest
+# Latencies whose end has not been seen yet. A peer that never answers leaves one behind: the oldest
 # make room. One scheduler has some thousand leases and one measured attempt on each.
 MAX_OPEN: Final = 4096
 

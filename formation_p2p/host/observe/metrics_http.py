@@ -1,7 +1,7 @@
 """Metrics over HTTP, for Prometheus to fetch: one small server on the node's own loop.
 
-It answers `GET /metrics` and nothing else, on the address that was given and no other. Whoever is
-slow, or there too often, loses its connection; the node does not notice.
+It answers `GET /metrics` and nothing else, on the address that was given and no other. A
+client that is slow, or has too many connections, loses them; the node does not notice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_metrics_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput("metrics", f"{text!r} is no address; write it like 127.0.0.1:9464")
+        raise InvalidInput("metrics", f"{text!r} is not an address; write it like 127.0.0.1:9464")
     return host, int(port)
 
 
@@ -61,7 +61,7 @@ def listen_for_metrics(address: str) -> socket.socket:
 
 
 async def serve_metrics(listener: socket.socket, exposition: Callable[[], bytes]) -> None:
-    """Until cancelled. The listener stays open: it is whoever made it that closes it."""
+    """Until cancelled. The listener stays open: its maker closes it."""
     accepting = trio.socket.fromfd(listener.fileno(), listener.family, listener.type)
     with accepting:
         async with trio.open_nursery() as nursery:
@@ -88,7 +88,7 @@ async def _answer(client: trio.SocketStream, exposition: Callable[[], bytes]) ->
             if request is not None:
                 await client.send_all(_response(request, exposition))
         except trio.BrokenResourceError:
-            log.debug("whoever fetched metrics left before it had them")
+            log.debug("a client left before it had its metrics")
     with trio.CancelScope(deadline=trio.current_time() + 1.0, shield=True):
         await client.aclose()
 

@@ -61,11 +61,11 @@ MAX_CLIENTS: Final = 8
 MAX_REQUEST_BYTES: Final = 1024
 # For a request to arrive, and for each line of the answer to be taken.
 EXCHANGE_S: Final = 10.0
-# Events kept for whoever asks later, and what they may hold of output. Of a storm of small tasks
+# Events kept for later readers, and what they may hold of output. Of a storm of small tasks
 # it is the last second; of a job of programs, what one screen shows and much more.
 MAX_EVENTS: Final = 4096
 MAX_OUTPUT_BYTES: Final = MIB
-# Of a result so large only that there was one is kept: nobody sees it here.
+# Of a result so large only that there was one is kept: it is not shown here.
 SMALL_RESULT_BYTES: Final = 256
 # Events told in one breath. Ten microseconds each: a storm takes a twentieth of the node's time.
 AT_ONCE: Final = 256
@@ -187,7 +187,7 @@ class StatusDoor:
         """A node runs just as well without: where there can be no socket, that is logged."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Whoever was here before is gone: the caller has the lock on this identity.
+            # Its last owner is gone: the caller has the lock on this identity.
             self._path.unlink(missing_ok=True)
             with reachable(self._path) as name:
                 listener.bind(name)
@@ -238,8 +238,8 @@ class StatusDoor:
                     case _:
                         await _put(client, {"error": "ask for status, workers, story or events"})
             except* (trio.BrokenResourceError, trio.TooSlowError):
-                # A star: whoever follows events is served by two tasks, whose end is a group.
-                log.debug("whoever looked on has gone, or reads too slowly")
+                # A star: a client that follows events is served by two tasks, whose end is a group.
+                log.debug("a client has left, or reads too slowly")
 
     def _status(self, shell: Seen) -> dict[str, Any]:
         seen = shell.status()

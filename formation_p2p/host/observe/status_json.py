@@ -1,4 +1,4 @@
-"""What a running node tells of itself to other programs of its user, as JSON."""
+"""The status of a running node, as JSON for other programs of its user."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def worker_in_json(worker: Profile) -> Json:
 
 def event_in_json(event: JobEvent) -> Json:
     """Without results, which may be large, and are their owner's. What tasks print is decoded
-    piece by piece; what is no UTF-8 there becomes U+FFFD."""
+    piece by piece; what is not UTF-8 becomes U+FFFD."""
     named: Json = {"event": _NAMES[type(event)]}
     match event:
         case TaskPrinted(_, is_stderr, data):

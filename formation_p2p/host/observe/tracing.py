@@ -9,8 +9,8 @@
 | `formation.dispatch` | a message with attempts | the result of the first of them |
 | `formation.run` | that attempt's start, as its worker tells how long it ran | its end |
 
-All are below their job's, and that is below whatever span was active at the submission. There is no
-span for each task: a message carries hundreds of small ones, and its first stands for them.
+All are children of their job's span, and that of the span active at the submission. Tasks have none
+of their own: a message carries hundreds of small ones, and its first stands for them.
 
 The node's thread notes what happened and goes on; a thread of its own makes the spans, so that an
 exporter that blocks costs the node nothing. OpenTelemetry is imported only where it is asked for.

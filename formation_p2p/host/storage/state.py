@@ -46,7 +46,7 @@ from formation_p2p.host.storage.rows import (
 )
 from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
 
-# Tasks deleted in one transaction: it takes some 20 ms, for which whoever submits waits.
+# Tasks deleted in one transaction: it takes some 20 ms, for which a submission waits.
 PRUNED_AT_ONCE: Final = 2_000
 # Pages given back to the system in one transaction, for the same reason.
 FREED_AT_ONCE: Final = 2_000
@@ -198,7 +198,7 @@ class State:
 
     def prune(self, go_on: Callable[[], bool] = lambda: True) -> bool:
         """Delete ended jobs beyond the bounds; the file shrinks by them. Returns whether that
-        is done: in between, `go_on` is asked whether nobody waits for the state meanwhile."""
+        is done: in between, `go_on` says whether the state is still idle."""
         while (number := self._next_to_go()) is not None:
             # Where that is cut short, the job is so old now that it goes first next time.
             with self._writing() as db:
