@@ -1,4 +1,4 @@
-"""Who a node is: an Ed25519 key pair, and the libp2p peer id that follows from it.
+"""A node's identity: an Ed25519 key pair, and the libp2p peer id that follows from it.
 
 Source: libp2p peer-ids specification. An Ed25519 peer id is the identity multihash of the
 protobuf `PublicKey {Type: Ed25519, Data: 32 bytes}`, written in base58btc (`12D3KooW…`).
@@ -29,12 +29,12 @@ _SHA256_MULTIHASH: Final = b"\x12\x20"
 
 @lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers
 def peer_id_from_bytes(raw: bytes) -> PeerId:
-    """Raises ValueError for what is no multihash that libp2p uses for peer ids."""
+    """Raises ValueError for all but the multihashes that libp2p uses for peer ids."""
     if raw[:2] == _IDENTITY_MULTIHASH and len(raw) == 38:
         return PeerId(base58.b58encode(raw).decode())
     if raw[:2] == _SHA256_MULTIHASH and len(raw) == 34:
         return PeerId(base58.b58encode(raw).decode())
-    raise ValueError(f"{len(raw)} bytes that are no peer id")
+    raise ValueError(f"{len(raw)} bytes that are not a peer id")
 
 
 @lru_cache(maxsize=65_536)  # as above

@@ -244,9 +244,9 @@ class Shell:
         if len(self._answers) >= MAX_UNANSWERED:
             answer(None)
             return
-        ask_id = next(self._ask_ids)
-        self._answers[ask_id] = answer
-        self.feed(RequestReceived(ask_id, sender, message))
+        request_id = next(self._ask_ids)
+        self._answers[request_id] = answer
+        self.feed(RequestReceived(request_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)
@@ -290,8 +290,8 @@ class Shell:
                 self._told.append(effect)
             case SendRequest():
                 self._start(self._ask, effect)
-            case SendResponse(ask_id, message):
-                answer = self._answers.pop(ask_id)
+            case SendResponse(request_id, message):
+                answer = self._answers.pop(request_id)
                 answer(None if message is None else codec.encode(message))
             case ProbeReachability():
                 self._start(self._dial_back, effect)
@@ -358,15 +358,15 @@ class Shell:
             reply = None if raw is None else codec.parse_reply(raw, ask.message)
         except ProtocolViolation as violation:
             self._stack.drop(ask.to.peer_id, str(violation))
-            self.feed(RequestFailed(ask.ask_id, str(violation)))
+            self.feed(RequestFailed(ask.request_id, str(violation)))
         except FormationError as error:
-            self.feed(RequestFailed(ask.ask_id, str(error)))
+            self.feed(RequestFailed(ask.request_id, str(error)))
         else:
-            self.feed(ResponseReceived(ask.ask_id, self._stack.contact(ask.to), reply))
+            self.feed(ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
 
     async def _dial_back(self, effect: ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self.feed(ReachabilityProbed(effect.ask_id, reached))
+        self.feed(ReachabilityProbed(effect.request_id, reached))
 
     def _warn(self) -> None:
         """A person who lends a machine has to know, once, that nobody can get at it."""

@@ -88,11 +88,11 @@ class Asks:
             world.messages[asking.ask.cause] += 1
             asker.messages[asking.ask.cause] += 1
             world.note(node, asker, reply)
-        answered = ResponseReceived(asking.ask.ask_id, node.contact, reply)
+        answered = ResponseReceived(asking.ask.request_id, node.contact, reply)
         world.at(at_s, world.tell_life, asking.life, asker, answered)
 
     def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
         world = self._world
         at_s = min(at_s, asking.deadline_s)
-        failed = RequestFailed(asking.ask.ask_id, reason)
+        failed = RequestFailed(asking.ask.request_id, reason)
         world.at(at_s, world.tell_life, asking.life, asking.node, failed)

@@ -414,8 +414,8 @@ class World:
         match effect:
             case SendRequest():
                 self.asks.ask(node, effect)
-            case SendResponse(ask_id, message):
-                self.asks.answer(node, ask_id, message)
+            case SendResponse(request_id, message):
+                self.asks.answer(node, request_id, message)
             case ProbeReachability():
                 self._dial_back(node, effect)
             case Advertise(reach):
@@ -453,7 +453,7 @@ class World:
 
     def _dial_back(self, node: SimNode, dial: ProbeReachability) -> None:
         other = self._by_id[dial.to.peer_id]
-        dialled = ReachabilityProbed(dial.ask_id, other.name not in self.undialable)
+        dialled = ReachabilityProbed(dial.request_id, other.name not in self.undialable)
         # A round trip each for TCP, Noise and yamux.
         self.later(6 * self.latency(node, other), node, dialled)
 

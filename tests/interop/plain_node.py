@@ -176,9 +176,9 @@ class PlainNode:
             answer(None)
             self._stack.drop(sender.peer_id, str(violation))
             return
-        ask_id = next(self._ask_ids)
-        self._answers[ask_id] = answer
-        self._feed(RequestReceived(ask_id, sender, message))
+        request_id = next(self._ask_ids)
+        self._answers[request_id] = answer
+        self._feed(RequestReceived(request_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
         raise AssertionError("nobody here speaks the work protocol")
@@ -217,8 +217,8 @@ class PlainNode:
         match effect:
             case SendRequest():
                 nursery.start_soon(self._ask, effect)
-            case SendResponse(ask_id, message):
-                self._answers.pop(ask_id)(None if message is None else codec.encode(message))
+            case SendResponse(request_id, message):
+                self._answers.pop(request_id)(None if message is None else codec.encode(message))
             case ProbeReachability():
                 nursery.start_soon(self._dial_back, effect)
             case _:
@@ -241,13 +241,13 @@ class PlainNode:
             reply = None if raw is None else codec.parse_reply(raw, message)
         except FormationError as error:
             logging.warning("asking %s failed: %s", ask.to.peer_id, error)
-            self._feed(RequestFailed(ask.ask_id, str(error)))
+            self._feed(RequestFailed(ask.request_id, str(error)))
         else:
-            self._feed(ResponseReceived(ask.ask_id, self._stack.contact(ask.to), reply))
+            self._feed(ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
 
     async def _dial_back(self, effect: ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self._feed(ReachabilityProbed(effect.ask_id, reached))
+        self._feed(ReachabilityProbed(effect.request_id, reached))
 
     async def _keep_time(self) -> None:
         while True:

@@ -16,16 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from formation_p2p.core.dht.messages import (
-    MAX_PROVIDERS,
-    AddProvider,
-    GetProviders,
-    GetValue,
-    Provider,
-    Providers,
-    ShardCount,
-    Value,
-)
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.records import Write
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -37,7 +28,7 @@ RECORD_TTL_S: Final = 48 * 3600.0
 ADDRESSES_TTL_S: Final = 24 * 3600.0
 
 # One answer's worth: nobody is ever told of more.
-MAX_PROVIDERS_PER_NAME: Final = MAX_PROVIDERS
+MAX_PROVIDERS_PER_NAME: Final = kad.MAX_PROVIDERS
 # What one peer may have kept here, of either kind: 1/64 of all.
 MAX_RECORDS_PER_PEER: Final = 256
 # Of either kind. A value has at most 4 KiB, and so 64 MiB at the worst.
@@ -96,7 +87,7 @@ class PlainRecords:
         self._of_peer: dict[PeerId, int] = {}
 
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
-        if isinstance(write, AddProvider):
+        if isinstance(write, kad.AddProvider):
             # Nobody can vouch for another here: there is no signature.
             provider = write.provider.contact
             if provider.peer_id != sender.peer_id:
@@ -114,15 +105,15 @@ class PlainRecords:
             return False
         return self._keep(record.name, None, record, sender.peer_id, now)
 
-    def providers(self, request: GetProviders, now: Moment) -> Providers:
+    def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The ones heard of last come first."""
         held = self._fresh_providers(request.name, now)
-        return Providers(tuple(map(Provider, held)))
+        return kad.Providers(tuple(map(kad.Provider, held)))
 
-    def counts(self, write: AddProvider, now: Moment) -> tuple[ShardCount, ...]:
+    def counts(self, write: kad.AddProvider, now: Moment) -> tuple[kad.ShardCount, ...]:
         """Plain names are no shards, so all who are there are members in full."""
         held = (len(list(self._fresh_providers(name, now))) for name in write.names)
-        return tuple(ShardCount(count, count) for count in held)
+        return tuple(kad.ShardCount(count, count) for count in held)
 
     def value(self, name: bytes, now: Moment) -> bytes | None:
         kept = self._kept.get((name, None))
@@ -132,11 +123,14 @@ class PlainRecords:
         return kept.record.value
 
     def verified(
-        self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
+        self,
+        request: kad.GetProviders | kad.GetValue,
+        reply: kad.Providers | kad.Value,
+        now: Moment,
     ) -> Iterable[tuple[Hashable, Found]]:
         """Values are checked. Of providers there is nothing to check: whoever wants one dials it,
         and is shown then that the peer has the key to its id."""
-        if isinstance(reply, Providers):
+        if isinstance(reply, kad.Providers):
             return [(each.contact.peer_id, each.contact) for each in reply.providers]
         if reply.value is None:
             return []

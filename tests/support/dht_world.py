@@ -135,10 +135,10 @@ class Alone:
         return [effect for effect in effects if isinstance(effect, SendRequest)]
 
     def answer(self, ask: SendRequest, reply: kad.Reply | None, now: Moment = NOW) -> None:
-        self.dht.handle(ResponseReceived(ask.ask_id, ask.to, reply), now)
+        self.dht.handle(ResponseReceived(ask.request_id, ask.to, reply), now)
 
     def fail(self, ask: SendRequest, now: Moment = NOW) -> None:
-        self.dht.handle(RequestFailed(ask.ask_id, "no answer"), now)
+        self.dht.handle(RequestFailed(ask.request_id, "no answer"), now)
 
     def asked(
         self, request: kad.Request, sender: Contact | None = None, now: Moment = NOW
@@ -147,7 +147,7 @@ class Alone:
         self.dht.handle(RequestReceived(7, sender or contact("bob"), request), now)
         effects, _ = self.dht.take()
         [answer] = [effect for effect in effects if isinstance(effect, SendResponse)]
-        assert answer.ask_id == 7
+        assert answer.request_id == 7
         return answer.message
 
 
@@ -339,7 +339,7 @@ class DhtWorld:
         if other is None or not other.alive or other.silent:
             # The dead refuse at once; the silent let the asker wait for its whole timeout.
             late_s = ask.timeout_s if other is not None and other.silent else LATENCY_S
-            failed = RequestFailed(ask.ask_id, "no answer")
+            failed = RequestFailed(ask.request_id, "no answer")
             self._at(self.now_s + late_s, lambda: self._tell(node, failed))
             return
         self.carried.append(Carried(self.now_s, node.name, other.name, request))
@@ -354,7 +354,7 @@ class DhtWorld:
         reply = None if message is None else codec.parse_reply(codec.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
-        answered = ResponseReceived(ask.ask_id, other.contact, reply)
+        answered = ResponseReceived(ask.request_id, other.contact, reply)
         self._at(self.now_s + LATENCY_S, lambda: self._tell(node, answered))
 
 

@@ -109,7 +109,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["workers", "--join", "ormation1:c2VjcmV0"], "neither a join string nor a file"),
         (["network", "invite", "--peer", "bob"], "peer: "),
         (["network", "add-gate", "here"], "formation: "),
-        (["network", "invite", "--hours", "nights"], "hours: 'nights' is no span of hours"),
+        (["network", "invite", "--hours", "nights"], "hours: 'nights' is not a span of hours"),
         (["network", "invite", "--cpu-hours", "some"], "cpu-hours: 'some' is no number"),
         (["network", "invite", "--concurrent", "-1"], "concurrent: -1 is less than 0"),
         (["network", "invite", "--label", "site"], "label: 'site' is no pair"),

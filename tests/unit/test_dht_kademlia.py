@@ -74,7 +74,7 @@ def test_while_the_gate_is_down_it_is_tried_again_ever_more_rarely() -> None:
         for effect in alice.dht.take()[0]:
             assert isinstance(effect, SendRequest)
             tries.append(town.now_s - start_s)
-            alice.dht.handle(RequestFailed(effect.ask_id, "refused"), town.now)
+            alice.dht.handle(RequestFailed(effect.request_id, "refused"), town.now)
         town.now_s += 0.01
         if town.now_s >= alice.dht.next_timeout():
             alice.dht.tick(town.now)
@@ -189,7 +189,7 @@ def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
     [ask] = alice.asks()
     alice.answer(ask, Nodes((BOB,)))
     [ask] = alice.asks()
-    alice.dht.handle(RequestFailed(ask.ask_id, "no answer"), NOW)
+    alice.dht.handle(RequestFailed(ask.request_id, "no answer"), NOW)
     alice.dht.take()
     alice.dht.handle(RequestReceived(1, BOB, Ping()), NOW)
     assert alice.dht.take()[0] == [SendResponse(1, Pong(), cause="")]  # and no second ping
@@ -228,7 +228,7 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     # Both were just seen, so neither is doubted when the newcomer answers.
     [ask] = alice.asks()
     assert ask.to == newcomer
-    alice.dht.handle(ResponseReceived(ask.ask_id, newcomer, Nodes(())), later)
+    alice.dht.handle(ResponseReceived(ask.request_id, newcomer, Nodes(())), later)
     alice.dht.take()
     assert newcomer.peer_id not in alice.dht.table
     # Five minutes on, they are.
@@ -237,11 +237,11 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     by_peer = {ask.to: ask for ask in alice.asks()}
     alice.answer(by_peer[younger], Nodes((newcomer,)), much_later)
     [ask] = alice.asks()
-    alice.dht.handle(ResponseReceived(ask.ask_id, newcomer, Nodes(())), much_later)
+    alice.dht.handle(ResponseReceived(ask.request_id, newcomer, Nodes(())), much_later)
     effects, _ = alice.dht.take()
     [ping] = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert (ping.to, ping.message) == (oldest, Ping())
-    alice.dht.handle(RequestFailed(ping.ask_id, "no answer"), much_later)
+    alice.dht.handle(RequestFailed(ping.request_id, "no answer"), much_later)
     assert {contact.peer_id for contact in alice.dht.table} == {newcomer.peer_id, younger.peer_id}
 
 

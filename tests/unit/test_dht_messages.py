@@ -268,8 +268,8 @@ def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        (b"\xff", "no DHT message"),
-        (length(RECORD, length(5, b"\xff")), "no DHT message"),  # timeReceived is text
+        (b"\xff", "not a DHT message"),
+        (length(RECORD, length(5, b"\xff")), "not a DHT message"),  # timeReceived is text
         (kind("FIND_NODE"), "a key of 0 bytes"),
         (kind("FIND_NODE") + name_field(bytes(MAX_NAME_BYTES + 1)), "a key of 129 bytes"),
         (integer(1, 6) + name_field(b"name"), "type 6"),

@@ -244,10 +244,10 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
     alice.answer(to_nearest, Nodes(()))
     write_near(alice, PutValue(name, world.signed("alice", NOW).raw))
     writes = alice.asks()
-    alice.dht.handle(RequestFailed(to_far.ask_id, "no answer"), NOW)
+    alice.dht.handle(RequestFailed(to_far.request_id, "no answer"), NOW)
     assert alice.asks() == []
     for write in writes:
-        alice.dht.handle(RequestFailed(write.ask_id, "no answer"), NOW)
+        alice.dht.handle(RequestFailed(write.request_id, "no answer"), NOW)
     [published] = alice.dht.take()[1]
     assert isinstance(published, Published)
 

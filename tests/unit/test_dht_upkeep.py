@@ -240,7 +240,7 @@ def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
     alice = Alone()
     alice.dht.handle(PeerIdentified(BOB), NOW)
     [ping] = alice.asks()
-    alice.dht.handle(ResponseReceived(ping.ask_id, Contact(BOB.peer_id), Pong()), NOW)
+    alice.dht.handle(ResponseReceived(ping.request_id, Contact(BOB.peer_id), Pong()), NOW)
     assert BOB.peer_id not in alice.dht.table
 
 

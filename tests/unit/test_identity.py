@@ -90,7 +90,7 @@ def test_the_peer_id_of_an_rsa_key_is_one_too() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"\x00\x24" + bytes(35), b"\x12\x20" + bytes(33), b"abc"])
 def test_other_bytes_are_no_peer_id(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="no peer id"):
+    with pytest.raises(ValueError, match="not a peer id"):
         peer_id_from_bytes(raw)
 
 

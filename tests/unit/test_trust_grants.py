@@ -420,13 +420,15 @@ def test_rights_check_themselves() -> None:
     ],
 )
 def test_one_name_is_no_set_of_its_letters(field: str, limit: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=rf"{field}: .* is no set; write frozenset\(\{{…\}}\)"):
+    with pytest.raises(
+        InvalidInput, match=rf"{field}: .* is not a set; write frozenset\(\{{…\}}\)"
+    ):
         Rights(NOW, **limit)
 
 
 @pytest.mark.parametrize("limit", [{"drivers": "wasm"}, {"labels": {"site": "lab"}}])
 def test_nor_where_a_grant_is_narrowed(limit: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="is no set"):
+    with pytest.raises(InvalidInput, match="is not a set"):
         attenuate(issue(ROOT, ALL), KEY, **limit)
 
 

@@ -117,7 +117,7 @@ def test_a_grant_of_another_root_makes_no_network() -> None:
     ["", "/ip4/192.0.2.1/tcp/4001", f"/p2p/{ALICE}", "/ip4/192.0.2.1/tcp/1/p2p/alice", "gate:4001"],
 )
 def test_a_gate_has_an_address_and_a_peer_id(gate: str) -> None:
-    with pytest.raises(InvalidInput, match=r"gate: .* is no multiaddr like /ip4/"):
+    with pytest.raises(InvalidInput, match=r"gate: .* is not a multiaddr like /ip4/"):
         Network(ROOT.public_key, (gate,), GRANT)
 
 

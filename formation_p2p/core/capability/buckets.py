@@ -3,12 +3,12 @@
 A bucket is one attribute at one level: `gpu/memory/80GB` holds every worker with a device of at
 least 80 GB. A worker is in the bucket of every level that it reaches, so one bucket answers a
 question whole, and a scheduler asks a single one: the most selective that its requirements
-imply. The one law is that **whoever fits is in the bucket asked**; all else is filtered where
-the records are stored, so a bucket need not be exact, only small.
+imply. The one law is that **every worker that fits is in the bucket asked**; the rest is filtered
+where the records are stored, so a bucket need not be exact, only small.
 
 Each name that a worker announces costs it a lookup and k messages twice in each lifetime of its
 profile. So levels are geometric and few, start where an ordinary machine ends (below that, `any`
-serves as well), and exist only for what requirements can ask: there is no bucket of a vendor, an
+serves as well), and exist only for what requirements can ask: no bucket has a vendor, an
 architecture, a price. A large machine (128 cores, 1 TiB, 8 x H100) with two drivers and two
 labels is in 26, a laptop in 4; none can be in more than `MAX_BUCKETS`.
 

@@ -11,33 +11,7 @@ from typing import assert_never
 from google.protobuf.message import DecodeError
 
 from formation_p2p.core.dht import kad_pb2
-from formation_p2p.core.dht.messages import (
-    MAX_CLOSER,
-    MAX_ID_BYTES,
-    MAX_NAME_BYTES,
-    MAX_NAMES,
-    MAX_PROVIDERS,
-    MAX_REQUIREMENTS_BYTES,
-    MAX_VALUE_BYTES,
-    Added,
-    AddProvider,
-    FindNode,
-    GetProviders,
-    GetValue,
-    Message,
-    Nodes,
-    Ping,
-    Pong,
-    Provider,
-    ProviderQuery,
-    Providers,
-    PutValue,
-    Reply,
-    Request,
-    ShardCount,
-    Stored,
-    Value,
-)
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
@@ -52,50 +26,50 @@ from formation_p2p.core.records.addresses import (
 _Type = kad_pb2.Message
 
 
-def encode(message: Message) -> bytes:
+def encode(message: kad.Message) -> bytes:
     """The protobuf of a message that this side made; nothing in it is checked."""
     wire = kad_pb2.Message()
     match message:
-        case Ping(dial_back):
+        case kad.Ping(dial_back):
             wire.type, wire.dialBack = _Type.PING, dial_back
-        case Pong(reached):
+        case kad.Pong(reached):
             wire.type = _Type.PING
             if reached is not None:
                 wire.reached = reached
-        case FindNode(name):
+        case kad.FindNode(name):
             wire.type, wire.key = _Type.FIND_NODE, name
-        case Nodes(closer):
+        case kad.Nodes(closer):
             wire.type = _Type.FIND_NODE
             wire.closerPeers.extend(map(_closer_peer, closer))
-        case GetProviders(name, query):
+        case kad.GetProviders(name, query):
             wire.type, wire.key = _Type.GET_PROVIDERS, name
             if query is not None:
                 wire.query.target = key_to_bytes(query.target)
                 wire.query.requirements = query.requirements
                 wire.query.limit = query.limit
-        case Providers(providers, closer, count):
+        case kad.Providers(providers, closer, count):
             wire.type = _Type.GET_PROVIDERS
             wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
             wire.closerPeers.extend(map(_closer_peer, closer))
             if count is not None:
                 wire.shards.append(_write_count(count))
-        case AddProvider(name, provider, more, acknowledged):
+        case kad.AddProvider(name, provider, more, acknowledged):
             wire.type, wire.key = _Type.ADD_PROVIDER, name
             wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
             wire.moreKeys.extend(more)
             wire.acknowledged = acknowledged
-        case Added(counts, closer):
+        case kad.Added(counts, closer):
             wire.type = _Type.ADD_PROVIDER
             wire.shards.extend(_write_count(count) for count in counts)
             wire.closerPeers.extend(map(_closer_peer, closer))
-        case GetValue(name):
+        case kad.GetValue(name):
             wire.type, wire.key = _Type.GET_VALUE, name
-        case Value(value, closer, name):
+        case kad.Value(value, closer, name):
             wire.type = _Type.GET_VALUE
             if value is not None:
                 wire.record.key, wire.record.value = name, value
             wire.closerPeers.extend(map(_closer_peer, closer))
-        case PutValue(name, value) | Stored(name, value):
+        case kad.PutValue(name, value) | kad.Stored(name, value):
             wire.type, wire.key = _Type.PUT_VALUE, name
             wire.record.key, wire.record.value = name, value
         case _:
@@ -103,19 +77,19 @@ def encode(message: Message) -> bytes:
     return wire.SerializeToString()
 
 
-def parse_request(raw: bytes) -> Request:
-    """Raises ProtocolViolation for whatever is not a request within the bounds above."""
+def parse_request(raw: bytes) -> kad.Request:
+    """Raises ProtocolViolation for all but a request within the bounds."""
     wire = _parse(raw)
     if wire.type == _Type.PING:
-        return Ping(wire.dialBack)
-    if not 0 < len(wire.key) <= MAX_NAME_BYTES:
+        return kad.Ping(wire.dialBack)
+    if not 0 < len(wire.key) <= kad.MAX_NAME_BYTES:
         raise ProtocolViolation(
-            f"a key of {len(wire.key)} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+            f"a key of {len(wire.key)} bytes; 1 to {kad.MAX_NAME_BYTES} are allowed"
         )
     if wire.type == _Type.FIND_NODE:
-        return FindNode(wire.key)
+        return kad.FindNode(wire.key)
     if wire.type == _Type.GET_PROVIDERS:
-        return GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
+        return kad.GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
     if wire.type == _Type.ADD_PROVIDER:
         # Before their addresses are read, which takes a millisecond for some.
         if len(wire.providerPeers) > 1:
@@ -124,50 +98,48 @@ def parse_request(raw: bytes) -> Request:
         providers = _read_providers(wire)
         if not providers:
             raise ProtocolViolation("ADD_PROVIDER names 0 providers that can be read, not one")
-        more = tuple(wire.moreKeys[:MAX_NAMES])
-        if not all(0 < len(name) <= MAX_NAME_BYTES for name in more):
-            raise ProtocolViolation(f"a further key of other than 1 to {MAX_NAME_BYTES} bytes")
+        more = tuple(wire.moreKeys[: kad.MAX_NAMES])
+        if not all(0 < len(name) <= kad.MAX_NAME_BYTES for name in more):
+            raise ProtocolViolation(f"a further key of other than 1 to {kad.MAX_NAME_BYTES} bytes")
         if len({wire.key, *more}) <= len(more):  # each is counted, for who waits for a reply
             raise ProtocolViolation("a key is given twice")
-        return AddProvider(wire.key, providers[0], more, wire.acknowledged)
+        return kad.AddProvider(wire.key, providers[0], more, wire.acknowledged)
     if wire.type == _Type.GET_VALUE:
-        return GetValue(wire.key)
+        return kad.GetValue(wire.key)
     if wire.type == _Type.PUT_VALUE:
-        return PutValue(wire.key, _read_value(wire))
+        return kad.PutValue(wire.key, _read_value(wire))
     raise ProtocolViolation(f"message type {wire.type} is not in the specification")
 
 
-def parse_reply(raw: bytes, request: Request) -> Reply | None:
-    """What a peer answered to `request`; None for a plain ADD_PROVIDER, which has no reply.
-
-    Raises ProtocolViolation for whatever is not a reply to that very request.
-    """
-    if isinstance(request, AddProvider) and not request.acknowledged:
+def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
+    """The reply to `request`; None for a plain ADD_PROVIDER, which has none. Raises
+    ProtocolViolation for all else."""
+    if isinstance(request, kad.AddProvider) and not request.acknowledged:
         return None
     wire = _parse(raw)
     match request:
-        case Ping():
+        case kad.Ping():
             _expect(wire, _Type.PING)
-            return Pong(wire.reached if wire.HasField("reached") else None)
-        case FindNode():
+            return kad.Pong(wire.reached if wire.HasField("reached") else None)
+        case kad.FindNode():
             _expect(wire, _Type.FIND_NODE)
-            return Nodes(_read_closer(wire))
-        case GetProviders():
+            return kad.Nodes(_read_closer(wire))
+        case kad.GetProviders():
             _expect(wire, _Type.GET_PROVIDERS)
             count = _read_count(wire.shards[0]) if wire.shards else None
-            return Providers(_read_providers(wire), _read_closer(wire), count)
-        case AddProvider(names=names):
+            return kad.Providers(_read_providers(wire), _read_closer(wire), count)
+        case kad.AddProvider(names=names):
             _expect(wire, _Type.ADD_PROVIDER)
             if len(wire.shards) != len(names):
                 raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
-            return Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
-        case GetValue():
+            return kad.Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
+        case kad.GetValue():
             _expect(wire, _Type.GET_VALUE)
             value = _read_value(wire) if wire.HasField("record") else None
-            return Value(value, _read_closer(wire), wire.record.key)
-        case PutValue():
+            return kad.Value(value, _read_closer(wire), wire.record.key)
+        case kad.PutValue():
             _expect(wire, _Type.PUT_VALUE)
-            return Stored(request.name, _read_value(wire))
+            return kad.Stored(request.name, _read_value(wire))
         case _:
             assert_never(request)
 
@@ -176,7 +148,7 @@ def _parse(raw: bytes) -> kad_pb2.Message:
     try:
         return kad_pb2.Message.FromString(raw)
     except DecodeError as error:
-        raise ProtocolViolation(f"{len(raw)} bytes that are no DHT message") from error
+        raise ProtocolViolation(f"{len(raw)} bytes that are not a DHT message") from error
 
 
 def _expect(wire: kad_pb2.Message, expected: kad_pb2.Message.MessageType) -> None:
@@ -184,43 +156,43 @@ def _expect(wire: kad_pb2.Message, expected: kad_pb2.Message.MessageType) -> Non
         raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
 
 
-def _read_query(wire: kad_pb2.Message) -> ProviderQuery:
+def _read_query(wire: kad_pb2.Message) -> kad.ProviderQuery:
     query = wire.query
-    if len(query.requirements) > MAX_REQUIREMENTS_BYTES:
+    if len(query.requirements) > kad.MAX_REQUIREMENTS_BYTES:
         raise ProtocolViolation(f"requirements of {len(query.requirements)} bytes")
     try:
         target = key_from_bytes(query.target)
     except ValueError as error:
         raise ProtocolViolation(str(error)) from error
-    limit = min(query.limit, MAX_PROVIDERS)
-    return ProviderQuery(target, query.requirements, limit)
+    limit = min(query.limit, kad.MAX_PROVIDERS)
+    return kad.ProviderQuery(target, query.requirements, limit)
 
 
 def _read_value(wire: kad_pb2.Message) -> bytes:
-    if len(wire.record.value) > MAX_VALUE_BYTES:
+    if len(wire.record.value) > kad.MAX_VALUE_BYTES:
         raise ProtocolViolation(f"a value of {len(wire.record.value)} bytes")
     return wire.record.value
 
 
-def _read_providers(wire: kad_pb2.Message) -> tuple[Provider, ...]:
+def _read_providers(wire: kad_pb2.Message) -> tuple[kad.Provider, ...]:
     providers = []
-    for peer in wire.providerPeers[:MAX_PROVIDERS]:
-        if len(peer.profile) > MAX_VALUE_BYTES:
+    for peer in wire.providerPeers[: kad.MAX_PROVIDERS]:
+        if len(peer.profile) > kad.MAX_VALUE_BYTES:
             raise ProtocolViolation(f"a profile of {len(peer.profile)} bytes")
         contact = _read_peer(peer)
         if contact is not None:
-            providers.append(Provider(contact, peer.profile))
+            providers.append(kad.Provider(contact, peer.profile))
     return tuple(providers)
 
 
 def _read_closer(wire: kad_pb2.Message) -> tuple[Contact, ...]:
-    contacts = (_read_peer(peer) for peer in wire.closerPeers[:MAX_CLOSER])
+    contacts = (_read_peer(peer) for peer in wire.closerPeers[: kad.MAX_CLOSER])
     return tuple(contact for contact in contacts if contact is not None)
 
 
 def _read_peer(peer: kad_pb2.Message.Peer) -> Contact | None:
-    """None for a peer whose id we cannot read: a newer kind of id must not spoil the rest."""
-    if len(peer.id) > MAX_ID_BYTES:
+    """None where the id cannot be read: a newer kind of id must not spoil the rest."""
+    if len(peer.id) > kad.MAX_ID_BYTES:
         return None  # before it is remembered
     return _contact(peer.id, *short_addresses(peer.addrs[:MAX_ADDRESSES]))
 
@@ -238,8 +210,8 @@ def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
     return Contact(peer_id, tuple(texts))
 
 
-def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
-    return ShardCount(
+def _read_count(shard: kad_pb2.ShardCount) -> kad.ShardCount:
+    return kad.ShardCount(
         shard.members,
         shard.settled,
         shard.shallower,
@@ -249,7 +221,7 @@ def _read_count(shard: kad_pb2.ShardCount) -> ShardCount:
     )
 
 
-def _write_count(count: ShardCount) -> kad_pb2.ShardCount:
+def _write_count(count: kad.ShardCount) -> kad_pb2.ShardCount:
     return kad_pb2.ShardCount(
         members=count.members,
         settled=count.settled,

@@ -1,7 +1,7 @@
-"""One node's part in the DHT: it answers others, keeps its table fresh, and runs operations.
+"""One node's part in the DHT: it answers others, keeps its table fresh, and starts searches.
 
-Pure. Inputs are the events of `dht/rpc.py` and the calls below; what comes of them is collected
-until `take()`. Sources are named where each part is: `routing.py`, `lookup.py`, `store.py`.
+Pure. Inputs are the events of `dht/rpc.py` and the calls below; `take()` returns the effects.
+Sources are named where each part is: `routing.py`, `lookup.py`, `store.py`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, assert_never
 
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.lookup import Lookup
-from formation_p2p.core.dht.messages import (
-    FindNode,
-    GetProviders,
-    GetValue,
-    Ping,
-    Pong,
-    ProviderQuery,
-    Reply,
-    Request,
-)
 from formation_p2p.core.dht.operations import (
     OperationId,
     Operations,
@@ -31,7 +22,7 @@ from formation_p2p.core.dht.operations import (
 )
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.reachability import ProbeLimits, Reach, Reachability
-from formation_p2p.core.dht.records import R, Records, Write
+from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.dht.rpc import (
@@ -95,8 +86,8 @@ class Kademlia(Generic[R]):
         self._effects: list[DhtEffect] = []
 
     def moved(self, addresses: tuple[str, ...], now: Moment) -> None:
-        """Where others are to dial us: to call before joining, and when it changes. A node that
-        was not told joins as a server, and finds out nothing."""
+        """The addresses at which others dial us: to call before joining, and when they change. A
+        node without this call joins as a server, and probes nothing."""
         self.table.moved(addresses)
         self._reachability.moved(addresses, now.mono_s)
         self._effects.append(Advertise(self._reachability.reach, cause="the addresses changed"))
@@ -114,33 +105,23 @@ class Kademlia(Generic[R]):
     def find_providers(
         self,
         name: bytes,
-        query: ProviderQuery | None,
+        query: kad.ProviderQuery | None,
         now: Moment,
         cause: str,
         *,
         width: int | None = None,
     ) -> OperationId:
         """Ends as Searched, with the providers that `width` of the nearest peers hold."""
-        return self._search(name, GetProviders(name, query), now, cause, width)
+        return self._search(name, kad.GetProviders(name, query), now, cause, width)
 
     def get_value(self, name: bytes, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, with the value that the nearest peers hold, if any."""
-        return self._search(name, GetValue(name), now, cause)
+        return self._search(name, kad.GetValue(name), now, cause)
 
     def find_closest(self, name: bytes, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, whose `closest` are the k peers nearest to a name, such as the bytes
         of a peer id."""
-        return self._search(name, FindNode(name), now, cause, self._k)
-
-    def deliver(
-        self, writes: Iterable[tuple[Contact, Write]], now: Moment, cause: str
-    ) -> OperationId:
-        """Write to these peers; this node may be among them. Ends as Published."""
-        return self.operations.deliver(writes, now, cause)
-
-    def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
-        """End a publish at once, without Published. Returns who has, or may have, taken it."""
-        return self.operations.abandon(operation)
+        return self._search(name, kad.FindNode(name), now, cause, self._k)
 
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
         """The `count` nearest to a name of these peers and, if others can ask it, this node. Those
@@ -160,16 +141,17 @@ class Kademlia(Generic[R]):
     def handle(self, event: DhtEvent, now: Moment) -> None:
         before = self._reachability.reach
         match event:
-            case RequestReceived(ask_id, sender, Ping(dial_back=True)) if self._probe_limits.admits(
-                sender.peer_id, now.mono_s
+            case RequestReceived(request_id, sender, kad.Ping(dial_back=True)) if (
+                self._probe_limits.admits(sender.peer_id, now.mono_s)
             ):
-                cause = f"asked by {sender.peer_id}"
-                probe = ProbeReachability(ask_id, sender, self.parameters.probe_s, cause=cause)
-                self._effects.append(probe)
+                cause, probe_s = f"asked by {sender.peer_id}", self.parameters.probe_s
+                self._effects.append(ProbeReachability(request_id, sender, probe_s, cause=cause))
                 self._meet(sender)
-            case ReachabilityProbed(ask_id, reached):
+            case ReachabilityProbed(request_id, reached):
                 self._probe_limits.ended()
-                self._effects.append(SendResponse(ask_id, Pong(reached), cause="dialled back"))
+                self._effects.append(
+                    SendResponse(request_id, kad.Pong(reached), cause="dialled back")
+                )
             case InboundConnection(peer_id, host):
                 self._reachability.dialled_by(peer_id, host)
             case PeerIdentified(peer):
@@ -177,24 +159,23 @@ class Kademlia(Generic[R]):
                     self._meet(peer)
                 else:
                     self._lost(peer.peer_id, now)
-            case RequestReceived(ask_id, sender, message):
+            case RequestReceived(request_id, sender, message):
                 reply = self._server.reply(sender, message, now)
-                self._effects.append(
-                    SendResponse(ask_id, reply, cause=f"asked by {sender.peer_id}")
-                )
+                cause = f"asked by {sender.peer_id}"
+                self._effects.append(SendResponse(request_id, reply, cause=cause))
                 self._meet(sender)
-            case ResponseReceived(ask_id, sender, message):
-                sent = self._in_flight.pop(ask_id)
+            case ResponseReceived(request_id, sender, message):
+                sent = self._in_flight.pop(request_id)
                 self._saw(sender, now)
-                if isinstance(message, Pong):
+                if isinstance(message, kad.Pong):
                     self._reachability.answered(sent.to.peer_id, message.reached)
-                self._settle(ask_id, sent, True, message, now)
-            case RequestFailed(ask_id):
-                sent = self._in_flight.pop(ask_id)
+                self._settle(request_id, sent, True, message, now)
+            case RequestFailed(request_id):
+                sent = self._in_flight.pop(request_id)
                 if self.table.is_at(sent.to):  # and not elsewhere, as a liar may have said
                     self._lost(sent.to.peer_id, now)
                 self._reachability.answered(sent.to.peer_id, None)
-                self._settle(ask_id, sent, False, None, now)
+                self._settle(request_id, sent, False, None, now)
             case _:
                 assert_never(event)
         self._reach_out(before)
@@ -209,7 +190,7 @@ class Kademlia(Generic[R]):
             name = self._refresh.due(now.mono_s)
             if name is not None and len(self.table):  # or the gates are asked, see below
                 width = self._k if name == self._own_name else None
-                self._search(name, FindNode(name), now, "refresh", width)
+                self._search(name, kad.FindNode(name), now, "refresh", width)
         before = self._reachability.reach
         self._reachability.tick(now.mono_s)
         self._reach_out(before)
@@ -219,7 +200,7 @@ class Kademlia(Generic[R]):
         return min(self._retry_at, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
     def take(self) -> tuple[list[DhtEffect], list[Searched[R] | Published]]:
-        """What has come of the calls since the last `take`."""
+        """The effects, and the operations that have ended, since the last `take`."""
         effects, self._effects = self._effects, []
         return effects, self.operations.take()
 
@@ -250,12 +231,12 @@ class Kademlia(Generic[R]):
     def _ping(self, contact: Contact, cause: str) -> None:
         if contact.peer_id not in self._pinging and len(self._pinging) < self.parameters.max_pings:
             self._pinging.add(contact.peer_id)
-            self._request(contact, Ping(), None, cause)
+            self._request(contact, kad.Ping(), None, cause)
 
     def _request(
         self,
         to: Contact,
-        request: Request,
+        request: kad.Request,
         operation: OperationId | None,
         cause: str,
         extra_s: float = 0.0,
@@ -268,7 +249,7 @@ class Kademlia(Generic[R]):
         return number
 
     def _settle(
-        self, number: int, sent: _InFlight, answered: bool, reply: Reply | None, now: Moment
+        self, number: int, sent: _InFlight, answered: bool, reply: kad.Reply | None, now: Moment
     ) -> None:
         if sent.operation is None:
             self._pinging.discard(sent.to.peer_id)
@@ -326,10 +307,10 @@ class Kademlia(Generic[R]):
             self._ping(gate, "the gate may not know us")
 
     def _reach_out(self, before: Reach) -> None:
-        """Tell what has become of our reachability since, and find out more about it."""
+        """Advertise our reachability where it has changed, and probe it further."""
         reach = self._reachability.reach
         if reach is not before:
             self._effects.append(Advertise(reach, cause=f"it was {before.value}"))
         for contact in self._reachability.wanted(self.table):
-            probe = Ping(dial_back=True)
+            probe = kad.Ping(dial_back=True)
             self._request(contact, probe, None, "can others dial us?", self.parameters.probe_s)

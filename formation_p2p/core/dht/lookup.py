@@ -140,7 +140,7 @@ class Lookup:
         peers: list[Contact] = []
         if self.finished:
             return ()
-        # For each one out of our own table that failed, one more at once: see `_next`.
+        # For each seed that failed, one more at once: see `_next`.
         at_once = min(self._alpha + self._stale, max(self._alpha, self._parameters.alpha))
         while self._waiting < at_once and (place := self._next()) is not None:
             self._candidates.remove(place)
@@ -165,7 +165,7 @@ class Lookup:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is final. Requests to farther peers may still be under way."""
+        """Whether the result is final. Requests to farther peers may still be in flight."""
         waiting = answered = 0
         apart = self._apart()
         for _, peer_id in apart if len(apart) >= self._width else self._nearest:
@@ -195,11 +195,11 @@ class Lookup:
         return {peer_id: known.state for peer_id, known in self._known.items()}
 
     def _next(self) -> tuple[int, PeerId] | None:
-        """The nearest one to ask now, by who named it."""
+        """The nearest one to ask now, as far as its namers are believed."""
         if self.asked >= self._max_asked:
             return None
-        # For each one out of our own table that failed, one more is asked ahead of its turn: where
-        # all have died their timeouts must not follow one another.
+        # For each seed that failed, one more is asked ahead of its turn: where all have died their
+        # timeouts must not follow one another.
         left = self._left(self._width + self._spare + self._stale)
         return next((place for place in left if self._may_ask(place[1])), None)
 

@@ -9,21 +9,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, NewType
 
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.lookup import Lookup
-from formation_p2p.core.dht.messages import (
-    Added,
-    FindNode,
-    GetProviders,
-    GetValue,
-    Nodes,
-    Providers,
-    PutValue,
-    Reply,
-    Request,
-    ShardCount,
-    Stored,
-    Value,
-)
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.records import R, Records, Write
 from formation_p2p.core.effects import Contact, Moment
@@ -31,7 +18,7 @@ from formation_p2p.core.identity import PeerId
 
 OperationId = NewType("OperationId", int)
 
-Query = FindNode | GetProviders | GetValue
+Query = kad.FindNode | kad.GetProviders | kad.GetValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +30,7 @@ class Searched(Generic[R]):
     operation: OperationId
     found: tuple[R, ...]
     closest: tuple[Contact, ...]
-    counts: tuple[ShardCount, ...]
+    counts: tuple[kad.ShardCount, ...]
     asked: int
 
 
@@ -55,7 +42,7 @@ class Delivery:
     to: Contact
     write: Write
     taken: bool
-    added: Added | None = None
+    added: kad.Added | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,7 @@ class _Search(Generic[R]):
     request: Query
     cause: str
     found: dict[Hashable, R] = field(default_factory=dict)
-    counts: dict[PeerId, ShardCount] = field(default_factory=dict)
+    counts: dict[PeerId, kad.ShardCount] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -90,14 +77,14 @@ class _Publish:
 
 
 class Operations(Generic[R]):
-    """Those in flight. `send` sends a request for an operation and returns its number; hand what
-    comes of it to `settle`, and `take` the operations that have ended."""
+    """Those in flight. `send` sends a request for an operation and returns its number; pass its
+    outcome to `settle`, and `take` the operations that have ended."""
 
     def __init__(
         self,
         own: PeerId,
         records: Records[R],
-        send: Callable[[Contact, Request, OperationId, str], int],
+        send: Callable[[Contact, kad.Request, OperationId, str], int],
         parameters: DhtParameters = DhtParameters(),
     ) -> None:
         self._own = Contact(own)
@@ -117,10 +104,10 @@ class Operations(Generic[R]):
         search: _Search[R] = _Search(self._next_id(), lookup, request, cause)
         self._operations[search.operation] = search
         match request:
-            case GetProviders():
+            case kad.GetProviders():
                 self._gather(search, self._records.providers(request, now), now)
-            case GetValue(name):
-                self._gather(search, Value(self._records.value(name, now), ()), now)
+            case kad.GetValue(name):
+                self._gather(search, kad.Value(self._records.value(name, now), ()), now)
         self._drive(search)
         return search.operation
 
@@ -142,7 +129,8 @@ class Operations(Generic[R]):
         return publish.operation
 
     def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
-        """End a publish at once, without Published. Returns who has, or may have, taken it."""
+        """End a publish at once, without Published. Returns the peers that have, or may have,
+        taken it."""
         match self._operations.pop(operation, None):
             case _Publish(deliveries=deliveries, pending=pending):
                 taken = (delivery.to for delivery in deliveries if delivery.taken)
@@ -156,7 +144,7 @@ class Operations(Generic[R]):
         number: int,
         to: Contact,
         answered: bool,
-        reply: Reply | None,
+        reply: kad.Reply | None,
         now: Moment,
     ) -> Lookup | None:
         """How a request went. Returns the lookup that goes on with an answer."""
@@ -171,11 +159,15 @@ class Operations(Generic[R]):
                 if not answered:
                     lookup.failed(to.peer_id)
                 else:
-                    closer = reply.closer if isinstance(reply, Nodes | Providers | Value) else ()
+                    closer = (
+                        reply.closer
+                        if isinstance(reply, kad.Nodes | kad.Providers | kad.Value)
+                        else ()
+                    )
                     lookup.answered(to.peer_id, closer)
-                    if isinstance(reply, Providers | Value):
+                    if isinstance(reply, kad.Providers | kad.Value):
                         self._gather(running, reply, now)
-                    if isinstance(reply, Providers) and reply.count is not None:
+                    if isinstance(reply, kad.Providers) and reply.count is not None:
                         running.counts[to.peer_id] = reply.count
                 self._drive(running)
                 return lookup if answered else None
@@ -198,8 +190,8 @@ class Operations(Generic[R]):
         if search.lookup.finished:
             self._finish(search)
 
-    def _gather(self, search: _Search[R], reply: Providers | Value, now: Moment) -> None:
-        assert not isinstance(search.request, FindNode), "its reply has no records"
+    def _gather(self, search: _Search[R], reply: kad.Providers | kad.Value, now: Moment) -> None:
+        assert not isinstance(search.request, kad.FindNode), "its reply has no records"
         records, found = self._records, search.found
         for author, record in records.verified(search.request, reply, now):
             known = found.get(author)
@@ -220,9 +212,9 @@ class Operations(Generic[R]):
         self._ended.append(Searched(running.operation, live, closest, said, lookup.asked))
 
 
-def _delivery(to: Contact, write: Write, answered: bool, reply: Reply | None) -> Delivery:
+def _delivery(to: Contact, write: Write, answered: bool, reply: kad.Reply | None) -> Delivery:
     """How a write went: a value is echoed, and a provider record has no reply, or `Added`."""
     taken = answered
-    if isinstance(write, PutValue):
-        taken = reply == Stored(write.name, write.value)
-    return Delivery(to, write, taken, reply if isinstance(reply, Added) else None)
+    if isinstance(write, kad.PutValue):
+        taken = reply == kad.Stored(write.name, write.value)
+    return Delivery(to, write, taken, reply if isinstance(reply, kad.Added) else None)

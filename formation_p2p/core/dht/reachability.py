@@ -1,11 +1,11 @@
-"""Can others dial us? A node that they cannot is a client: it asks, and nobody is sent to it.
+"""Whether others can dial this node: a server, or a client, which no peer names to others.
 
-A node asks a few peers to dial it back, over a new connection, at the addresses that it tells
-of; whoever dials it unasked is as good a witness. Until it knows, it is told to nobody.
+A node asks a few peers to dial it back, over a new connection, at the addresses that it
+advertises; a peer that dials it unasked is as good a witness. Until then it is advertised to none.
 
-Source: libp2p kad-dht specification, "Client and server mode"; AutoNAT specification, whose
-rule it is that only the address is dialled that the asker is seen to come from, or anyone could
-have anyone else dialled; go-libp2p's AutoNAT for the times and the rates.
+Source: libp2p kad-dht specification, "Client and server mode"; AutoNAT specification, whose rule
+it is to dial only the address that the requester is seen to come from, or anyone could have
+anyone else dialled; go-libp2p's AutoNAT for the times and the rates.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Reach(Enum):
 
 
 class Reachability:
-    """Inert until the first `moved`. Ask whom `wanted` names, and tell how it went by `answered`;
-    call `tick` when `at_s` has passed. `reach` may have changed after each."""
+    """Inert until the first `moved`. Probe through the peers that `wanted` names, and report by
+    `answered`; call `tick` when `at_s` has passed. `reach` may have changed after each."""
 
     def __init__(self, parameters: DhtParameters = DhtParameters()) -> None:
         self._parameters = parameters
@@ -56,7 +56,7 @@ class Reachability:
         return self._votes
 
     def moved(self, addresses: tuple[str, ...], now_s: float) -> None:
-        """Where we are to be dialled, from now on; nowhere, for a mere client."""
+        """The addresses at which we are dialled from now on; none for a client."""
         if addresses == self._addresses:
             return
         self._addresses = addresses
@@ -65,8 +65,7 @@ class Reachability:
         self._begin(now_s)
 
     def wanted(self, known: Iterable[Contact]) -> tuple[Contact, ...]:
-        """Whom to ask now, of the peers that are known: those of other subnets than before, if
-        there are such."""
+        """Which of the known peers to ask now: those of other subnets first."""
         if not self._open:
             return ()
         missing = self._parameters.voters - len(self._votes) - sum(self._asked.values())
@@ -81,7 +80,7 @@ class Reachability:
         return tuple(others[:missing])
 
     def answered(self, peer_id: PeerId, reached: bool | None) -> None:
-        """What came of asking a peer. None: it did not try."""
+        """The outcome of a probe request. None: the peer did not try."""
         if self._asked.get(peer_id):
             self._asked[peer_id] = False
             if reached is not None:
@@ -90,8 +89,8 @@ class Reachability:
     def dialled_by(self, peer_id: PeerId, host: str) -> None:
         """A peer dialled us, from this IP address; from loopback, if it is on this machine.
 
-        It has shown that we can be dialled, unless it stands nearer than those for whom our
-        addresses are: that a neighbour behind the same router reaches us says nothing of others.
+        That shows that we can be dialled, unless the peer is nearer than those that our addresses
+        are for: a neighbour behind the same router proves nothing for others.
         """
         if self._addresses and _scope(host) >= self._scope:
             self._vote(peer_id, True)
@@ -119,8 +118,8 @@ class Reachability:
             self._judge(final=False)
 
     def _judge(self, *, final: bool) -> None:
-        """The first who reaches us makes us a server, so that joining takes no longer; it takes
-        two who do not, or the end of the round, to make us a client."""
+        """The first peer that reaches us makes us a server, so that joining takes no longer; it
+        takes two that do not, or the end of the round, to make us a client."""
         reached = sum(self._votes.values())
         failed = len(self._votes) - reached
         if reached > failed:
@@ -164,5 +163,5 @@ def _scope(host: str) -> int:
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:
-        return 2  # a name; whoever has one means it for everybody
+        return 2  # a name, which is meant for all
     return 0 if ip.is_loopback else 1 + ip.is_global

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Protocol, TypeVar
 
-from formation_p2p.core.dht.messages import (
-    AddProvider,
-    GetProviders,
-    GetValue,
-    Providers,
-    PutValue,
-    ShardCount,
-    Value,
-)
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
 
 R = TypeVar("R")
 
-Write = AddProvider | PutValue
+Write = kad.AddProvider | kad.PutValue
 
 
 class Records(Protocol[R]):
@@ -28,17 +20,20 @@ class Records(Protocol[R]):
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
         """Whether the record is one to keep, under every name of the write; then it is kept."""
 
-    def providers(self, request: GetProviders, now: Moment) -> Providers:
+    def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """What is held under the name; the server adds the closer peers."""
 
-    def counts(self, write: AddProvider, now: Moment) -> tuple[ShardCount, ...]:
+    def counts(self, write: kad.AddProvider, now: Moment) -> tuple[kad.ShardCount, ...]:
         """What is held under each name of a write, as its author is to see it."""
 
     def value(self, name: bytes, now: Moment) -> bytes | None:
         """The value record under the name, fresh."""
 
     def verified(
-        self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
+        self,
+        request: kad.GetProviders | kad.GetValue,
+        reply: kad.Providers | kad.Value,
+        now: Moment,
     ) -> Iterable[tuple[Hashable, R]]:
         """What may be believed of a reply: whose record each is, and the record."""
 

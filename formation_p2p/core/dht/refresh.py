@@ -1,7 +1,7 @@
 """When to look up what, so that the routing table stays full and true.
 
-Our own key, so that our neighbours know us and we them; and for each bucket that nobody looked
-into for long, a key that lies in it. A lookup is of a name, whose SHA-256 is the key, so that a
+Our own key, so that our neighbours know us and we them; and for each bucket without a lookup for
+long, a key that lies in it. A lookup is of a name, whose SHA-256 is the key, so that a
 name for a certain bucket can only be found by trying: one for the bucket whose peers share p bits
 with us takes 2**(p + 1) tries on average, 1 us each.
 
@@ -39,8 +39,8 @@ class Refresh:
         self._is_new = True
 
     def joined(self, now_s: float) -> None:
-        """Our own key is being looked up. It will be once more, soon: of those who join at the
-        same time nobody is known yet to whom the others ask."""
+        """Our own key is being looked up. It will be once more, soon: peers that join at the same
+        time are not known yet to the peers that the others ask."""
         self._is_new = True
         self.at_s = now_s + self._jittered(self._parameters.fill_s)
 
@@ -64,7 +64,7 @@ class Refresh:
         elif age < ours.refresh_early:
             return None
         name = self._own_name if length == 0 else self.name_at(KEY_BITS - length)
-        # Whether or not it finds anybody: with nobody to ask it need not be tried at each step.
+        # Whether or not it finds a peer: with none to ask it need not be tried at each step.
         if length:
             self._table.looked_into(Key(self._own ^ 1 << (length - 1)), now_s)
         else:

@@ -37,8 +37,8 @@ class RoutingTable:
     """At most `k` peers for each length of common prefix with our key, and of those only a few
     of one subnet (which waits for its turn as well), and only one at a host and port.
 
-    Call `saw` for a peer that answered, `lost` for one that did not. The table never asks
-    anybody itself: `saw` returns the peer that should be asked whether it is still there.
+    Call `saw` for a peer that answered, `lost` for one that did not. The table sends nothing:
+    `saw` returns the peer to ping.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class RoutingTable:
         self._looked_s: dict[int, float] = {}  # into which bucket; 0 for our own key
 
     def moved(self, addresses: tuple[str, ...]) -> None:
-        """Where we are reached ourselves. Our own subnets are not capped: a campus with public
-        addresses is one, and its machines must know each other. Of 300 in one /24, lookups find
-        all of the nearest so, and with the caps a fifth."""
+        """Our own addresses. Our subnets are not capped: a campus with public addresses is one,
+        and its machines must know each other. Of 300 in one /24, lookups find all of the nearest
+        so, and with the caps a fifth."""
         self._ours = subnets(addresses)
 
-    # -- who is there -----------------------------------------------------------------------
+    # -- peers -----------------------------------------------------------------------
 
     def saw(self, contact: Contact, now_s: float) -> Contact | None:
-        """A peer answered. Returns the one to ping where it stands in the way, else None.
+        """A peer answered. Returns the peer to ping, if one is in its way.
 
         The newcomer then waits as a replacement: if the pinged one is `lost` it moves up, and
         if it is seen instead, it stays (long-lived peers are likelier to stay, section 2.2).
@@ -86,15 +86,15 @@ class RoutingTable:
             )
             return None
         if not contact.addresses:
-            return None  # nobody could dial it, so nobody may be sent to it
+            return None  # others could not dial it
         if known is not None:
             self._remove(bucket, contact.peer_id)  # it moved: it has to find room once more
         bucket.replacements.pop(contact.peer_id, None)
         seen = _Seen(contact, now_s, subnets(contact.addresses), endpoints(contact.addresses))
-        doubtful = self._place(bucket, seen)
+        suspect = self._place(bucket, seen)
         if known is not None:
             self._promote()
-        return doubtful
+        return suspect
 
     def lost(self, peer_id: PeerId) -> None:
         """A peer did not answer: it goes, and the newest replacement that may takes its place."""
@@ -152,10 +152,10 @@ class RoutingTable:
     def __len__(self) -> int:
         return sum(len(bucket.live) for bucket in self._buckets.values())
 
-    # -- where was looked -------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------
 
     def looked_into(self, key: Key, now_s: float) -> None:
-        """A lookup of this key found somebody: its bucket is fresh."""
+        """A lookup of this key found a peer: its bucket is fresh."""
         self._looked_s[distance(self._own, key).bit_length()] = now_s
 
     def looked_s(self, key: Key) -> float | None:
@@ -163,11 +163,10 @@ class RoutingTable:
         return self._looked_s.get(distance(self._own, key).bit_length())
 
     def looks(self) -> list[tuple[float, int]]:
-        """What has to be looked into now and then, and when that was last done; the stalest first.
+        """What has to be refreshed, and when that was last done; the stalest first.
 
         As bit lengths of the distance from us: 0 stands for our own key, whose lookup finds the
-        k peers nearest to us, and with them all that is in the nearest buckets. The others are
-        the buckets that are not covered by that.
+        k peers nearest to us, and with them the nearest buckets. The others are all other buckets.
         """
         lengths, nearer = [0], 0
         for length in range(1, max(self._buckets, default=0) + 1):
@@ -177,7 +176,7 @@ class RoutingTable:
                 lengths.append(length)
         return sorted((self._looked_s.get(length, float("-inf")), length) for length in lengths)
 
-    # -- who may enter ----------------------------------------------------------------------
+    # -- admission ----------------------------------------------------------------------
 
     def _place(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
         if not self._may_wait(bucket, seen):
@@ -204,7 +203,7 @@ class RoutingTable:
 
     def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
         """Whether its bucket has few enough of its subnets, those that wait included: they must
-        not crowd out the others who wait."""
+        not crowd out the others that wait."""
         for subnet in seen.subnets - self._ours:
             there = sum(subnet in other.subnets for other in bucket.live.values())
             there += sum(subnet in other.subnets for other in bucket.replacements.values())
@@ -235,7 +234,7 @@ class RoutingTable:
             del self._at[endpoint]
 
     def _promote(self) -> None:
-        """Somebody went: the newest of those who wait, and who may now, take the place."""
+        """A peer went: the newest of those that wait, and may enter now, take the place."""
         for bucket in self._buckets.values():
             if not bucket.replacements or len(bucket.live) >= self._k:
                 continue

@@ -1,7 +1,7 @@
-"""What the DHT asks of the shell, and what the shell tells it.
+"""The DHT's effects and events.
 
 Every `SendRequest` ends in exactly one `ResponseReceived` or `RequestFailed`, at most `timeout_s`
-after it was handed over. The shell keeps that promise; the core arms no timer of its own for it.
+after it was taken: the shell arms the timer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from formation_p2p.core.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class SendRequest(Effect):
-    """Send a request to a peer, dialling it if need be. `ask_id` is the asker's own count.
+    """Send a request to a peer, dialling it if need be. `request_id` is the DHT's own count.
 
-    A request that the specification leaves without an answer (ADD_PROVIDER) is Answered, with
-    no message, once it is written out.
+    A request that the specification leaves without a reply (ADD_PROVIDER) ends as
+    ResponseReceived, without a message, once it is written out.
     """
 
-    ask_id: int
+    request_id: int
     to: Contact
     message: Request
     timeout_s: float
@@ -30,18 +30,18 @@ class SendRequest(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendResponse(Effect):
-    """Reply to what arrived as `RequestReceived(ask_id)`; None where the protocol has no answer."""
+    """The reply to `RequestReceived(request_id)`; None where the protocol has none."""
 
-    ask_id: int
+    request_id: int
     message: Reply | None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer's request. `ask_id` is the shell's count and goes back with the `SendResponse`. The
-    sender has addresses only if it says that it is a server."""
+    """A peer's request. `request_id` is the shell's count and goes back with the `SendResponse`.
+    The sender has addresses only if it says that it is a server."""
 
-    ask_id: int
+    request_id: int
     sender: Contact
     message: Request
 
@@ -51,16 +51,16 @@ class ResponseReceived:
     """`sender` is who was asked, with the addresses that identify told of since; without any
     where it dialled us, and does not say that it can be dialled."""
 
-    ask_id: int
+    request_id: int
     sender: Contact
     message: Reply | None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """No answer: out of reach, too late, or not to be parsed. `reason` is for people."""
+    """No response: out of reach, too late, or malformed. `reason` is for people."""
 
-    ask_id: int
+    request_id: int
     reason: str
 
 
@@ -68,20 +68,20 @@ class RequestFailed:
 class ProbeReachability(Effect):
     """Dial the peer that asks, over a new connection, and close it. Ends in ReachabilityProbed.
 
-    Only at addresses that it tells of, and that have the IP address which it is seen to come
-    from: all else would have us dial whomever it likes.
+    Only at addresses that it advertises, and that have the IP address which it is seen to come
+    from: else it could have us dial anyone.
     """
 
-    ask_id: int
+    request_id: int
     to: Contact
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReachabilityProbed:
-    """What came of ProbeReachability(ask_id). None: it could not be tried."""
+    """The outcome of ProbeReachability(request_id). None: it could not be tried."""
 
-    ask_id: int
+    request_id: int
     reached: bool | None
 
 
@@ -96,16 +96,16 @@ class InboundConnection:
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentified:
-    """A connected peer said anew what it is: one with addresses is a server, one without is a
-    client, and nobody may be sent to it."""
+    """A connected peer identified itself anew: one with addresses is a server, one without is a
+    client, which no peer names to others."""
 
     peer: Contact
 
 
 @dataclass(frozen=True, slots=True)
 class Advertise(Effect):
-    """Tell connected peers, and who connects, whether we are a server: only then may they send
-    others to us."""
+    """Tell all connected peers, also later ones, whether we are a server: only then may they
+    name us to others."""
 
     reach: Reach
 

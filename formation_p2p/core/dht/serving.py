@@ -1,26 +1,10 @@
-"""What this node answers to others: whom it knows, and what it keeps for them."""
+"""The replies to others' requests: the peers that this node knows, and the records it keeps."""
 
 from __future__ import annotations
 
 from typing import Generic, assert_never
 
-from formation_p2p.core.dht.messages import (
-    Added,
-    AddProvider,
-    FindNode,
-    GetProviders,
-    GetValue,
-    Nodes,
-    Ping,
-    Pong,
-    Providers,
-    PutValue,
-    Reply,
-    Request,
-    ShardCount,
-    Stored,
-    Value,
-)
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.effects import Contact, Moment
@@ -37,38 +21,38 @@ class Server(Generic[R]):
         self._records = records
         self._k = k
 
-    def reply(self, sender: Contact, request: Request, now: Moment) -> Reply | None:
-        """None for an ADD_PROVIDER that nobody waits for."""
+    def reply(self, sender: Contact, request: kad.Request, now: Moment) -> kad.Reply | None:
+        """None for a plain ADD_PROVIDER, which has no reply."""
         match request:
-            case Ping():
-                return Pong()
-            case FindNode(name):
+            case kad.Ping():
+                return kad.Pong()
+            case kad.FindNode(name):
                 closer = self._closer(name, sender.peer_id)
                 if name == peer_id_to_bytes(self._own):
-                    # go takes in only who names somebody when asked for itself: one who knows
-                    # nobody, at least itself. Where that is, the asker knows.
+                    # go admits only peers that name one when asked for themselves: at least
+                    # themselves. Their addresses the requester knows.
                     closer = (Contact(self._own), *closer)[: self._k]
-                return Nodes(closer)
-            case GetProviders(name):
+                return kad.Nodes(closer)
+            case kad.GetProviders(name):
                 held = self._records.providers(request, now)
-                return Providers(held.providers, self._closer(name, sender.peer_id), held.count)
-            case GetValue(name):
+                return kad.Providers(held.providers, self._closer(name, sender.peer_id), held.count)
+            case kad.GetValue(name):
                 value = self._records.value(name, now)
-                return Value(value, self._closer(name, sender.peer_id), name)
-            case AddProvider(name, acknowledged=acknowledged):
+                return kad.Value(value, self._closer(name, sender.peer_id), name)
+            case kad.AddProvider(name, acknowledged=acknowledged):
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.
                 kept = self._records.keep(sender, request, now)
                 if not acknowledged:
                     return None
-                # Counting is work: not for whoever just names many names.
-                nothing = tuple(ShardCount() for _ in request.names)
+                # Counting is work, which a refused write does not get.
+                nothing = tuple(kad.ShardCount() for _ in request.names)
                 counts = self._records.counts(request, now) if kept else nothing
-                return Added(counts, self._closer(name, sender.peer_id))
-            case PutValue(name, value):
+                return kad.Added(counts, self._closer(name, sender.peer_id))
+            case kad.PutValue(name, value):
                 # A refusal echoes no value; the specification has no other way to say it.
                 kept = self._records.keep(sender, request, now)
-                return Stored(name, value if kept else b"")
+                return kad.Stored(name, value if kept else b"")
             case _:
                 assert_never(request)
 

@@ -1,4 +1,4 @@
-"""What this node keeps for others: signed profiles, and under which names each is provided.
+"""The records that this node keeps for others: signed profiles, and the names of each.
 
 A profile is kept once, whatever the number of its names; provider records and the value record
 `/formation/<peer id>` are two ways to ask for the same bytes. Nothing is stored that is not
@@ -14,17 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
-from formation_p2p.core.dht.messages import (
-    MAX_PROVIDERS,
-    AddProvider,
-    GetProviders,
-    GetValue,
-    Provider,
-    ProviderQuery,
-    Providers,
-    ShardCount,
-    Value,
-)
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.records import Write
 from formation_p2p.core.effects import Contact, Moment
@@ -68,7 +58,7 @@ class _Entry:
 
 
 class RecordStore:
-    """`admit` says why a profile's author may not be kept, or None where it may."""
+    """`admit` returns why a profile's author is not admitted, or None."""
 
     def __init__(
         self,
@@ -82,8 +72,8 @@ class RecordStore:
         self._names_of = names_of
         self._suits = suits
         self._newest = Newest()
-        self._entries: dict[PeerId, _Entry] = {}  # who was heard from least recently first
-        # Never of one who has withdrawn. A dict for its order, which is the same in every run.
+        self._entries: dict[PeerId, _Entry] = {}  # the one heard from least recently first
+        # Without withdrawn ones. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
         self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first
 
@@ -100,8 +90,8 @@ class RecordStore:
         return checked.signed
 
     def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
-        """Whoever sends it: the author's signature is what counts."""
-        if isinstance(write, AddProvider):
+        """From any sender: the author's signature is what counts."""
+        if isinstance(write, kad.AddProvider):
             names, raw = write.names, write.provider.profile
         else:
             names, raw = (write.name,), write.value
@@ -147,16 +137,18 @@ class RecordStore:
         kept = (entry.signed for entry in self._by_name.get(name, {}).values())
         return next((signed.raw for signed in kept if _is_fresh(signed, now)), None)
 
-    def providers(self, request: GetProviders, now: Moment) -> Providers:
+    def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The fresh providers that suit, nearest to the query's target first."""
-        query = request.query or ProviderQuery(key_of(request.name), b"", MAX_PROVIDERS)
+        query = request.query or kad.ProviderQuery(key_of(request.name), b"", kad.MAX_PROVIDERS)
         found = tuple(
-            Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw)
+            kad.Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw)
             for s in self._nearest(request.name, query, now)
         )
-        return Providers(found, (), self._count(request.name, query.target, now))
+        return kad.Providers(found, (), self._count(request.name, query.target, now))
 
-    def _nearest(self, name: bytes, query: ProviderQuery, now: Moment) -> Iterator[SignedProfile]:
+    def _nearest(
+        self, name: bytes, query: kad.ProviderQuery, now: Moment
+    ) -> Iterator[SignedProfile]:
         if not query.limit:
             return  # only the count is wanted
         nearest = [
@@ -173,11 +165,11 @@ class RecordStore:
                 room -= 1
                 yield signed
 
-    def counts(self, write: AddProvider, now: Moment) -> tuple[ShardCount, ...]:
+    def counts(self, write: kad.AddProvider, now: Moment) -> tuple[kad.ShardCount, ...]:
         target = key_of_peer(write.provider.contact.peer_id)
         return tuple(self._count(name, target, now) for name in write.names)
 
-    def _count(self, name: bytes, target: Key, now: Moment) -> ShardCount:
+    def _count(self, name: bytes, target: Key, now: Moment) -> kad.ShardCount:
         members = settled = shallower = 0
         depths: list[int] = []
         beyond: list[int] = []
@@ -195,13 +187,16 @@ class RecordStore:
             elif high > depth:
                 beyond.append(high)
         deepest = median_low(depths or beyond or [0])
-        return ShardCount(members, settled, shallower, len(depths), deepest, len(beyond))
+        return kad.ShardCount(members, settled, shallower, len(depths), deepest, len(beyond))
 
     def verified(
-        self, request: GetProviders | GetValue, reply: Providers | Value, now: Moment
+        self,
+        request: kad.GetProviders | kad.GetValue,
+        reply: kad.Providers | kad.Value,
+        now: Moment,
     ) -> list[tuple[PeerId, SignedProfile]]:
-        """A storing peer that lies is outvoted by the others asked: what is bad is left out."""
-        if isinstance(reply, Providers):
+        """Bad records are left out: the other peers asked make up for one that lies."""
+        if isinstance(reply, kad.Providers):
             raws = [provider.profile for provider in reply.providers]
         else:
             raws = [] if reply.value is None else [reply.value]

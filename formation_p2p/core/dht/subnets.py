@@ -1,6 +1,6 @@
-"""Where addresses lie: what is counted against one neighbourhood filling a routing table.
+"""Subnets of addresses: what keeps one of them from filling a routing table.
 
-Anybody can make any number of peer ids, but not come from any number of places. How coarse the
+Anyone can make any number of peer ids, but not come from any number of places. How coarse the
 places are, and how many peers of one are let in, is weighed between an attacker who rents a
 block and honest machines that stand side by side.
 
@@ -48,8 +48,8 @@ class Subnet(NamedTuple):
 @lru_cache(maxsize=16_384)  # for the few thousand peers that come and go
 def subnets(addresses: tuple[str, ...]) -> frozenset[Subnet]:
     """All that these multiaddrs lie in. None for addresses that lead nowhere from the outside
-    (loopback, private, link-local, shared): in a home lab all machines are in one /24, and whoever
-    is in there needs no peer ids to do harm."""
+    (loopback, private, link-local, shared): in a home lab all machines are in one /24, and an
+    attacker in there needs no peer ids to do harm."""
     return frozenset(subnet for address in addresses for subnet in _subnets(address))
 
 

@@ -15,14 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from formation_p2p.core.capability.shards import depths_of, shard_key
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.messages import (
-    AddProvider,
-    Provider,
-    ProviderQuery,
-    PutValue,
-    ShardCount,
-)
 from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Searched
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.depth_search import agreed
@@ -110,7 +104,7 @@ class Announcer:
     def publications(self) -> Mapping[bytes, Publication]:
         return self._publications
 
-    # -- when -----------------------------------------------------------------------------------
+    # -- timing -----------------------------------------------------------------------------------
 
     def start(self, now: Moment) -> None:
         own_name = value_name(self._own.peer_id)
@@ -160,13 +154,13 @@ class Announcer:
         self._publishing.clear()
         tombstone = self._issue(now, (), True)
         # As a value, which is answered: a peer that has answered has it, and the node may go.
-        write = PutValue(value_name(self._own.peer_id), tombstone.raw)
-        replicas = [h.contact for h in self._written.values() if h.until_s > now.mono_s]
+        write = kad.PutValue(value_name(self._own.peer_id), tombstone.raw)
+        replicas = [r.contact for r in self._written.values() if r.until_s > now.mono_s]
         self._withdrawing = self._dht.operations.deliver(
             ((replica, write) for replica in (self._own, *replicas)), now, cause
         )
 
-    # -- what comes of it -----------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
         """Whether the search was ours."""
@@ -217,20 +211,20 @@ class Announcer:
 
     def _delivered(self, delivery: Delivery, now: Moment) -> None:
         write = delivery.write
-        names = write.names if isinstance(write, AddProvider) else (write.name,)
-        publications = [self._publications[name] for name in names if name in self._publications]
+        names = write.names if isinstance(write, kad.AddProvider) else (write.name,)
+        known = self._publications
         if not delivery.taken:
             self._failed.add(delivery.to.peer_id)
-            for publication in publications:
-                publication.replicas = tuple(h for h in publication.replicas if h != delivery.to)
+            for publication in [known[name] for name in names if name in known]:
+                publication.replicas = tuple(r for r in publication.replicas if r != delivery.to)
                 self._locate("store", publication.name, publication.membership, now)
         elif delivery.added is not None:
             for name, count in zip(names, delivery.added.counts, strict=True):
-                told = self._publications.get(name)
+                told = known.get(name)
                 if told is not None and told.membership and told.is_full:
                     self._doubt(told.membership, told.membership.heard(told.depth, count), now)
-            if names[0] in self._publications:
-                self._put(self._publications[names[0]], delivery.added.closer, now)
+            if names[0] in known:
+                self._put(known[names[0]], delivery.added.closer, now)
 
     def _doubt(self, membership: ShardMembership, doubt: Doubt | None, now: Moment) -> None:
         if doubt is None or any(each.membership is membership for each in self._locating.values()):
@@ -240,7 +234,7 @@ class Announcer:
         depth = membership.span.high if doubt == "full" else membership.span.high - 1
         self._ask_shard(doubt, membership, depth, now)
 
-    # -- where ----------------------------------------------------------------------------------
+    # -- placing ----------------------------------------------------------------------------------
 
     def _shard(self, membership: ShardMembership, depth: int) -> bytes:
         return shard_key(self._network_id, membership.bucket, self._key, depth)
@@ -248,7 +242,7 @@ class Announcer:
     def _ask_shard(self, why: Why, membership: ShardMembership, depth: int, now: Moment) -> None:
         self._locate(why, self._shard(membership, depth), membership, now)
 
-    def _looked(self, membership: ShardMembership, count: ShardCount, now: Moment) -> None:
+    def _looked(self, membership: ShardMembership, count: kad.ShardCount, now: Moment) -> None:
         assert membership.state is MembershipState.LOOKING, "it looks until it has settled"
         step = membership.search.learn(count)
         if step is None:
@@ -264,11 +258,10 @@ class Announcer:
             self._signed = None
             self._acknowledged = True
             self._flush_s = self._not_too_soon(now, self._parameters.gather_s)
+        own, shards = self._own.peer_id, self._parameters.shards
         depths = {
             self._shard(membership, depth): depth
-            for depth in depths_of(
-                membership.bucket, self._own.peer_id, span, self._parameters.shards
-            )
+            for depth in depths_of(membership.bucket, own, span, shards)
         }
         for name, publication in list(self._publications.items()):
             if publication.membership is membership and name not in depths:
@@ -287,35 +280,32 @@ class Announcer:
         if any(each[:2] == (why, name) for each in self._locating.values()):
             return
         width = self._beta if why in ("sparse", "apart") else self._parameters.replicas
-        query = ProviderQuery(self._key, b"", 0)
+        query = kad.ProviderQuery(self._key, b"", 0)
         operation = self._dht.find_providers(name, query, now, CAUSE, width=width)
         self._locating[operation] = _Locating(why, name, membership)
 
     def _put(self, publication: Publication, peers: Iterable[Contact], now: Moment) -> None:
-        """Of the replicas and these peers the nearest are to hold it, and the new ones are told."""
+        """Have the nearest of the replicas and these peers hold it; new ones are written to."""
         before = {replica.peer_id for replica in publication.replicas}
-        # Not who has failed in this round: it may answer all who look for it, and take nothing, as
-        # this node does once its own grant has expired. And others may not have noticed yet that
-        # a peer is gone; we have.
+        # Without those that failed in this round: one may answer lookups and store nothing, as
+        # this node does once its own grant has expired; and one that is gone may still be named.
         peers = [peer for peer in peers if peer.peer_id not in self._failed]
-        nearest = self._dht.nearest(
-            publication.name, (*publication.replicas, *peers), self._room(publication)
-        )
+        name, room = publication.name, self._room(publication)
+        nearest = self._dht.nearest(name, (*publication.replicas, *peers), room)
         publication.replicas = tuple(
             each for each in nearest if each.peer_id in before or each.peer_id not in self._failed
         )
         new = tuple(replica for replica in publication.replicas if replica.peer_id not in before)
         if new:
-            self._ready[publication.name] = (*self._ready.get(publication.name, ()), *new)
+            self._ready[name] = (*self._ready.get(name, ()), *new)
             if self._flush_s == float("inf"):
                 self._flush_s = now.mono_s + self._parameters.gather_s
 
     def _gathered(self, now: Moment) -> None:
-        """Nothing more is to come soon: write at once, but for a profile too soon after another."""
-        hurried = (
-            self._signed is None and now.mono_s < self._last_s + self._parameters.min_interval_s
-        )
-        if self._ready and not self._locating and not hurried:
+        """Write at once where no lookup is in flight, but no profile too soon after another."""
+        is_new = self._signed is None
+        is_soon = is_new and now.mono_s < self._last_s + self._parameters.min_interval_s
+        if self._ready and not self._locating and not is_soon:
             self._flush(now)
 
     def _room(self, publication: Publication) -> int:
@@ -327,11 +317,8 @@ class Announcer:
 
     def _plan(self, now: Moment) -> None:
         spread = 1 + self._parameters.jitter * (self._rng.random() - 0.5)
-        pause_s = min(
-            self._parameters.first_republish_s * 2 ** min(self._round, 6),
-            self._parameters.republish_s,
-        )
-        self._due_s = now.mono_s + pause_s * spread
+        first_s = self._parameters.first_republish_s * 2 ** min(self._round, 6)
+        self._due_s = now.mono_s + min(first_s, self._parameters.republish_s) * spread
 
     def _publish(self, now: Moment) -> None:
         """Everything anew: to all replicas, and where some are missing they are looked up."""
@@ -372,7 +359,7 @@ class Announcer:
             writes_of(
                 self._ready,
                 self._publications,
-                Provider(self._own, self._signed.raw),
+                kad.Provider(self._own, self._signed.raw),
                 turn=self._round,
                 acknowledged=self._acknowledged,
                 max_names=self._parameters.max_names,

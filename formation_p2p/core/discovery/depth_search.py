@@ -1,4 +1,4 @@
-"""How to find the depth at which the workers near a key are, from the counts of a few shards."""
+"""Finds the depth at which the workers near a key are, from the counts of a few shards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from formation_p2p.core.keyspace import MAX_DEPTH, Span
 
 
 def agreed(counts: Iterable[ShardCount]) -> ShardCount:
-    """What the peers nearest to a shard's name say of it, taken together: the median of each
-    number, so that one in three may lie or have come too late to know."""
+    """The median of each number that the peers nearest to a shard's name say of it, so that one in
+    three may lie or have come too late to know."""
     each = list(counts) or [ShardCount()]
     return ShardCount(
         members=median_high(c.members for c in each),

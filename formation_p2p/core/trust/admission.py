@@ -1,11 +1,10 @@
-"""Who may have how much of one worker: its grants are judged here, and what they use is counted.
+"""Admission to one worker: grants are checked, and what their leases use is counted.
 
-Everything is counted in whole numbers, and charged while a lease runs: when it is renewed, and when
-it ends. So a lease goes over a quota by what it reserves until its next renewal, and no further;
-and a worker that is killed forgets what its leases have reserved since their last.
+Usage is charged in whole numbers when a lease is renewed, and when it ends. So a lease exceeds a
+quota by what it reserves until its next renewal at most; a worker that is killed loses what its
+leases have reserved since their last.
 
-The core keeps the count. What it tells as `Charged` the shell adds up on the disk, and a worker's
-next life begins with that.
+The shell adds up each `Charged` on the disk, and the worker's next incarnation begins with that.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class _Lease:
 class AdmissionController:
     """`labels` are the worker's; `used` is what was counted before, by month and account.
 
-    A `permissive` one tells of what quotas, hours and labels forbid, and allows it. Who shows no
-    grant to submit is refused all the same, and so are drivers and priorities past it.
+    A `permissive` one reports what quotas, hours and labels forbid, and allows it. Peers without a
+    grant to submit are refused all the same, and so are drivers and priorities past it.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class AdmissionController:
             self._add(month, account, amount)
 
     def take(self) -> list[AdmissionEffect]:
-        """What has been charged and tolerated since the last time."""
+        """What was charged and tolerated since the last time."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -112,8 +111,8 @@ class AdmissionController:
         *,
         another: bool,
     ) -> Denied | None:
-        """Why a peer, which showed `grant`, may not have such a lease: `another` than it has, or
-        one of these for longer."""
+        """Why a peer, which showed `grant`, may not have such a lease: `another` one, or one that
+        it has for longer."""
         denied = self._membership.may_submit(grant, peer_id, needs, priority, now)
         if denied is not None:
             return denied
@@ -124,10 +123,10 @@ class AdmissionController:
         return None
 
     def weighed(self, grant: bytes, priority: int) -> int:
-        """What a priority comes to on a grant that was not denied."""
+        """A priority, weighed by a grant that was not denied."""
         return rights_of(grant, self._membership.root_public_key).weighed(priority)
 
-    # -- what leases use ------------------------------------------------------------------------
+    # -- usage ------------------------------------------------------------------------
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         """A lease is offered on a grant that was not denied. It counts as open from now on."""
@@ -141,8 +140,8 @@ class AdmissionController:
             lease.began_s = now.mono_s
 
     def charge(self, lease_id: str, until_s: float, now: Moment) -> None:
-        """For what the lease has reserved until then, and was not charged for yet: to the month
-        that it is now."""
+        """Charge what the lease has reserved until then, and was not charged for yet, to the
+        current month."""
         lease = self._leases.get(lease_id)
         if lease is None or lease.began_s is None:
             return
@@ -163,14 +162,12 @@ class AdmissionController:
         self._effects.append(Charged(month, lease.accounts, more, cause=cause))
 
     def closed(self, lease_id: str) -> None:
-        """The lease holds nothing any more."""
+        """The lease has ended."""
         lease = self._leases.pop(lease_id, None)
         for account in () if lease is None else lease.accounts:
             self._open[account.name] -= 1
             if self._open[account.name] == 0:
                 del self._open[account.name]
-
-    # -- the insides ----------------------------------------------------------------------------
 
     def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
         key = self._membership.root_public_key
@@ -215,8 +212,7 @@ class AdmissionController:
 
 
 def not_good_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
-    """Why a grant with these rights is not good now at a worker with these labels, unless that is
-    a permissive one."""
+    """Why a grant with these rights does not hold now at a worker with these labels."""
     missing = [f"{key}={value}" for key, value in sorted(rights.labels) if labels.get(key) != value]
     if missing:
         why = f"the grant is for workers with {' and '.join(missing)}, and this one is without"

@@ -1,8 +1,7 @@
-"""What one node says of others to those who ask: signed, dated, and soon forgotten.
+"""Attestations: what one node says of others to those who ask. Signed, dated, and short-lived.
 
 `seal_attestation` makes the bytes that travel, `open_attestation` is the one way back. Of two by
-one author the later counts. An author speaks of its own experience alone: whom it has heard of
-is for others to say.
+one author the later counts. An author speaks of its own experience alone.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
 from formation_p2p.core.trust.experience import MEMORY
 
-# Whoever has worked with more says what matters most: whom to avoid, and whom it knows best.
+# A node that has worked with more says what matters most: whom to avoid, and whom it knows best.
 MAX_SUBJECTS: Final = 64
 # Signed and sealed; 64 subjects take 3.3 KiB.
 MAX_ATTESTATION_BYTES: Final = 4096
-# A day: who works now and then asks again when it does, and what is older is hearsay.
+# A day: a node that works now and then asks again when it does; older opinions are stale.
 LIFE_S: Final = 24 * 3600
 
 _DOMAIN: Final = "formation-attestation"
@@ -90,7 +89,7 @@ def _read(fields: Any) -> tuple[int, dict[PeerId, Opinion]]:
                 raise Malformed("subject", "is spoken of twice")
             return take_int(issued_unix_ms, "issued", 0, MAX_INT), dict(each)
         case _:
-            raise Malformed("attestation", "is no date with what is told")
+            raise Malformed("attestation", "is not a date with opinions")
 
 
 def _opinion(fields: Any) -> tuple[PeerId, Opinion]:
@@ -99,10 +98,10 @@ def _opinion(fields: Any) -> tuple[PeerId, Opinion]:
             try:
                 peer_id = peer_id_from_bytes(take_bytes(peer, "subject", _MAX_PEER_ID_BYTES))
             except ValueError as error:
-                raise Malformed("subject", "is no peer id") from error
+                raise Malformed("subject", "is not a peer id") from error
             return peer_id, Opinion(
                 take_int(rate_milli, "rate", 0, 1000),
                 take_int(weight_milli, "weight", 0, MEMORY * 1000),
             )
         case _:
-            raise Malformed("opinion", "is no subject with its rate and weight")
+            raise Malformed("opinion", "is not a subject with its rate and weight")

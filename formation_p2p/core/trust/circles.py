@@ -1,4 +1,4 @@
-"""How near others belong to this node, by the grants that they show."""
+"""The circles that others share with this node, by the grants that they show."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Circles:
         return cls(own, _place_of(network.grant, root_public_key), root_public_key)
 
     def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:
-        """The smallest circle that a peer shares with this one; that it may show the grant is for
-        others to check. Whoever shows none of this network is of the commons."""
+        """The smallest circle that a peer shares with this one, or the commons without a grant of
+        this network. Whether it may show the grant is checked elsewhere."""
         if peer_id == self.own:
             return Scope.LOCAL
         return scope_between(self.place, _place_of(grant, self.root_public_key))

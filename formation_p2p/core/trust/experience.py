@@ -1,4 +1,4 @@
-"""What this node has learnt of one peer by having it do work, and how that fades.
+"""This node's experience with one peer that did work for it, and how that fades.
 
 Nothing is touched for it to fade. Instead, what comes later counts for more: twice as much one
 half-life on, and in a straight line up to there; from one half-life to the next all that was
@@ -21,8 +21,8 @@ _TICKS: Final = 1024
 # 64 results the share of good ones is known to within six points, and a worker that turns bad
 # after a million good ones is found out as fast as one that turns bad after a hundred.
 MEMORY: Final = 64
-# Half of all that is remembered: nobody stays trusted who is wrong now and then, and one false
-# result counts more than the errors that any honest machine makes.
+# Half of all that is remembered: a peer that is wrong now and then does not stay trusted, and one
+# false result counts more than the errors that any honest machine makes.
 WRONG_WEIGHT: Final = 32
 # A machine that goes away takes with it all that ran there: within so long that is one loss.
 LOST_TOGETHER_S: Final = 60
@@ -64,7 +64,7 @@ class PeerHistory:
     """Of one peer: `good` and `bad` as they counted at `seen_unix_s`, how often each kind of
     experience was had in all, and when the last loss that counted.
 
-    A clock can be years ahead or behind, and nobody can tell so then. So what is dated APART from
+    A clock can be years ahead or behind without a sign. So what is dated APART from
     all before is counted by itself, from `began_unix_s` on, and what was before stays as it is, in
     `other_…`; where that is of a later date, it counts as if it were of then. Once dates go on from
     the other part it was the clock that was wrong: what came in between joins it.

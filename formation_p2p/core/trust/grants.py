@@ -1,7 +1,7 @@
-"""Who may do what in a network: grants, which are Biscuit tokens.
+"""Grants: what a peer may do in a network, as Biscuit tokens.
 
-The network's root key issues a grant. Whoever holds one can narrow it and hand it on, offline,
-by appending a block; nobody can widen it. A grant that names no peer is a bearer secret: it
+The network's root key issues a grant. Its holder can narrow it and hand it on, offline, by
+appending a block; it cannot be widened. A grant that names no peer is a bearer secret: it
 belongs in a join string. What a node shows to others is bound to its own peer id first, so
 that a copy is worth nothing to anyone else, and an unbound one is refused.
 
@@ -107,7 +107,7 @@ class Rights:
 
 
 def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> bytes:
-    """A new grant, signed with the network's root key; for one peer, or for whoever holds it.
+    """A new grant, signed with the network's root key; for one peer, or for any holder.
 
     Raises InvalidInput.
     """
@@ -150,7 +150,7 @@ def attenuate(
     The result allows what both the old grant and the new limits allow, however they were
     written. Raises InvalidInput.
     """
-    # What nobody would accept is not worth narrowing.
+    # Raises where the grant is refused anyway.
     known = _read(grant, root_public_key).rights.place
     circles = None
     if place is not None:
@@ -187,7 +187,7 @@ def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:
 
 
 def rights_of(grant: bytes, root_public_key: bytes) -> Rights:
-    """What a grant allows whoever may use it. Raises InvalidInput where it is none here."""
+    """What a grant allows. Raises InvalidInput where it is not of this root."""
     return _read(grant, root_public_key).rights
 
 
@@ -253,7 +253,7 @@ def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | 
 
 def _check_set(field: str, given: object, most: int) -> None:
     if not isinstance(given, frozenset):  # of a text, each letter would be one
-        raise InvalidInput(field, f"{shown(given)} is no set; write frozenset({{…}})")
+        raise InvalidInput(field, f"{shown(given)} is not a set; write frozenset({{…}})")
     if len(given) > most:
         raise InvalidInput(field, f"there are more than {most}; leave some out")
 
@@ -271,7 +271,7 @@ def _check_labels(labels: frozenset[tuple[str, str]]) -> None:
 
 
 def _only(peer_id: PeerId | None) -> frozenset[str]:
-    """Raises InvalidInput for what is no peer id."""
+    """Raises InvalidInput for all but a peer id."""
     if peer_id is None:
         return frozenset()
     try:
@@ -281,7 +281,7 @@ def _only(peer_id: PeerId | None) -> frozenset[str]:
 
 
 def _checked(limits: Block) -> BlockBuilder:
-    """Raises InvalidInput for what is no limit."""
+    """Raises InvalidInput for an invalid limit."""
     if limits.expires_unix_s is not None:
         check_amount("expires", limits.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
     if limits.max_priority is not None:
@@ -314,13 +314,13 @@ def _read(grant: bytes, root_public_key: bytes) -> _Terms:
 
 def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
     token = open_token(grant, root_public_key)
-    # Rights and places count in the root's own block alone: later ones are by whoever held it.
+    # Rights and places count in the root's own block alone: later ones are by its holders.
     granted, place, statements = read_facts(statements_of(token, 0))
     blocks = [read(statements)]
     blocks += (read(statements_of(token, number)) for number in range(1, token.block_count()))
     whole = reduce(and_, blocks)
     if len(whole.peers) > 1:
-        raise InvalidInput("grant", "it is bound to more than one peer, and so is good for nobody")
+        raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
     may = granted if whole.may is None else granted & whole.may
     rights = Rights(
         whole.expires_unix_s or 0,
@@ -359,5 +359,5 @@ def _weight_milli(blocks: list[Block]) -> int:
 
 
 def _account_name(revocation_id: str) -> str:
-    """A block's signature, which nobody but its author can make, in fewer characters."""
+    """A block's signature, which only its author can make, in fewer characters."""
     return hashlib.sha256(bytes.fromhex(revocation_id)).hexdigest()[:GRANT_DIGITS]

@@ -109,11 +109,11 @@ def parse_hours(text: str) -> Hours:
     for part in text.lower().split(","):
         match = _SPANS.fullmatch(" ".join(part.split()))
         if match is None:
-            raise InvalidInput("hours", f"{shown(part.strip())} is no span of hours; {_HINT}")
+            raise InvalidInput("hours", f"{shown(part.strip())} is not a span of hours; {_HINT}")
         first, last = _DAYS.index(match[1]), _DAYS.index(match[2] or match[1])
         start, end = int(match[3]) * 60 + int(match[4]), int(match[5]) * 60 + int(match[6])
         if start >= _DAY_MINUTES or end > _DAY_MINUTES or start == end:
-            raise InvalidInput("hours", f"{shown(part.strip())} is no span of hours; {_HINT}")
+            raise InvalidInput("hours", f"{shown(part.strip())} is not a span of hours; {_HINT}")
         if end < start:
             end += _DAY_MINUTES
         for day in range(first, first + (last - first) % 7 + 1):

@@ -1,4 +1,4 @@
-"""Who belongs to this node's network, judged by the grants that peers show."""
+"""Membership of this node's network, by the grants that peers show."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Membership:
 
     def belongs(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
         """Whether a peer, which showed `grant`, may do anything here at all."""
-        # Once: to read what is no grant of ours costs a millisecond, and any stranger can ask.
+        # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
         return self._denied(check(grant, self.root_public_key, peer_id, None, now.unix_s))
 
     @staticmethod

@@ -88,7 +88,7 @@ class Network:
         return replace(self, grant=bind(self.grant, self.root_public_key, peer_id))
 
     def join_string(self) -> str:
-        """For whoever is to join; with a bearer grant in it, a secret."""
+        """The invite; with a bearer grant in it, a secret."""
         gates = [address_bytes(gate) for gate in self.gates]
         body = encode([self.root_public_key, gates, self.grant])
         return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
@@ -128,7 +128,7 @@ def _unpack(fields: Any) -> Network:
                 take_bytes(grant, "grant", MAX_GRANT_BYTES),
             )
         case _:
-            raise Malformed("network", "is no list of three fields")
+            raise Malformed("network", "is not a list of three fields")
 
 
 def _one_form(gate: str) -> str:
@@ -139,7 +139,7 @@ def _one_form(gate: str) -> str:
         address_bytes(address)
         parse_peer_id(peer_id)
     except ValueError as error:
-        problem = f"{gate[:64]!r} is no multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"
+        problem = f"{gate[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"
         raise InvalidInput("gate", problem) from error
     return text
 

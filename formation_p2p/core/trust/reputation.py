@@ -1,9 +1,9 @@
-"""How far this node trusts each peer: its own experience, and a little of what others tell.
+"""How far this node trusts each peer: by its own experience, and a little gossip.
 
 The score is the expected share of good results, in thousandths, of a peer of whom nothing was
 known but that it may as well be good as bad (a beta prior). A stranger has 500.
 
-Others are heard by as much as they have themselves done for this node. Whoever has done nothing
+Others are heard by as much as they have themselves done for this node. A peer that has done nothing
 has no voice, and vouching gives none: however many identities vouch for each other, they change
 no score. All voices together count for no more than a few experiences of one's own, as many as one
 fully trusted voice has alone, so that a thousand voices can do no more than one. A stranger of
@@ -84,7 +84,7 @@ class Changes:
 
 
 class Reputation:
-    """`accounts` and `attestations` are those of an earlier life."""
+    """`accounts` and `attestations` are those of an earlier incarnation."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Reputation:
         self._changed_voices: set[PeerId] = set()
         self._attested: tuple[float, bytes | None] = (float("-inf"), None)
 
-    # -- one's own experience ---------------------------------------------------------------------
+    # -- own experience ---------------------------------------------------------------------
 
     def note(self, peer_id: PeerId, experience: Experience, now: Moment) -> None:
         """Called for each result: takes a microsecond."""
@@ -139,7 +139,7 @@ class Reputation:
         account = self._accounts[peer_id] = PeerHistory()
         return account
 
-    # -- what others say --------------------------------------------------------------------------
+    # -- gossip --------------------------------------------------------------------------
 
     def heard(self, attestations: Iterable[bytes], now: Moment) -> None:
         """Take what others have signed, as far as it is sound and they have a voice."""
@@ -149,7 +149,7 @@ class Reputation:
             try:
                 attestation = open_attestation(raw, now.unix_s)
             except BadRecord:
-                continue  # whoever passed it on has gained nothing by it
+                continue  # the peer that passed it on has gained nothing by it
             self._hear(attestation, now)
 
     def _hear(self, new: Attestation, now: Moment) -> None:
@@ -197,11 +197,11 @@ class Reputation:
         latest = sorted(holding, key=lambda each: (-each.issued_unix_ms, each.author))
         return tuple(each.raw for each in latest[:most])
 
-    # -- what this node says ----------------------------------------------------------------------
+    # -- attestations ----------------------------------------------------------------------
 
     def attest(self, identity: Identity, now: Moment) -> bytes | None:
         """What this node tells others, signed by it: of those it has had most bad experience
-        with, and of those it knows best. None where it knows nobody."""
+        with, and of those it knows best. None where it knows no peer."""
         since_s, raw = self._attested
         if not since_s <= now.unix_s < since_s + self.parameters.attest_every_s:
             opinions = self._opinions(now)
@@ -229,7 +229,7 @@ class Reputation:
                 opinions[peer_id] = Opinion(1000 * good // (good + bad), weight_milli)
         return opinions
 
-    # -- what comes of it -------------------------------------------------------------------------
+    # -- scores -------------------------------------------------------------------------
 
     def score_milli(self, peer_id: PeerId, now: Moment) -> int:
         """0 to 1000; 500 for a stranger."""
@@ -298,7 +298,7 @@ class Reputation:
         held = good * most // (total * 1000) if total else 0
         return held, most - held
 
-    # -- keeping it -------------------------------------------------------------------------------
+    # -- storage -------------------------------------------------------------------------------
 
     def take(self) -> Changes:
         """What has changed since the last time; all of it that can be kept."""

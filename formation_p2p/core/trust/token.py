@@ -45,7 +45,7 @@ def statements_of(token: Biscuit, block: int) -> list[str]:
 
 def _unless_panic(error: BaseException) -> BaseException:
     """What to raise for an error that biscuit-python does not declare. A panic of its Rust code
-    is no Exception, and would pass every guard and end the node; here it costs the grant."""
+    is not an Exception, and would pass every guard and end the node; here it costs the grant."""
     if type(error).__name__ == "PanicException":
         return InvalidInput("grant", "it could not be read")
     return error
