@@ -45,8 +45,11 @@ def test_the_pictures_show_the_layers_of_the_contracts(contract: str, containing
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_a_document_names_is_there(document: str) -> None:
+    """`NAME` stands for one that a reader makes."""
     text = text_of(document)
     for name in NAMED.findall(text):
+        if "NAME" in name:
+            continue
         assert (ROOT / name).exists() or (LIBRARY / name).exists(), name
     for link, anchor in LINKED.findall(text):
         target = (ROOT / document).parent / link

@@ -42,7 +42,7 @@ def numbers() -> str:
             f"| a lease, from its commit or renewal | {lessor.LEASE_S:g} s |",
             f"| an unanswered renewal is repeated | every {lessee.RENEW_AGAIN_S:g} s |",
             f"| attempts under way under one lease | {lessor.WINDOW} |",
-            f"| what is wanted is kept for whoever asks | {preemption.WANT_S:g} s |",
+            f"| a request that preempts is remembered | {preemption.WANT_S:g} s |",
             f"| a stopped node's tasks live | {heartbeat.SILENCE_S:g} s |",
         ]
     )
