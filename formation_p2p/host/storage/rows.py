@@ -1,4 +1,4 @@
-"""How what is told of jobs, and leases, lie in the tables of a state (sqlite.py)."""
+"""How the events of jobs, and leases, lie in the tables of a state (job_tables.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final, get_args
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    ForgetLease,
     JobEnded,
     JobEvent,
     PersistLease,
@@ -91,14 +90,14 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
 
 
 def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
-    under_way: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    in_flight: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for lessor, lease_id, attempt_id, task_id in db.execute(
         "SELECT worker, open_on, attempt_id, task_id FROM jobs"
         " JOIN tasks ON job = jobs.number JOIN attempts ON task = tasks.number"
         " WHERE ended_unix_s IS NULL AND open_on IS NOT NULL"
         " AND task NOT IN (SELECT task FROM results) ORDER BY attempts.number"
     ):
-        under_way.setdefault((lessor, lease_id), []).append((attempt_id, task_id))
+        in_flight.setdefault((lessor, lease_id), []).append((attempt_id, task_id))
     return tuple(
         SavedLease(
             lease_id,
@@ -107,7 +106,7 @@ def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
             priority,
             fence,
             _texts(device_ids),
-            tuple(under_way.get((lessor, lease_id), ())),
+            tuple(in_flight.get((lessor, lease_id), ())),
         )
         for lessor, lease_id, addresses, needs, priority, fence, device_ids in db.execute(
             "SELECT lessor, lease_id, addresses, needs, priority, fence, device_ids FROM leases"
@@ -191,17 +190,17 @@ def _read_end(
         case TaskState.SUCCEEDED:
             return TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
         case TaskState.FAILED:
-            attempts = tuple(Attempt(*each) for each in _told(told))
+            attempts = tuple(Attempt(*each) for each in _list(told))
             failure = None if kind is None else FailureKind(kind)
             return TaskGaveUp(task_id, attempts, failure, result, waited_for)
         case TaskState.UNPLACEABLE:
-            reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in _told(told))
+            reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in _list(told))
             return TaskUnplaceable(task_id, tuple(reasons))
         case _:
             return TaskCancelled(task_id)
 
 
-def _told(raw: bytes) -> list[Any]:
+def _list(raw: bytes) -> list[Any]:
     return take_list(decode(raw, MAX_TOLD_BYTES), "told", MAX_TOLD_BYTES)
 
 
@@ -209,95 +208,81 @@ def _texts(raw: bytes) -> tuple[str, ...]:
     return tuple(take_list(decode(raw, MAX_LISTED_BYTES), "list", MAX_LISTED_BYTES))
 
 
-# -- what happens to it ----------------------------------------------------------------------------
-
 _OF_TASK: Final = "FROM tasks WHERE job = ?1 AND task_id = ?2"
-# A result that is there already stays: a life that was cut short had stored it, and the next
-# one was told of it again.
+# A result that is there already stays: a process that was killed had stored it, and the next one
+# was told of it again.
 _END: Final = (
     "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told, waited_for)"
     f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9 {_OF_TASK}"
 )
 
 
-def _placed(job: int, e: TaskPlaced) -> Row:
-    return job, e.task_id, e.attempt_id, e.worker, e.lease_id, e.nearest
+def _lost(e: TaskRetried) -> int:
+    if e.counts:
+        return int(e.attempt.lost)
+    return _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
 
 
-def _retried(job: int, e: TaskRetried) -> Row:
-    uncounted = _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
-    lost = int(e.attempt.lost) if e.counts else uncounted
-    return job, e.task_id, e.attempt.attempt_id, _plain(e.attempt.why), lost
+def _attempts(e: TaskGaveUp) -> bytes:
+    return encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
 
 
-def _recalled(job: int, e: TaskRecalled) -> Row:
-    return job, e.task_id, e.attempt_id
+def _refusals(e: TaskUnplaceable) -> bytes:
+    return encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
 
 
-def _succeeded(job: int, e: TaskSucceeded) -> Row:
-    return job, e.task_id, TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""
-
-
-def _gave_up(job: int, e: TaskGaveUp) -> Row:
-    told = encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
-    return job, e.task_id, TaskState.FAILED, None, e.result, 0, e.kind, told, e.waited_for
-
-
-def _unplaceable(job: int, e: TaskUnplaceable) -> Row:
-    told = encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
-    return job, e.task_id, TaskState.UNPLACEABLE, None, b"", 0, None, told, ""
-
-
-def _cancelled(job: int, e: TaskCancelled) -> Row:
-    return job, e.task_id, TaskState.CANCELLED, None, b"", 0, None, b"", ""
-
-
-# Of events of jobs: what each adds. The others need no place on the disk.
-TOLD: Final[Mapping[type, tuple[str, Callable[[int, Any], Row]]]] = {
+# Of events of jobs, what each adds: parameters of the statement after the job and the task. The
+# other events need no place on the disk.
+STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
     TaskPlaced: (
         "INSERT OR REPLACE INTO attempts"
         " (task, attempt_id, worker, lease_id, open_on, nearest)"
         f" SELECT number, ?3, ?4, ?5, ?5, ?6 {_OF_TASK}",
-        _placed,
+        lambda e: (e.attempt_id, e.worker, e.lease_id, e.nearest),
     ),
     TaskRetried: (
         "UPDATE attempts SET why = ?4, lost = ?5, open_on = NULL, failed ="
         " (SELECT 1 + count(failed) FROM attempts AS other WHERE other.task = attempts.task)"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
-        _retried,
+        lambda e: (e.attempt.attempt_id, _plain(e.attempt.why), _lost(e)),
     ),
     TaskRecalled: (
         "UPDATE attempts SET open_on = NULL"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
-        _recalled,
+        lambda e: (e.attempt_id,),
     ),
-    TaskSucceeded: (_END, _succeeded),
-    TaskGaveUp: (_END, _gave_up),
-    TaskUnplaceable: (_END, _unplaceable),
-    TaskCancelled: (_END, _cancelled),
+    TaskSucceeded: (
+        _END,
+        lambda e: (TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""),
+    ),
+    TaskGaveUp: (
+        _END,
+        lambda e: (TaskState.FAILED, None, e.result, 0, e.kind, _attempts(e), e.waited_for),
+    ),
+    TaskUnplaceable: (
+        _END,
+        lambda e: (TaskState.UNPLACEABLE, None, b"", 0, None, _refusals(e), ""),
+    ),
+    TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
 }
-HOLD: Final = (
+PERSIST: Final = (
     "INSERT OR REPLACE INTO leases"
     " (lessor, lease_id, addresses, needs, priority, fence, device_ids)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-LET_GO: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
+FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 
 
-def hold_row(hold: PersistLease) -> Row:
+def persist_row(lease: PersistLease) -> Row:
     return (
-        hold.lessor.peer_id,
-        hold.lease_id,
-        encode(list(hold.lessor.addresses)),
-        encode_requirements(hold.needs),
-        hold.priority,
-        hold.fence,
-        encode(list(hold.device_ids)),
+        lease.lessor.peer_id,
+        lease.lease_id,
+        encode(list(lease.lessor.addresses)),
+        encode_requirements(lease.needs),
+        lease.priority,
+        lease.fence,
+        encode(list(lease.device_ids)),
     )
-
-
-def let_go_row(let_go: ForgetLease) -> Row:
-    return let_go.worker, let_go.lease_id
 
 
 def _plain(text: str) -> str:

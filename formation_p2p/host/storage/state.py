@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
@@ -33,12 +33,11 @@ from formation_p2p.core.units import GIB
 from formation_p2p.host.storage.job_rows import insert_job, read_job
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.rows import (
-    HOLD,
-    LET_GO,
-    TOLD,
+    FORGET,
+    PERSIST,
+    STORED,
     JobSummary,
-    hold_row,
-    let_go_row,
+    persist_row,
     read_begun,
     read_history,
     read_leases,
@@ -128,30 +127,28 @@ class State:
         passed over, and so is what is told of jobs that are not under way in it."""
         ended: list[str] = []
         with self._writing() as db:
-            for kind, group in itertools.groupby(effects, _kind):
-                if kind in TOLD:
-                    sql, row = TOLD[kind]
+            # Any: of each group the kind is known.
+            groups: Iterator[tuple[type, Iterator[Any]]] = itertools.groupby(effects, _kind)
+            for kind, group in groups:
+                if kind in STORED:
+                    sql, row = STORED[kind]
                     db.executemany(
                         sql,
                         (
-                            row(self._numbers[tell.job_id], tell.event)
-                            for tell in group
-                            if isinstance(tell, EmitJobEvent) and tell.job_id in self._numbers
+                            (self._numbers[emit.job_id], emit.event.task_id, *row(emit.event))
+                            for emit in group
+                            if emit.job_id in self._numbers
                         ),
                     )
                 elif kind is JobEnded:
-                    over = [tell.job_id for tell in group if isinstance(tell, EmitJobEvent)]
+                    over = [emit.job_id for emit in group]
                     sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
                     db.executemany(sql, [(time.time(), job_id) for job_id in over])
                     ended += over
                 elif kind is PersistLease:
-                    db.executemany(
-                        HOLD, (hold_row(x) for x in group if isinstance(x, PersistLease))
-                    )
+                    db.executemany(PERSIST, map(persist_row, group))
                 elif kind is ForgetLease:
-                    db.executemany(
-                        LET_GO, (let_go_row(x) for x in group if isinstance(x, ForgetLease))
-                    )
+                    db.executemany(FORGET, [(each.worker, each.lease_id) for each in group])
         for job_id in ended:
             self._numbers.pop(job_id, None)
 
