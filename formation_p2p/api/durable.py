@@ -67,7 +67,7 @@ class DurableJobs:
         state, journal = self._opened()
         jobs, leases = self._loaded or ((), ())
         if self._loaded is None:  # the last shell crashed
-            journal.begin_life()
+            journal.begin_incarnation()
             jobs, leases = state.load(self._own)
             for job_id in list(self._handles):
                 self._bridge.in_turn(self._catching_up(job_id, tuple(state.history(job_id))))

@@ -359,7 +359,7 @@ async def life(shell: Shell, disk: Disk, job: Job, first: bool) -> None:
         await shell.until(lambda: bool(shell.failures))
         shell.put(*told(job, succeeded(job, 1)))
     else:
-        shell.journal.begin_life()
+        shell.journal.begin_incarnation()
         disk.broken = False
         shell.put(printed(job))
         assert shell.done == [printed(job)]  # nothing is in its way
@@ -386,7 +386,7 @@ def test_what_is_being_stored_while_a_new_life_begins_is_there_when_it_reads(dis
         trio.run(put_in, shell, told(job, succeeded(job, 0)))
         while not disk.tries:
             time.sleep(0.001)
-        life = threading.Thread(target=shell.journal.begin_life)
+        life = threading.Thread(target=shell.journal.begin_incarnation)
         life.start()
         life.join(0.05)
         assert life.is_alive()

@@ -129,8 +129,8 @@ class Engine:
     async def state(self, name: str) -> State | None:
         """None where the container does not exist, or the engine does not say."""
         template = "{{.State.Status}}|{{.State.ExitCode}}|{{.State.OOMKilled}}|{{.State.Error}}"
-        told = await self._ask("container", "inspect", "--format", template, name)
-        status, _, rest = (told or "").strip().partition("|")
+        printed = await self._ask("container", "inspect", "--format", template, name)
+        status, _, rest = (printed or "").strip().partition("|")
         code, _, rest = rest.partition("|")
         killed, _, problem = rest.partition("|")
         if not code.isdecimal():

@@ -1,4 +1,4 @@
-"""What the drivers of one node share of its machine, and what tasks are told of it."""
+"""What the drivers of one node share of its machine, and what tasks know of it."""
 
 from __future__ import annotations
 

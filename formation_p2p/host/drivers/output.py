@@ -16,7 +16,7 @@ MAX_OUTPUT_BYTES: Final = 16 * MIB
 
 
 class Output:
-    """One execution's output. `full` once the bound is passed, which the stream is told once."""
+    """One execution's output. `full` once the bound is passed; the stream has one notice of it."""
 
     def __init__(self, report: Printed) -> None:
         self._report = report

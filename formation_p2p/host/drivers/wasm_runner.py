@@ -89,8 +89,8 @@ def main() -> None:
     while size := read(calls, 4):
         order = read(calls, int.from_bytes(size, "big"))
         kind, code, message = answer(modules, marshal.loads(order), max_memory_bytes)
-        told = message.encode(errors="replace")[:MAX_MESSAGE_BYTES]
-        write(calls, REPLY.pack(kind, code, len(told)) + told)
+        text = message.encode(errors="replace")[:MAX_MESSAGE_BYTES]
+        write(calls, REPLY.pack(kind, code, len(text)) + text)
 
 
 def answer(

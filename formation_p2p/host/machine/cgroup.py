@@ -33,7 +33,7 @@ _MEMORY_FILES: Final = (
 class CgroupLimits:
     """None where nothing limits. `memory_free_bytes` is what the tightest group has left.
 
-    `notes` tell, in words, of what is there and could not be read.
+    `notes` name, in words, what could not be read.
     """
 
     cpu_milli: int | None = None

@@ -38,7 +38,7 @@ class Hardware:
     """`capability` is what tasks may use; `capacity` what of that is idle at the moment.
 
     `capacity` counts all programs of the machine, this node's tasks among them. Storage is what
-    is free now in both. `gpu_utilisation` has device ids and percent, for display. `notes` tell,
+    is free now in both. `gpu_utilisation` has device ids and percent, for display. `notes` say,
     in words, what could not be read.
     """
 

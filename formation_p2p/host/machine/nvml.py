@@ -84,7 +84,7 @@ def _read(nvml: Any, index: int, others: Iterable[GpuReading], notes: list[str])
     if len({gpu.model, *(other.gpu.model for other in others)}) > MAX_GPU_MODELS:
         raise ValueError(f"there are {MAX_GPU_MODELS} other models in this machine")
     utilisation: int | None = None
-    with _noted(f"GPU {index} does not tell its utilisation", notes):
+    with _noted(f"GPU {index} does not report its utilisation", notes):
         utilisation = max(0, min(int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 100))
     return GpuReading(gpu, max(0, min(memory.free, gpu.memory_bytes)), utilisation)
 

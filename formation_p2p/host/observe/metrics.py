@@ -71,7 +71,7 @@ class Look:
 class Metrics(Collector):
     """One node's, in a registry of its own. On the node's thread, all of it.
 
-    `observe` is told of every event and what came of it; `look`, which each new shell sets, is
+    `observe` gets every event and its effects; `look`, which each new shell sets, is
     asked for what is there.
     """
 
@@ -198,7 +198,7 @@ def _how(ended: Ended) -> str:
 def _seen(look: Look) -> Iterator[Metric]:
     status = look.status
     waiting = sum(job.waiting for job in status.jobs)
-    yield _gauge("jobs", "Jobs under way.", len(status.jobs))
+    yield _gauge("jobs", "Jobs in flight.", len(status.jobs))
     yield _gauge("queue_length", "Tasks that wait for a worker.", waiting)
     yield _gauge(
         "attempts_under_way",

@@ -1,5 +1,5 @@
-"""What runs beside the peer and looks on: the status door, metrics, traces. None of it can stop the
-node, and the node waits for none of it."""
+"""Observers of a node: the status socket, metrics, traces. None of them can stop the node, and the
+node waits for none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.claim import Claim
 from formation_p2p.host.observe.metrics import Look, Metrics
 from formation_p2p.host.observe.metrics_http import listen_for_metrics, measure_lag, serve_metrics
-from formation_p2p.host.observe.status import Events, StatusDoor
+from formation_p2p.host.observe.status import Events, StatusSocket
 from formation_p2p.host.shell import Observe, Shell
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Observability:
         self._metrics_at = metrics_at
         self._more = more
         self._events = Events()
-        self._door: StatusDoor | None = None
+        self._status: StatusSocket | None = None
         self._metrics: Metrics | None = None
         self._listener: socket.socket | None = None
 
@@ -37,8 +37,8 @@ class Observability:
         if self._metrics_at is not None:
             self._listener = listen_for_metrics(self._metrics_at)
             self._metrics = Metrics(claim.identity.peer_id)
-        self._door = StatusDoor(claim.status, claim.identity.peer_id, self._events)
-        self._door.open()
+        self._status = StatusSocket(claim.status, claim.identity.peer_id, self._events)
+        self._status.open()
 
     @property
     def observers(self) -> tuple[Observe, ...]:
@@ -55,8 +55,8 @@ class Observability:
 
     def begin(self, shell: Shell) -> None:
         """On the node's thread."""
-        if self._door is not None:
-            shell.do(partial(_guarded, partial(self._door.serve, shell)))
+        if self._status is not None:
+            shell.do(partial(_guarded, partial(self._status.serve, shell)))
         if self._metrics is not None and self._listener is not None:
             metrics, listener = self._metrics, self._listener
             metrics.look = lambda: Look(
@@ -66,8 +66,8 @@ class Observability:
             shell.do(partial(_guarded, partial(measure_lag, metrics.lagged)))
 
     def close(self) -> None:
-        if self._door is not None:
-            self._door.close()
+        if self._status is not None:
+            self._status.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -76,5 +76,5 @@ async def _guarded(task: Callable[[], Awaitable[None]]) -> None:
     try:
         await task()
     except Exception:
-        # A fault of what only looks on must not end the node.
+        # A fault of an observer must not end the node.
         log.exception("%s ended; the node goes on without", task)

@@ -1,4 +1,4 @@
-"""A running node's door for other programs of the same user: `formation top`, `formation logs`.
+"""A running node's status, for other programs of the same user: `formation top`, `formation logs`.
 
 A unix socket in the node's home, open to its owner alone. It takes one line of JSON and answers in
 lines of JSON, and changes nothing:
@@ -67,9 +67,9 @@ MAX_EVENTS: Final = 4096
 MAX_OUTPUT_BYTES: Final = MIB
 # Of a result so large only that there was one is kept: it is not shown here.
 SMALL_RESULT_BYTES: Final = 256
-# Events told in one breath. Ten microseconds each: a storm takes a twentieth of the node's time.
+# Events sent at once. Ten microseconds each: a storm takes a twentieth of the node's time.
 AT_ONCE: Final = 256
-BREATH_S: Final = 0.05
+PAUSE_S: Final = 0.05
 # Labels kept of the last jobs, so that their tasks have names after they have ended; those of one
 # job of the largest kind.
 MAX_LABELS: Final = 100_000
@@ -94,7 +94,7 @@ class Seen(Protocol):
 
 
 class Events:
-    """The last events of a node's jobs, numbered from its start. `observe` is told of everything,
+    """The last events of a node's jobs, numbered from its start. `observe` gets everything,
     on the node's thread, where one may cost a third of a microsecond."""
 
     def __init__(self) -> None:
@@ -138,8 +138,8 @@ class Events:
         number = task.rpartition("/")[2]
         labels = self._labels.get(job_id, ())
         label = labels[int(number)] if number.isdecimal() and int(number) < len(labels) else number
-        told = {"unix_s": round(unix_s, 3), "job": job_id, "task": label}
-        return {**told, **event_in_json(event)}
+        named = {"unix_s": round(unix_s, 3), "job": job_id, "task": label}
+        return {**named, **event_in_json(event)}
 
     def _note(self, unix_s: float, job_id: str, event: JobEvent) -> None:
         if type(event) is TaskSucceeded:
@@ -170,7 +170,7 @@ class Events:
             self._label_count -= len(self._labels.pop(next(iter(self._labels))))
 
 
-class StatusDoor:
+class StatusSocket:
     """The socket, from the node's start to its end; `serve` with each new shell."""
 
     def __init__(self, path: Path, peer_id: PeerId, events: Events) -> None:
@@ -234,7 +234,7 @@ class StatusDoor:
                     case {"ask": "events", **rest}:
                         job = rest.get("job")
                         prefix = job if isinstance(job, str) else ""
-                        await self._tell(client, prefix, rest.get("follow") is True)
+                        await self._send_events(client, prefix, rest.get("follow") is True)
                     case _:
                         await _put(client, {"error": "ask for status, workers, story or events"})
             except* (trio.BrokenResourceError, trio.TooSlowError):
@@ -291,9 +291,9 @@ class StatusDoor:
             self._workers = [worker_in_json(each.profile) for each in found.decision.ranked]
         return self._workers
 
-    async def _tell(self, client: trio.SocketStream, prefix: str, follow: bool) -> None:
+    async def _send_events(self, client: trio.SocketStream, prefix: str, follow: bool) -> None:
         """The events of the jobs whose id begins so. Of what comes faster than it is read, the
-        client is told how much it missed."""
+        client hears how much it missed."""
         due = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_left, client, nursery.cancel_scope)
@@ -308,7 +308,7 @@ class StatusDoor:
                     await _put(client, *wanted)
                 due = first + len(events)
                 if events:
-                    await trio.sleep(BREATH_S if follow else 0)
+                    await trio.sleep(PAUSE_S if follow else 0)
                 elif follow:
                     await self._events.more()
                 else:

@@ -7,7 +7,7 @@
 | `formation.negotiate` | a request to one worker | its lease or refusal |
 | `formation.lease` | the lease | its return, or its loss |
 | `formation.dispatch` | a message with attempts | the result of the first of them |
-| `formation.run` | that attempt's start, as its worker tells how long it ran | its end |
+| `formation.run` | that attempt's start, as its worker measured it | its end |
 
 All are children of their job's span, and that of the span active at the submission. Tasks have none
 of their own: a message carries hundreds of small ones, and its first stands for them.
@@ -62,7 +62,7 @@ LAST_SPANS_S: Final = 5.0
 Note = Callable[[], None]
 
 _SENT: Final = frozenset({PlacementRequest, Dispatch})
-_TOLD: Final = frozenset({Offer, RequestRefused, Leased, CommitRefused, TasksEnded})
+_RECEIVED: Final = frozenset({Offer, RequestRefused, Leased, CommitRefused, TasksEnded})
 
 
 class Tracing:
@@ -109,7 +109,7 @@ class Tracing:
         now_ns = round(now.unix_s * 1e9)
         if type(event) is Submit:
             self._note(partial(self._look, event.job, now_ns))
-        elif type(event) is Received and type(event.message) in _TOLD:
+        elif type(event) is Received and type(event.message) in _RECEIVED:
             self._note(partial(self._received, event.sender.peer_id, event.message, now_ns))
         for effect in effects:
             if type(effect) is Send:

@@ -1,12 +1,12 @@
-"""Between the peer and the disk: what a scheduler tells is stored first and done afterwards.
+"""Between the peer and the disk: a scheduler's effects are stored first and performed afterwards.
 
-The shell passes here, in order, what is told of jobs, what is to be noted of leases, and every
+The shell passes here, in order, the events of jobs, the leases to keep or forget, and every
 acknowledgement of results. One thread stores all that has gathered in one transaction, and then
 the shell performs it, in that order. So a worker forgets a result, and a person hears of one,
 only when it is on the disk; and a slow disk makes batches larger, not tasks slower.
 
-Where the disk fails, nothing is performed and the write is tried again. Acknowledgements are held
-back with the rest, workers keep their results and begin nothing more, and the flow stops.
+Where the disk fails, nothing is performed and the write is tried again. Acknowledgements wait with
+the rest, workers keep their results and begin nothing more, and the flow stops.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Journal:
         self._parameters = parameters or JournalParameters()
         self._failed = failed
         self._news = threading.Condition()
-        self._life = threading.Lock()  # for as long as something is stored for one
+        self._storing = threading.Lock()  # for as long as something is stored for one
         self._waiting: deque[_Entry] = deque()
         self._output = 0  # of those that wait
         self._closed = False
-        self._lives = 0  # of shells: what an earlier one left waiting is dropped
+        self._incarnation = 0  # of shells: what an earlier one left waiting is dropped
         self._last_put = 0  # the numbers of entries
         self._last_performed = 0
         self._failing = False
@@ -105,7 +105,7 @@ class Journal:
         state keeps, and all before it are on the disk: at once, where nothing is to be stored.
         What is not performed at once is performed with others, and then `performed` called."""
         if self._closed:
-            # The next life begins with what is stored. So nothing more is acknowledged.
+            # The next incarnation begins with what is stored. So nothing more is acknowledged.
             if isinstance(effect, EmitJobEvent):
                 perform(effect)
             return
@@ -126,12 +126,12 @@ class Journal:
             if len(self._waiting) == 1:
                 self._news.notify_all()
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """Of a new shell: what the last one left here is dropped, since it has been neither
         stored nor acknowledged. `State.load` from now on reads what the new one begins with. Waits
         while something is being stored."""
-        with self._life, self._news:
-            self._lives += 1
+        with self._storing, self._news:
+            self._incarnation += 1
             self._waiting.clear()
             self._output = 0
             self._last_performed = self._last_put
@@ -153,7 +153,7 @@ class Journal:
         return self._closed
 
     def close(self) -> None:
-        """Store what waits, if that can be done within `close_s`, and nothing more. What is told
+        """Store what waits, if that can be done within `close_s`, and nothing more. What is emitted
         from here on is performed, but acknowledges nothing."""
         with self._news:
             self._closed = True
@@ -179,18 +179,18 @@ class Journal:
                 count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_is_output(entry.effect) for entry in batch)
-                life = self._lives
+                incarnation = self._incarnation
             if not batch:
                 self._prune()
-            elif self._stored([entry.effect for entry in batch], life):
+            elif self._stored([entry.effect for entry in batch], incarnation):
                 self._hand_back(batch)
 
-    def _stored(self, effects: list[PeerEffect], life: int) -> bool:
+    def _stored(self, effects: list[PeerEffect], incarnation: int) -> bool:
         """Whether they are, in the end."""
         while True:
             try:
-                with self._life:
-                    if life != self._lives:
+                with self._storing:
+                    if incarnation != self._incarnation:
                         return False
                     self._state.write(effects)
             except StateError as error:
@@ -209,7 +209,7 @@ class Journal:
             with self._news:
                 if not self._closed:
                     self._news.wait(self._parameters.retry_s)
-                if self._closed or life != self._lives:
+                if self._closed or incarnation != self._incarnation:
                     return False
 
     def _hand_back(self, batch: list[_Entry]) -> None:
@@ -227,7 +227,7 @@ class Journal:
         try:
             batch[0].loop.run_sync_soon(perform)
         except trio.RunFinishedError:
-            log.debug("the network stack crashed; its next life reads what was stored")
+            log.debug("the network stack crashed; its next incarnation reads what was stored")
 
     def _prune(self) -> None:
         try:
@@ -240,7 +240,7 @@ class Journal:
             log.warning("what is old in it could not be deleted: %s", error)
 
     def _overflow(self) -> None:
-        """Go on with this life no more. Nothing that was not stored has been acknowledged."""
+        """End this incarnation. Nothing that was not stored has been acknowledged."""
         self._closed = True
         self._waiting.clear()
         error = StateError(

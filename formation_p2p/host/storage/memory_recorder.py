@@ -100,4 +100,4 @@ class MemoryRecorder:
         try:
             self._file.add(samples)
         except StateError as error:
-            log.warning("what tasks used is not learnt from: %s", error)
+            log.warning("memory samples are lost: %s", error)

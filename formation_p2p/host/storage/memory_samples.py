@@ -70,8 +70,8 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class KindSeen:
     """What is known of one kind. `most_bytes` and `cpu_milli` are of all `runs`: the most memory,
-    and the cores in use on average, None where no worker told; `learnt` is None while they are too
-    few."""
+    and the cores in use on average, None where no worker measured them; `learnt` is None while the
+    runs are too few."""
 
     kind: str
     runs: int
@@ -98,7 +98,7 @@ class MemorySamples:
             with self._reading() as db:
                 known = {kind: learn(kind, _memory_of(db, kind)) for kind in kinds} if db else {}
         except StateError as error:
-            log.warning("sizes are not learnt: %s", error)
+            log.warning("memory samples cannot be read, sizes are the default ones: %s", error)
             return {}
         return {kind: size for kind, size in known.items() if size is not None}
 
@@ -137,7 +137,7 @@ class MemorySamples:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """None where nothing has been learnt yet. The file is not read whole to check it: a job
+        """None before the first sample. The file is not read whole to check it: a job
         that is submitted waits for this."""
         with state_errors(self.path):
             if not self.path.exists():

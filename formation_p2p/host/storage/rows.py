@@ -30,9 +30,9 @@ from formation_p2p.core.records.resources import decode_requirements, encode_req
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import FailureKind
 
-# What is told of a task without a result: its attempts, of 16 KiB each at the most, or the
+# What is kept of a task without a result: its attempts, of 16 KiB each at the most, or the
 # refusals of all workers that were considered, of 1 KiB (core/dispatch/task_group.py bounds them).
-MAX_TOLD_BYTES: Final = 4 * 1024 * 1024
+MAX_DETAIL_BYTES: Final = 4 * 1024 * 1024
 # Addresses, or devices: a machine has at most 64 of these (core/resources/bounds.py).
 MAX_LISTED_BYTES: Final = 64 * 1024
 
@@ -136,7 +136,7 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
 
 
 def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
-    """What was told of a job, task by task in their order. One task is in memory at a time."""
+    """The events of a job, task by task in their order. One task is in memory at a time."""
     counts = dict.fromkeys(_ENDS, 0)
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(
@@ -201,7 +201,7 @@ def _read_end(
 
 
 def _list(raw: bytes) -> list[Any]:
-    return take_list(decode(raw, MAX_TOLD_BYTES), "told", MAX_TOLD_BYTES)
+    return take_list(decode(raw, MAX_DETAIL_BYTES), "told", MAX_DETAIL_BYTES)
 
 
 def _texts(raw: bytes) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _texts(raw: bytes) -> tuple[str, ...]:
 
 _OF_TASK: Final = "FROM tasks WHERE job = ?1 AND task_id = ?2"
 # A result that is there already stays: a process that was killed had stored it, and the next one
-# was told of it again.
+# received it again.
 _END: Final = (
     "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told, waited_for)"
     f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9 {_OF_TASK}"

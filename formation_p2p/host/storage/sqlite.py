@@ -162,7 +162,7 @@ def check_kind(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
 
 
 def check_sound(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
-    """That it is ours, and whole as far as can be told within `check_s`."""
+    """That it is ours, and whole as far as `check_s` allows to see."""
     check_kind(db, path, schema)
     (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
     wal, _ = beside(path)

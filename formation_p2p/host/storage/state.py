@@ -1,8 +1,8 @@
 """What a scheduler keeps on disk: its jobs, what became of each task, and the leases it holds.
 
-A job is there before it begins, and what happens to it afterwards is added as it is told, in
-batches (journal.py). A next life is made from that (core/dispatch/saved.py), and a job's story
-can be told again. Ended jobs are kept for a while, within bounds; others always.
+A job is there before it begins, and its events are added in batches (journal.py). The next
+incarnation is made from that (core/dispatch/saved.py), and the history of a job can be read. Ended
+jobs are kept for a while, within bounds; others always.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_FREE_PAGES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long ended jobs are kept: as long as all three allow. Those under way always are.
+    """How long ended jobs are kept: as long as all three allow. Those in flight always are.
 
     A month, since people come back to last week's results; a thousand, as many as may be under
     way at once; a gibibyte for the whole file, which most disks have to spare.
@@ -124,7 +124,7 @@ class State:
 
     def write(self, effects: Iterable[Effect]) -> None:
         """Add what happened, in order, all of it or nothing. What a state does not keep is
-        passed over, and so is what is told of jobs that are not under way in it."""
+        passed over, and so are the events of jobs that are not in flight in it."""
         ended: list[str] = []
         with self._writing() as db:
             # Any: of each group the kind is known.
@@ -155,7 +155,7 @@ class State:
     # -- what is read -----------------------------------------------------------------------------
 
     def load(self, own: PeerId) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
-        """What the scheduler with this identity begins its next life with, now.
+        """What the scheduler with this identity begins its next incarnation with, now.
 
         Leases of another identity are forgotten: workers know them as that one's alone.
         """
@@ -177,7 +177,7 @@ class State:
             return None if number is None else read_job(db, number, time.time())
 
     def history(self, job_id: str) -> Iterator[JobEvent]:
-        """What has been told of a job, task by task in their order, JobEnded last where it has.
+        """The events of a job, task by task in their order, JobEnded last where it has ended.
 
         Reads as it goes: one task is in memory at a time.
         """

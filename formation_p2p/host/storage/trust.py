@@ -1,4 +1,4 @@
-"""What a node has learnt of others, on disk: loaded when it starts, stored a second behind it.
+"""The histories of peers on disk: loaded when a node starts, stored a second behind it.
 
 The file belongs to one identity of a home, and one process uses it. A node does not start on one
 that is damaged.
@@ -89,7 +89,7 @@ class TrustFile(WriteBehind):
         self._attestations.update(changes.attestations)
 
     def write(self) -> None:
-        """Store what has gathered; read what people have said meanwhile."""
+        """Store what has gathered; read the notes that people have left meanwhile."""
         if self._histories or self._attestations or self._done > self._deleted:
             with self.database.writing() as db:
                 self._store(db)
