@@ -43,7 +43,7 @@ LOOK_S: Final = 5.0
 SETTLE_S: Final = 20.0
 # Announcements are most of what so small a cluster says: two of its dozen peers are enough to
 # leave each with.
-PARAMETERS: Final = PeerParameters(discovery=DiscoveryParameters(replicas=2))
+PARAMETERS: Final = PeerParameters(discovery=DiscoveryParameters(replicas=2), validate=True)
 # Who does more than this in so little virtual time is in a loop: a seed takes some 5,000.
 MAX_STEPS: Final = 200_000
 # Of a violation's story.

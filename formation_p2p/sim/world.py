@@ -8,9 +8,10 @@
     bob.submit(job)
     world.elapse(30)
 
-Every message passes through its own encoder and parser, and is kept in `sent`. With thousands of
-nodes neither is done (`lean`); what was said is counted by its cause in any world. Chance comes
-from the seed alone, so that the same seed gives the same story.
+Every message passes through its own encoder and parser, and is kept in `sent`; every peer checks
+its invariants after every event. With thousands of nodes none of that is done (`lean`). What was
+said is counted by its cause in any world. Chance comes from the seed alone, so that the same seed
+gives the same story.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, assert_never
 
@@ -128,7 +129,7 @@ class World:
         self.lean = lean
         self.loss = loss
         self._trace = trace
-        self._parameters = parameters
+        self._parameters = parameters if lean else replace(parameters, validate=True)
         self._loss_rng = random.Random(f"{seed}/loss")
         self._root = self._identity("root")
         self._by_id: dict[PeerId, SimNode] = {}

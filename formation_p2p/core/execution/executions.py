@@ -7,10 +7,11 @@ again as soon as the scheduler is heard of. When the lease ends, all of it goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
@@ -217,6 +218,16 @@ class Executions:
     def drop(self, lease_id: str) -> None:
         """The lease ended. What still runs under it, the shell is killing."""
         self._runs.pop(lease_id, None)
+
+    def validate(self, leased: Collection[str]) -> None:
+        """Raises InvariantBroken; also where something runs under a lease that is not `leased`."""
+        for lease_id, run in self._runs.items():
+            ensure(lease_id in leased, f"attempts run under {lease_id}, which is no lease")
+            both = run.under_way.keys() & run.outbox.keys()
+            ensure(not both, f"{sorted(both)} of {lease_id} run, and have ended")
+            ensure(run.unsent <= run.outbox.keys(), f"{lease_id} sends what is not in its outbox")
+            outbox_bytes = sum(map(_bytes_of, run.outbox.values()))
+            ensure(outbox_bytes == run.outbox_bytes, f"the outbox of {lease_id} has another size")
 
     def _run_of(self, owner: PeerId, lease_id: str) -> _Run | None:
         run = self._runs.get(lease_id)

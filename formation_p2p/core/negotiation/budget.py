@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Infeasible
 from formation_p2p.core.workload.scope import Scope, Shares
@@ -44,3 +45,11 @@ class Budget:
     def closed(self, lease_id: str) -> None:
         scope, cpu_milli = self._leases.pop(lease_id)
         self._used_milli[scope] -= cpu_milli
+
+    def validate(self, held: Collection[str]) -> None:
+        """Raises InvariantBroken where what a scope uses is not the sum of its leases, or where
+        these are not those `held`."""
+        ensure(self._leases.keys() == set(held), "the budget counts other leases")
+        for scope in Scope:
+            used_milli = sum(milli for of, milli in self._leases.values() if of is scope)
+            ensure(used_milli == self._used_milli[scope], f"scope {scope} uses another sum")

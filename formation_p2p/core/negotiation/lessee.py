@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessor import RENEW_AT
 from formation_p2p.core.negotiation.messages import (
@@ -325,6 +326,12 @@ class Lessee:
         return min(rounds + leases)
 
     # -- the insides ----------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        for key, lease in self.held.items():
+            ensure(key == lease.key, f"{lease.lease_id} is kept under another name")
+            ensure(lease.state is not HeldState.ENDED, f"{lease.lease_id} has ended, and is held")
 
     def _close_if_decided(self, asked: Round, now: Moment) -> None:
         if asked.decided():

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.fencing import Fence
@@ -230,6 +231,16 @@ class Lessor:
         if lease.state is not LeaseState.LEASED or lease.fence != fence:
             return _ended(lease_id)
         return lease
+
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        self.ledger.validate(self._leases)
+        self._budget.validate(self._leases)
+        for lease_id, lease in self._leases.items():
+            ensure(lease_id == lease.lease_id, f"{lease.lease_id} is kept under another id")
+            ensure(lease.state is not LeaseState.ENDED, f"{lease_id} has ended, and is kept")
+            unleased = lease.state is LeaseState.OFFERED
+            ensure(unleased == (lease.fence == 0), f"{lease_id} is {lease.state} with this fence")
 
     def __len__(self) -> int:
         return len(self._leases)

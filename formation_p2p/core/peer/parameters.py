@@ -19,6 +19,9 @@ class PeerParameters:
     discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
+    # Check after every event that the parts of the peer agree: for tests and simulations, since it
+    # takes as long as the event, and longer where many tasks wait.
+    validate: bool = False
 
 
 DEFAULT_PARAMETERS: Final = PeerParameters()

@@ -27,12 +27,12 @@ from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
 from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.negotiation.fencing import Fenced
-from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
+from formation_p2p.core.negotiation.lessee import HeldState, LeaseHeld, Lessee
 from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -150,6 +150,8 @@ class Peer:
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
         self._due_s = self._next_due()
         self._story.emitted(effects, now)
+        if self._parameters.validate:
+            self.validate()
         return effects
 
     def status(self, now: Moment) -> Status:
@@ -166,6 +168,16 @@ class Peer:
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
         return self._story.of(task_id, self._scheduler.live(task_id))
+
+    def validate(self) -> None:
+        """Raises InvariantBroken where two of its parts disagree: the leases that it holds and
+        those that its tasks run under, what is reserved, and what runs. Changes nothing."""
+        self._lessee.validate()
+        used = {slot.lease.key for slot in self._scheduler.slots()}
+        held = {key for key, x in self._lessee.held.items() if x.state is HeldState.LEASED}
+        ensure(used == held, f"{sorted(used ^ held)} are held, or used, but not both")
+        if self._worker is not None:
+            self._worker.validate()
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""

@@ -17,7 +17,7 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.fencing import Fence, Fenced
-from formation_p2p.core.negotiation.lease import Lease
+from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
     Cancel,
@@ -178,6 +178,13 @@ class Worker:
     @property
     def has_leases(self) -> bool:
         return len(self._lessor) > 0
+
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        self._lessor.validate()
+        self._executions.validate(
+            {lease.lease_id for lease in self._lessor if lease.state is LeaseState.LEASED}
+        )
 
     def _after(self, effects: Sequence[WorkerEffect], now: Moment) -> list[WorkerEffect]:
         for effect in effects:

@@ -6,11 +6,11 @@ began. Of two requests for the last core one gets it, and the other a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.refusals import Busy, Infeasible
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.fits import GpuClaim, claims_on
@@ -92,6 +92,15 @@ class Ledger:
             return False
         self._free = _moved(self._free, reservation, +1)
         return True
+
+    def validate(self, held: Collection[str]) -> None:
+        """Raises InvariantBroken where what is free and what is reserved do not add up to what
+        there is, or where the ids of the reservations are not those `held`."""
+        ensure(self._reservations.keys() == set(held), "the ledger reserves for other leases")
+        whole = self._free
+        for reservation in self._reservations.values():
+            whole = _moved(whole, reservation, +1)
+        ensure(whole == idle(self._capability), "what is free and reserved is not all there is")
 
 
 def _moved(free: Capacity, reservation: Reservation, sign: int) -> Capacity:
