@@ -41,6 +41,7 @@ from formation_p2p.core.errors import (
     Unplaceable,
     Unreachable,
 )
+from formation_p2p.core.peer.story import StoryEntry, StoryStep
 from formation_p2p.core.placement.balanced import Balanced, rendezvous
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.cheapest import Cheapest
@@ -176,6 +177,8 @@ __all__ = [
     "Standing",
     "StateError",
     "Step",
+    "StoryEntry",
+    "StoryStep",
     "Succeeded",
     "SyncJob",
     "SyncNode",

@@ -18,6 +18,7 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Submit
+from formation_p2p.core.peer.story import StoryEntry
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class JobBridge:
         if job_id in self._loop_jobs:
             with contextlib.suppress(NodeClosed):  # the job ends with the node
                 self._call(lambda shell: shell.feed(CancelJob(job_id)))
+
+    async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
+        """On the loop: the way of a task. Raises NodeClosed."""
+        return await self.queries.look(lambda shell: shell.story(task_id))
 
     def drop(self, job_ids: Iterable[str], error: FormationError) -> None:
         """On the loop: these jobs end with this error."""

@@ -30,6 +30,7 @@ from formation_p2p.core.errors import (
     Unplaceable,
 )
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Refusal
@@ -151,6 +152,8 @@ class JobController(Protocol):
     @property
     def explain(self) -> Callable[[SchedulingKey, str], Awaitable[Discovery]]: ...
 
+    async def story(self, task_id: str) -> tuple[StoryEntry, ...]: ...
+
     def cancel(self, job_id: str) -> None: ...
 
 
@@ -233,18 +236,20 @@ class JobHandle:
             self._news.clear()
             await self._news.wait()
 
+    async def story(self, task: int | str = 0) -> tuple[StoryEntry, ...]:
+        """The way of a task, given by its place in the job or its id: see `Node.story`.
+
+        Raises InvalidInput for a task that the job does not have, NodeClosed.
+        """
+        return await self._controller.story(self._task(task).task_id)
+
     async def explain(self, task: int | str = 0) -> Decision:
         """Which worker is to run a task, given by its place in the job or its id, and why not the
         others: as of now, also where it has ended. `print` shows it as a table.
 
         Raises InvalidInput for a task that the job does not have, Unreachable.
         """
-        tasks = {each.task_id: each for each in self.tasks}
-        found = tasks.get(task) if isinstance(task, str) else None
-        if isinstance(task, int) and -len(self.tasks) <= task < len(self.tasks):
-            found = self.tasks[task]
-        if found is None:
-            raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
+        found = self._task(task)
         key = self._job.options.scheduling_key(found.needs)
         return (await self._controller.explain(key, found.task_id)).decision
 
@@ -300,6 +305,15 @@ class JobHandle:
                 result, waited_for=self._label_of(result.waited_for) or result.waited_for
             )
         return result
+
+    def _task(self, task: int | str) -> Task:
+        tasks = {each.task_id: each for each in self.tasks}
+        found = tasks.get(task) if isinstance(task, str) else None
+        if isinstance(task, int) and -len(self.tasks) <= task < len(self.tasks):
+            found = self.tasks[task]
+        if found is None:
+            raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
+        return found
 
     def _label_of(self, task_id: str) -> str:
         if self._labels is None:

@@ -26,6 +26,7 @@ from formation_p2p.api.services import Makers, NodeConfig, NodeServices
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
@@ -384,6 +385,11 @@ class Node(NodeBase):
         """As `explain`, and how the candidates were found."""
         chosen = options_of(words, options, takes=PlacementWords, call="explain")
         return await self._bridge.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
+
+    async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
+        """The way of a task that was submitted here: which workers were found, asked and refused,
+        where it ran, and when. Of the last tasks, some thousands; empty for any other."""
+        return await self._bridge.story(task_id)
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until the first, such as a gate, has

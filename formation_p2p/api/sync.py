@@ -157,6 +157,7 @@ class SyncNode(_Sync[Node], NodeBase):
     explain = _waits(Node.explain)
     discover = _waits(Node.discover)
     neighbours = _waits(Node.neighbours)
+    story = _waits(Node.story)
     trust = _waits(Node.trust)
     report_wrong = _waits(Node.report_wrong)
 
@@ -191,6 +192,7 @@ class SyncJob(_Sync[JobHandle]):
 
     results = _waits(JobHandle.results)
     result = _calls(JobHandle.result)
+    story = _waits(JobHandle.story)
     explain = _waits(JobHandle.explain)
     cancel = _calls(JobHandle.cancel)
 

@@ -27,6 +27,7 @@ from formation_p2p import (
     Outcome,
     ProcessSpec,
     Report,
+    StoryStep,
     Succeeded,
     SyncNode,
     TaskFailed,
@@ -124,6 +125,13 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(worl
         events = [event async for event in job.events()]
         with pytest.raises(InvalidInput, match="they are read already"):
             await anext(job.events())
+        story = await job.story()
+        assert await world.bob.story(job.tasks[0].task_id) == story
+        with pytest.raises(InvalidInput, match="7 is none of the 1 of this job"):
+            await job.story(7)
+        assert await world.bob.story("unknown/0") == ()
+    assert [step.step for step in story][-1] is StoryStep.SUCCEEDED
+    assert {step.peer for step in story if step.step is StoryStep.SENT} == {world.worker.peer_id}
     assert isinstance(events[0], TaskPlaced)
     assert events[0].worker == world.worker.peer_id
     assert events[0].nearest

@@ -1,7 +1,7 @@
 """How the way of a task is written for people."""
 
 from formation_p2p.cli.story import in_lines
-from formation_p2p.core.peer.story import Step, StoryEntry
+from formation_p2p.core.peer.story import StoryEntry, StoryStep
 from formation_p2p.host.observe.status_json import story_in_json
 from tests.support.stories import at, identity
 
@@ -10,9 +10,9 @@ ALICE = identity("alice").peer_id
 
 def test_each_step_has_a_line_with_the_time_since_the_one_before() -> None:
     entries = (
-        StoryEntry(at(0), Step.SUBMITTED, None, "job 3f2a"),
-        StoryEntry(at(0.0125), Step.FOUND, ALICE, "1 of 1"),
-        StoryEntry(at(75.5), Step.REFUSED, ALICE, "busy\x1b[31m\nand more"),
+        StoryEntry(at(0), StoryStep.SUBMITTED, None, "job 3f2a"),
+        StoryEntry(at(0.0125), StoryStep.FOUND, ALICE, "1 of 1"),
+        StoryEntry(at(75.5), StoryStep.REFUSED, ALICE, "busy\x1b[31m\nand more"),
     )
     first, second, third = (line[8:] for line in in_lines(story_in_json(entries)))
     assert first == "      +0 ms  submitted             job 3f2a"

@@ -29,10 +29,10 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.story import (
     EVERYTHING_KEPT,
     JobTaken,
-    Step,
     Story,
     StoryEntry,
     StoryParameters,
+    StoryStep,
 )
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Leaving
@@ -104,10 +104,10 @@ def test_who_was_ruled_out_or_refused_is_named_with_the_reason() -> None:
     dave.submit(job())
     world.elapse(30)
     entries = story(dave)
-    refused = [each for each in entries if each.step in (Step.REFUSED, Step.RULED_OUT)]
+    refused = [each for each in entries if each.step in (StoryStep.REFUSED, StoryStep.RULED_OUT)]
     assert refused
     assert all(each.peer is not None and each.cause for each in refused)
-    assert entries[-1].step is Step.SUCCEEDED
+    assert entries[-1].step is StoryStep.SUCCEEDED
 
 
 def test_a_task_that_waits_has_a_story_before_it_was_ever_sent() -> None:
@@ -126,7 +126,7 @@ def test_a_lost_worker_is_told_with_what_follows_from_it() -> None:
     bob = world.nodes["bob"]
     bob.submit(job())
     world.elapse(0.5)
-    first = next(each.peer for each in story(bob) if each.step is Step.SENT)
+    first = next(each.peer for each in story(bob) if each.step is StoryStep.SENT)
     assert first is not None
     lost = name_of(world, first)
     world.kill(world.nodes[lost])
@@ -149,12 +149,12 @@ def test_a_search_that_brings_no_worker_says_so() -> None:
     bob.submit(job())
     world.elapse(0.5)
     assert [(each.step, each.cause) for each in story(bob)] == [
-        (Step.SUBMITTED, "job job"),
-        (Step.FOUND, "no worker that can run it"),
+        (StoryStep.SUBMITTED, "job job"),
+        (StoryStep.FOUND, "no worker that can run it"),
     ]
     world.elapse(10)
     assert (story(bob)[-1].step, story(bob)[-1].cause) == (
-        Step.UNPLACEABLE,
+        StoryStep.UNPLACEABLE,
         "no worker was found",
     )
 
@@ -165,7 +165,7 @@ def test_a_job_that_is_resumed_begins_its_story_anew() -> None:
     world.tell(bob, Resume((SavedJob(job(), ()),), ()))
     world.elapse(5)
     assert steps(world, story(bob))[:2] == [("resumed", ""), ("found", "alice")]
-    assert story(bob)[-1].step is Step.SUCCEEDED
+    assert story(bob)[-1].step is StoryStep.SUCCEEDED
 
 
 def test_a_failed_attempt_is_told_with_its_reason() -> None:
@@ -177,8 +177,8 @@ def test_a_failed_attempt_is_told_with_its_reason() -> None:
     bob.submit(job(attempts=2))
     world.elapse(10)
     way = [(each.step, each.cause) for each in story(bob)]
-    assert (Step.RETRIED, "exit: exit code 1") in way
-    assert way[-1] == (Step.FAILED, "exit: exit code 1")
+    assert (StoryStep.RETRIED, "exit: exit code 1") in way
+    assert way[-1] == (StoryStep.FAILED, "exit: exit code 1")
 
 
 def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
@@ -196,15 +196,15 @@ def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
     ]
     entries = told(*events).of("job/0", None)
     assert [(each.step, each.peer, each.cause) for each in entries] == [
-        (Step.SENT, ALICE, "job/0#1 under lease lease"),
-        (Step.BEGAN, ALICE, "it runs for longer than a moment"),
-        (Step.RETRIED, ALICE, "it is gone"),
-        (Step.RECALLED, None, "job/0#2 can run sooner elsewhere"),
-        (Step.FAILED, ALICE, "it is gone"),
-        (Step.FAILED, None, "deadline"),
-        (Step.UNPLACEABLE, None, f"{ALICE}: {Leaving()}"),
-        (Step.CANCELLED, None, "its job was cancelled"),
-        (Step.SUCCEEDED, ALICE, "ran for 7 ms"),
+        (StoryStep.SENT, ALICE, "job/0#1 under lease lease"),
+        (StoryStep.BEGAN, ALICE, "it runs for longer than a moment"),
+        (StoryStep.RETRIED, ALICE, "it is gone"),
+        (StoryStep.RECALLED, None, "job/0#2 can run sooner elsewhere"),
+        (StoryStep.FAILED, ALICE, "it is gone"),
+        (StoryStep.FAILED, None, "deadline"),
+        (StoryStep.UNPLACEABLE, None, f"{ALICE}: {Leaving()}"),
+        (StoryStep.CANCELLED, None, "its job was cancelled"),
+        (StoryStep.SUCCEEDED, ALICE, "ran for 7 ms"),
     ]
     assert [each.at for each in entries] == [at(second) for second in range(len(events))]
 
@@ -218,7 +218,7 @@ def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
         JobEnded(1, 0, 0, 0),
         kept=kept,
     )
-    assert [each.step for each in noted.of("job/0", None)] == [Step.BEGAN]
+    assert [each.step for each in noted.of("job/0", None)] == [StoryStep.BEGAN]
 
 
 def test_the_ring_forgets_the_oldest_and_a_simulation_may_keep_all() -> None:
@@ -230,16 +230,16 @@ def test_the_ring_forgets_the_oldest_and_a_simulation_may_keep_all() -> None:
     world = World(1, parameters=PeerParameters(story=EVERYTHING_KEPT))
     bob = world.add("bob")
     bob.submit(job())
-    assert [each.step for each in story(bob)][:1] == [Step.SUBMITTED]
+    assert [each.step for each in story(bob)][:1] == [StoryStep.SUBMITTED]
 
 
 def test_a_worker_that_is_ruled_out_by_what_it_announces_is_named_with_the_reason() -> None:
     noted, key = told(TaskBegan("job/0", ALICE)), SchedulingKey(NEEDS)
-    noted.note(JobTaken("job", Step.SUBMITTED), at(-2))
+    noted.note(JobTaken("job", StoryStep.SUBMITTED), at(-2))
     noted.note(SearchEnded(key, (), 0, ((ALICE, Leaving()),)), at(-1))
     assert noted.of("job/0", ("job", key))[1:3] == (
-        StoryEntry(at(-1), Step.FOUND, None, "no worker that can run it"),
-        StoryEntry(at(-1), Step.RULED_OUT, ALICE, str(Leaving())),
+        StoryEntry(at(-1), StoryStep.FOUND, None, "no worker that can run it"),
+        StoryEntry(at(-1), StoryStep.RULED_OUT, ALICE, str(Leaving())),
     )
 
 

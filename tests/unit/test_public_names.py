@@ -15,7 +15,8 @@ JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped MemoryEstimate
 NodeExecutor OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask Policy Preempted
 ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError Report Requirements
 Retention Right Rights Scope Score Scored Shares Silent Spread Stage Standing StateError Step
-Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskPlaced
+StoryEntry StoryStep Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp
+TaskPlaced
 TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable TaskView Term
 TooDear Trace Trusted Turns Unauthorized Unplaceable Unreachable Unwanted Usage WasmSpec
 WorkerLost Xor __version__ cluster derive parse_policy parse_requirements python_call

@@ -67,7 +67,7 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
-from formation_p2p.core.peer.story import JobTaken, Step, Story, StoryEntry
+from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
@@ -235,7 +235,7 @@ class Peer:
             case Resume(jobs, leases):
                 life = f".{self._rng.getrandbits(24):06x}"
                 for saved in jobs:
-                    self._story.note(JobTaken(saved.job.job_id, Step.RESUMED), now)
+                    self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
                 return self._scheduler.resume(jobs, leases, life, now)
             case CancelJob(job_id):
                 return self._scheduler.cancel(job_id, now)
@@ -340,7 +340,7 @@ class Peer:
             effects = self._scheduler.submit(event.job, now)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
-        self._story.note(JobTaken(job_id, Step.SUBMITTED), now)
+        self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
         return effects
 
     def _explain(self, event: Explain, now: Moment) -> list[RejectRequest]:

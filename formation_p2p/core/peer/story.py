@@ -59,7 +59,7 @@ class StoryParameters:
 EVERYTHING_KEPT: Final = StoryParameters(None, None)
 
 
-class Step(StrEnum):
+class StoryStep(StrEnum):
     """What happened to a task, in about the order in which it does."""
 
     SUBMITTED = "submitted"
@@ -86,7 +86,7 @@ class StoryEntry:
     concerns, if it concerns one."""
 
     at: Moment
-    step: Step
+    step: StoryStep
     peer: PeerId | None
     cause: str
 
@@ -96,7 +96,7 @@ class JobTaken:
     """A job was submitted to this scheduler, or resumed."""
 
     job_id: str
-    step: Step
+    step: StoryStep
 
 
 TaskEvent = (
@@ -201,47 +201,51 @@ def _placing(
     match event:
         case SearchEnded(key) if waited and key in keys:
             if not event.candidates:
-                yield StoryEntry(at, Step.FOUND, None, "no worker that can run it")
+                yield StoryEntry(at, StoryStep.FOUND, None, "no worker that can run it")
             for place, worker in enumerate(event.candidates, 1):
-                yield StoryEntry(at, Step.FOUND, worker, f"{place} of {event.found}")
+                yield StoryEntry(at, StoryStep.FOUND, worker, f"{place} of {event.found}")
             for worker, refusal in event.refusals:
-                yield StoryEntry(at, Step.RULED_OUT, worker, str(refusal))
+                yield StoryEntry(at, StoryStep.RULED_OUT, worker, str(refusal))
         case RoundOpened(key) if waited and key in keys:
             rounds.add(event.round)
             for worker in event.asked:
-                yield StoryEntry(at, Step.ASKED, worker, "for a lease")
+                yield StoryEntry(at, StoryStep.ASKED, worker, "for a lease")
         case RoundClosed(of) if of in rounds:
             for worker, refusal in event.refusals:
-                yield StoryEntry(at, Step.REFUSED, worker, str(refusal))
+                yield StoryEntry(at, StoryStep.REFUSED, worker, str(refusal))
         case LeaseHeld(lease) if waited and lease.key in leases:
-            yield StoryEntry(at, Step.LEASED, lease.lessor.peer_id, f"lease {lease.lease_id}")
+            yield StoryEntry(at, StoryStep.LEASED, lease.lessor.peer_id, f"lease {lease.lease_id}")
         case LeaseLost(lease, refusal) if lease.key in leases:
-            yield StoryEntry(at, Step.LEASE_LOST, lease.lessor.peer_id, str(refusal))
+            yield StoryEntry(at, StoryStep.LEASE_LOST, lease.lessor.peer_id, str(refusal))
         case LeaseLost(lease, refusal) if waited and lease.terms in keys:
-            yield StoryEntry(at, Step.REFUSED, lease.lessor.peer_id, str(refusal))
+            yield StoryEntry(at, StoryStep.REFUSED, lease.lessor.peer_id, str(refusal))
 
 
 def _entry(at: Moment, event: TaskEvent) -> StoryEntry:
     match event:
         case TaskPlaced(_, attempt_id, worker, lease_id, nearest):
             how = ", the nearest" if nearest else ""
-            return StoryEntry(at, Step.SENT, worker, f"{attempt_id} under lease {lease_id}{how}")
+            return StoryEntry(
+                at, StoryStep.SENT, worker, f"{attempt_id} under lease {lease_id}{how}"
+            )
         case TaskBegan(_, worker):
-            return StoryEntry(at, Step.BEGAN, worker, "it runs for longer than a moment")
+            return StoryEntry(at, StoryStep.BEGAN, worker, "it runs for longer than a moment")
         case TaskSucceeded(_, worker):
-            return StoryEntry(at, Step.SUCCEEDED, worker, f"ran for {event.ran_ms} ms")
+            return StoryEntry(at, StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms")
         case TaskRetried(_, attempt):
-            return StoryEntry(at, Step.RETRIED, attempt.worker, attempt.why)
+            return StoryEntry(at, StoryStep.RETRIED, attempt.worker, attempt.why)
         case TaskRecalled(_, attempt_id):
-            return StoryEntry(at, Step.RECALLED, None, f"{attempt_id} can run sooner elsewhere")
+            return StoryEntry(
+                at, StoryStep.RECALLED, None, f"{attempt_id} can run sooner elsewhere"
+            )
         case TaskGaveUp(_, attempts, kind):
             last = attempts[-1] if attempts else None
             why = last.why if last is not None else kind or ""
-            return StoryEntry(at, Step.FAILED, None if last is None else last.worker, why)
+            return StoryEntry(at, StoryStep.FAILED, None if last is None else last.worker, why)
         case TaskUnplaceable(_, reasons):
             why = "; ".join(f"{worker}: {refusal}" for worker, refusal in reasons[:NAMED])
-            return StoryEntry(at, Step.UNPLACEABLE, None, why or "no worker was found")
+            return StoryEntry(at, StoryStep.UNPLACEABLE, None, why or "no worker was found")
         case TaskCancelled():
-            return StoryEntry(at, Step.CANCELLED, None, "its job was cancelled")
+            return StoryEntry(at, StoryStep.CANCELLED, None, "its job was cancelled")
         case _:
             assert_never(event)
