@@ -36,10 +36,9 @@ from formation_p2p.host.blobs import store as blobs
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.protocols import data as net_data
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.transport import stream as net_channel
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.stacks import run, running
@@ -241,7 +240,7 @@ def test_whoever_fetched_it_serves_others_even_when_its_origin_is_gone(tmp_path:
         async with running(alice, bob, carol):
             blob = alice.put(data)
             await bob.fetch(blob)
-            await until(lambda: alice.exchange._who_has(blob.cid))
+            await until(lambda: alice.exchange.who_has(blob.cid))
             # Carol knows of Alice alone, who tells of Bob, and is gone before long.
             async with trio.open_nursery() as nursery:
 
@@ -279,7 +278,7 @@ def _has_sent(holder: Holder, size: int) -> bool:
 
 
 def _is_known(origin: Holder, blob: Blob, worker: Holder) -> bool:
-    return worker.contact in origin.exchange._who_has(blob.cid)
+    return worker.contact in origin.exchange.who_has(blob.cid)
 
 
 # -- bad peers ------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
     data = content(8)
     path = tmp_path / "content"
     path.write_bytes(data)
-    mallory = Liar(wrong_bytes(alice.store._read_manifest(alice.store.put(path).cid)))
+    mallory = Liar(wrong_bytes(alice.store.manifest_block(alice.store.put(path).cid)))
 
     async def story() -> None:
         async with running(alice, bob, mallory):
@@ -389,7 +388,7 @@ def test_a_source_that_answers_what_was_not_asked_is_left_out(
     data = content(2.5)
     path = tmp_path / "content"
     path.write_bytes(data)
-    block = alice.store._read_manifest(alice.store.put(path).cid)
+    block = alice.store.manifest_block(alice.store.put(path).cid)
     mallory = Liar(replying(framed(Opened(block)), answer))
 
     async def story() -> None:
@@ -400,15 +399,12 @@ def test_a_source_that_answers_what_was_not_asked_is_left_out(
     run(story)
 
 
-def test_a_source_that_says_nothing_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "STALL_S", 1.0)
-    alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b")
+def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "a"), Holder(tmp_path / "b", stall_s=1.0)
     mute, data = Liar(replying()), content(2.5)
     path = tmp_path / "content"
     path.write_bytes(data)
-    block = alice.store._read_manifest(alice.store.put(path).cid)
+    block = alice.store.manifest_block(alice.store.put(path).cid)
     stuck = Liar(replying(framed(Opened(block))))
 
     async def story() -> None:
@@ -420,11 +416,11 @@ def test_a_source_that_says_nothing_is_not_waited_for(
     run(story)
 
 
-def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(net_channel, "WRITE_STALL_S", 1.0)
-    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(tmp_path: Path) -> None:
+    alice, bob = (
+        Holder(tmp_path / "alice", parameters=NetParameters(window_stall_s=1.0)),
+        Holder(tmp_path / "bob"),
+    )
 
     async def story() -> None:
         async with running(alice, bob):
@@ -434,9 +430,9 @@ def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(
             assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
             for index in range(8):
                 await channel.write(encode_frame(pack_request(Want(index))))
-            await until(lambda: alice.exchange.server._in_memory.borrowed_tokens == 1)
+            await until(lambda: alice.exchange.server.serving.borrowed_tokens == 1)
             await until(lambda: channel.broken is not None)
-            assert alice.exchange.server._in_memory.borrowed_tokens == 0
+            assert alice.exchange.server.serving.borrowed_tokens == 0
             assert await bob.ask(alice, b"still there") == b"re:still there"
 
     run(story)
@@ -462,11 +458,11 @@ def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_stream_ends_with_the_grant_that_opened_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(net_data, "ADMIT_EVERY_S", 0.0)
-    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+def test_a_stream_ends_with_the_grant_that_opened_it(tmp_path: Path) -> None:
+    alice, bob = (
+        Holder(tmp_path / "alice", parameters=NetParameters(data_admit_every_s=0.0)),
+        Holder(tmp_path / "bob"),
+    )
     expires_unix_s = int(time.time()) + 3
     grant = issue(ROOT, Rights(expires_unix_s), bob.peer_id)
 
@@ -478,7 +474,7 @@ def test_a_stream_ends_with_the_grant_that_opened_it(
             assert isinstance(await stream.begin(grant, manifest=True), Opened)
             for expected in (tuple, BlobRefused):
                 await channel.write(encode_frame(pack_request(Want(0))))
-                stream._asked.append(0)
+                stream.want(0)
                 answer = await stream.next(memoryview(bytearray(MIB)))
                 assert isinstance(answer, expected)
                 await trio.sleep(max(expires_unix_s + 0.1 - time.time(), 0))
@@ -486,13 +482,12 @@ def test_a_stream_ends_with_the_grant_that_opened_it(
     run(story)
 
 
-def test_peers_who_open_without_end_do_not_take_all_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: Path) -> None:
     """One grant may stand behind any number of peers, each with streams of its own."""
-    monkeypatch.setattr(net_data, "MAX_OPEN", 2)
-    monkeypatch.setattr(net_data, "OPEN_S", 1.0)
-    alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
+    alice, bob, carol = (
+        Holder(tmp_path / name, parameters=NetParameters(max_open_blobs=2, data_open_s=1.0))
+        for name in ("alice", "bob", "carol")
+    )
 
     async def story() -> None:
         async with running(alice, bob, carol):
@@ -546,7 +541,7 @@ def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
             channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
             for frame in said:
                 await channel.write(encode_frame(frame))
-            await until(lambda: channel.broken is not None or channel._finished_there)
+            await until(lambda: channel.broken is not None or channel.is_finished_there)
             # And nothing else: its leases live on other streams.
             assert await bob.ask(alice, b"hello") == b"re:hello"
             assert alice.gone == bob.gone == []
@@ -555,12 +550,11 @@ def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
     run(story)
 
 
-def test_one_that_opens_a_stream_and_says_nothing_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(net_data, "OPEN_S", 0.3)
-    monkeypatch.setattr(net_data, "IDLE_S", 0.3)
-    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+def test_one_that_opens_a_stream_and_says_nothing_is_let_go(tmp_path: Path) -> None:
+    alice, bob = (
+        Holder(tmp_path / "alice", parameters=NetParameters(data_open_s=0.3, data_idle_s=0.3)),
+        Holder(tmp_path / "bob"),
+    )
 
     async def story() -> None:
         async with running(alice, bob):

@@ -20,6 +20,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.libp2p_host import PUSHES_PER_S
 from formation_p2p.host.net.limits import BURST_S
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.kad import MAX_ECHOES
 from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
@@ -29,15 +30,14 @@ from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import until
 
 
-def test_whoever_asks_for_what_takes_long_gets_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net.limits.KAD_FRAMES_PER_S", 25)
+def test_whoever_asks_for_what_takes_long_gets_less_of_it() -> None:
 
     def take_long(frame: bytes, answer: Answer) -> None:
         time.sleep(0.01)
         answer(b"")
 
     async def story() -> None:
-        victim = Node()
+        victim = Node(parameters=NetParameters(kad_frames_per_s=25))
         victim.respond = take_long
         async with running(victim):
             hand = await mallory.muxed(victim)
@@ -58,10 +58,10 @@ def test_answers_to_what_has_none_are_not_read_without_end() -> None:
     async def story() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
-            bob.stack._running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), chatter)
+            bob.stack.running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), chatter)
             await alice.stack.ask(bob.contact, b"keep this", timeout_s=2, expects_answer=False)
             assert MAX_ECHOES > 1
-            await until(lambda: not alice.stack._running.kad._lines, within_s=2)
+            await until(lambda: not alice.stack.running.kad.lines, within_s=2)
 
     run(story)
 
@@ -88,7 +88,7 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
             bob.met.clear()
-            connection = alice.stack._running.swarm.connection_to(bob.peer_id)
+            connection = alice.stack.running.swarm.connection_to(bob.peer_id)
             assert connection is not None
             for number in range(30):
                 here = (f"/ip4/192.0.2.{number}/tcp/4001",)

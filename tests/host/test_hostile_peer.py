@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -22,12 +23,11 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net import connection as net_connection
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net import swarm
 from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress
-from formation_p2p.host.net.limits import MAX_SHARES, PeerLimitsTable
-from formation_p2p.host.net.protocols import work as net_work
+from formation_p2p.host.net.limits import MAX_REMEMBERED, PeerLimitsTable
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
@@ -35,8 +35,6 @@ from formation_p2p.host.net.protocols.frames import (
     encode_length,
 )
 from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
-from formation_p2p.host.net.transport import stream as net_channel
-from formation_p2p.host.net.transport import upgrade as net_upgrade
 from formation_p2p.host.net.transport import yamux as net_yamux
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
@@ -47,17 +45,18 @@ from tests.support.waiting import until
 ROOM_BYTES = 64 * MIB
 
 
-@pytest.fixture(autouse=True)
-def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mallory neither identifies herself nor finishes handshakes; the tests need not wait."""
-    monkeypatch.setattr(net_connection, "IDENTIFY_WAIT_S", 0.1)
-    monkeypatch.setattr(net_upgrade, "HANDSHAKE_S", 1.0)
+# Mallory neither identifies herself nor finishes handshakes; the tests need not wait.
+IMPATIENT = NetParameters(identify_wait_s=0.1, handshake_s=1.0)
+
+
+def node(**changed: Any) -> Node:
+    return Node(parameters=replace(IMPATIENT, **changed))
 
 
 @asynccontextmanager
-async def besieged() -> AsyncIterator[Node]:
+async def besieged(**changed: Any) -> AsyncIterator[Node]:
     """A node that a good peer asks all the time. Fails where that peer has to wait."""
-    victim, good = Node(), Node()
+    victim, good = node(**changed), node()
     process = psutil.Process()
     async with running(victim, good):
         await good.ask(victim, b"before")
@@ -74,7 +73,7 @@ async def besieged() -> AsyncIterator[Node]:
             nursery.start_soon(keep_asking)
             yield victim
             nursery.cancel_scope.cancel()
-        newcomer = Node(listen=())
+        newcomer = Node((), parameters=IMPATIENT)
         async with running(newcomer):
             assert await newcomer.ask(victim, b"after") == b"re:after"
         assert peak[0] - before < ROOM_BYTES
@@ -129,20 +128,17 @@ def test_half_a_handshake_is_given_up_in_time() -> None:
     run(story)
 
 
-def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(swarm, "MAX_HANDSHAKES", 10)
+def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away() -> None:
 
     async def story() -> None:
-        victim = Node()
+        victim = node(max_handshakes=10)
         async with running(victim):
             waiting = [await mallory.tcp(victim) for _ in range(10)]
-            await until(lambda: victim.stack._running.swarm._handshakes.total() == 10)
+            await until(lambda: victim.stack.running.swarm.handshakes.total() == 10)
             await closed(await mallory.tcp(victim), within_s=1)
             for stream in waiting:
                 await stream.aclose()
-            await until(lambda: not victim.stack._running.swarm._handshakes)
+            await until(lambda: not victim.stack.running.swarm.handshakes)
 
     run(story)
 
@@ -156,43 +152,39 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
                 await (await mallory.secured(victim)).close()
                 await (await mallory.muxed(victim)).pipe.close()
             await until(lambda: psutil.Process().num_fds() <= files)
-            table = victim.stack._running.swarm
-            await until(lambda: len(list(table.all())) == 1 and not table._handshakes)
+            table = victim.stack.running.swarm
+            await until(lambda: len(list(table.all())) == 1 and not table.handshakes)
 
     run(story, within_s=30)
 
 
 def test_one_address_does_not_take_all_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm, "_origin", lambda host: host or "")  # loopback counts as well
-    monkeypatch.setattr(swarm, "MAX_INBOUND_PER_IP", 3)
-    monkeypatch.setattr(swarm, "MAX_HANDSHAKES_PER_IP", 2)
+    monkeypatch.setattr(swarm, "origin_of", lambda host: host or "")  # loopback counts as well
 
     async def story() -> None:
-        victim = Node()
+        victim = node(max_inbound_per_ip=3, max_handshakes_per_ip=2)
         async with running(victim):
             waiting = [await mallory.tcp(victim) for _ in range(2)]
-            await until(lambda: victim.stack._running.swarm._handshakes.total() == 2)
+            await until(lambda: victim.stack.running.swarm.handshakes.total() == 2)
             await closed(await mallory.tcp(victim), within_s=0.5)
             for stream in waiting:
                 await stream.aclose()
-            await until(lambda: not victim.stack._running.swarm._handshakes)
+            await until(lambda: not victim.stack.running.swarm.handshakes)
             hands = [await mallory.muxed(victim) for _ in range(3)]
-            await until(lambda: len(list(victim.stack._running.swarm.all())) == len(hands))
+            await until(lambda: len(list(victim.stack.running.swarm.all())) == len(hands))
             await closed(await mallory.tcp(victim), within_s=0.5)
 
     run(story)
 
 
-def test_no_more_peers_are_dialled_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm, "MAX_OUTBOUND", 1)
-
+def test_no_more_peers_are_dialled_than_there_is_room_for() -> None:
     async def story() -> None:
-        alice, bob, carol = Node(), Node(), Node()
+        alice, bob, carol = node(max_outbound=1, evictable_after_s=1.5), node(), node()
         async with running(alice, bob, carol):
             await alice.ask(bob, b"hello")
             with pytest.raises(Unreachable, match="none of them idle"):
                 await alice.ask(carol, b"hello")
-            monkeypatch.setattr(swarm, "EVICTABLE_AFTER_S", 0)
+            await trio.sleep(1.5)
             await alice.ask(carol, b"hello")
             await until(lambda: alice.gone == [bob.peer_id])
 
@@ -215,7 +207,7 @@ def test_a_machine_short_of_file_descriptors_accepts_again_later(
     monkeypatch.setattr(trio.SocketListener, "accept", short_of_files)
 
     async def story() -> None:
-        victim = Node()
+        victim = node()
         async with running(victim):
             for _ in range(2):
                 await closed(await mallory.tcp(victim), within_s=1)
@@ -224,20 +216,16 @@ def test_a_machine_short_of_file_descriptors_accepts_again_later(
     run(story)
 
 
-def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(swarm, "MAX_INBOUND", 5)
-    monkeypatch.setattr(swarm, "EVICTABLE_AFTER_S", 0.3)
+def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(max_inbound=5, evictable_after_s=0.3) as victim:
             idle = [await mallory.muxed(victim) for _ in range(4)]
             with pytest.raises((IOException, Unreachable)):
                 await mallory.muxed(victim)  # nobody is idle yet
             await trio.sleep(0.4)
             await mallory.muxed(victim)
-            table = victim.stack._running.swarm
+            table = victim.stack.running.swarm
             assert len(list(table.all())) <= 5
             assert idle
 
@@ -246,7 +234,7 @@ def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest(
 
 def test_garbage_after_noise_ends_the_connection_at_once() -> None:
     async def story() -> None:
-        bob = Node()
+        bob = node()
         async with running(bob):
             hand = await mallory.muxed(bob)
             raw: Any = hand.pipe
@@ -294,20 +282,16 @@ def test_a_negotiation_that_is_none_costs_the_stream(garbage: bytes) -> None:
     run(story)
 
 
-def test_half_a_frame_is_given_up_and_gives_its_memory_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.FRAME_STALL_S", 0.5)
-    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.SLOWEST_BYTES_PER_S", 16 * MIB)
+def test_half_a_frame_is_given_up_and_gives_its_memory_back() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(frame_stall_s=0.5, slowest_bytes_per_s=16 * MIB) as victim:
             hand = await mallory.muxed(victim)
             victim.stack.trust(hand.peer_id)
             for sid in (1, 3):
                 await hand.open(sid, WORK_PROTOCOL)
                 await hand.data(sid, encode_length(16 * MIB) + bytes(1000))
-            shares = victim.stack._running._shares
+            shares = victim.stack.running.limits
             await until(lambda: shares.large_frame_bytes == 32 * MIB)
             await until(lambda: shares.large_frame_bytes == 0)
 
@@ -327,7 +311,7 @@ def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
                 await hand.open(7 + 2 * i, KAD_PROTOCOL)
                 await hand.data(7 + 2 * i, encode_length(MAX_KAD_REQUEST_BYTES))
             await hand.until(WINDOW_UPDATE, RST)
-            assert victim.stack._running._shares.large_frame_bytes <= 32 * MIB
+            assert victim.stack.running.limits.large_frame_bytes <= 32 * MIB
 
     run(story)
 
@@ -336,7 +320,7 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
     """The length of a large frame holds room for it: 32 of them held all there was."""
 
     async def story() -> None:
-        alice = Node()
+        alice = node()
         async with besieged() as victim, running(alice):
             victim.stack.trust(alice.peer_id)
             for _ in range(17):
@@ -345,21 +329,17 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
                     await hand.open(sid, WORK_PROTOCOL)
                     await hand.data(sid, encode_length(16 * MIB))
                 await hand.until(WINDOW_UPDATE, RST)
-            assert victim.stack._running._shares.large_frame_bytes == 0
+            assert victim.stack.running.limits.large_frame_bytes == 0
             alice.stack.send(victim.contact, bytes(1 * MIB))
             await until(lambda: bytes(1 * MIB) in victim.payloads)
 
     run(story)
 
 
-def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.FRAME_STALL_S", 0.5)
-    monkeypatch.setattr("formation_p2p.host.net.protocols.framing.SLOWEST_BYTES_PER_S", 16 * MIB)
+def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(frame_stall_s=0.5, slowest_bytes_per_s=16 * MIB) as victim:
             hand = await mallory.muxed(victim)
             victim.stack.trust(hand.peer_id)
             await hand.open(1, WORK_PROTOCOL)
@@ -376,7 +356,7 @@ def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever(
                 await hand.until(WINDOW_UPDATE, RST)
                 nursery.cancel_scope.cancel()
             assert trio.current_time() - began_s < 4
-            assert victim.stack._running._shares.large_frame_bytes == 0
+            assert victim.stack.running.limits.large_frame_bytes == 0
 
     run(story)
 
@@ -390,7 +370,7 @@ def test_hundreds_of_streams_are_reset() -> None:
             for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
                 await hand.until(WINDOW_UPDATE, RST)
             (connection,) = [
-                c for c in victim.stack._running.swarm.all() if len(c.get_streams()) > 5
+                c for c in victim.stack.running.swarm.all() if len(c.get_streams()) > 5
             ]
             assert len(connection.get_streams()) <= net_yamux.MAX_INBOUND_STREAMS + 1
 
@@ -413,11 +393,10 @@ def test_two_hundred_megabytes_that_nobody_asked_for_are_not_kept(protocol: str)
     run(story)
 
 
-def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net.limits.KAD_FRAMES_PER_S", 50)
+def test_a_flood_of_requests_is_paced() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(kad_frames_per_s=50) as victim:
             hand = await mallory.muxed(victim)
             await hand.open(1, KAD_PROTOCOL)
 
@@ -435,14 +414,11 @@ def test_a_flood_of_requests_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     run(story)
 
 
-def test_work_frames_of_strangers_are_paced_by_the_time_that_they_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_work_frames_of_strangers_are_paced_by_the_time_that_they_take() -> None:
     """A frame of 13 KiB can hold a thousand results, of leases that nobody has."""
-    monkeypatch.setattr("formation_p2p.host.net.connection.IDENTIFY_WAIT_S", 0.0)
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(identify_wait_s=0.0) as victim:
             victim.take = lambda frame: time.sleep(0.01)
             hand = await mallory.muxed(victim)
             await hand.open(1, WORK_PROTOCOL)
@@ -484,11 +460,10 @@ def test_a_flood_of_empty_frames_delays_the_others_a_little(frame: int) -> None:
     run(story)
 
 
-def test_streams_opened_without_end_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_connection, "STREAMS_PER_S", 50)
+def test_streams_opened_without_end_are_paced() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(streams_per_s=50) as victim:
             hand = await mallory.muxed(victim)
             with trio.move_on_after(1):
                 for i in range(10_000):
@@ -504,37 +479,40 @@ def test_streams_opened_without_end_are_paced(monkeypatch: pytest.MonkeyPatch) -
 
 def test_whoever_comes_back_has_spent_what_it_had_spent() -> None:
     async def story() -> None:
-        shares = PeerLimitsTable()
+        table = PeerLimitsTable(IMPATIENT)
         busy = Identity.from_seed(bytes(32)).peer_id
-        share = shares.of(busy)
-        assert shares.of(busy) is share
-        for _ in range(MAX_SHARES):
-            shares.of(Identity.from_seed(os.urandom(32)).peer_id)
-        assert shares.of(busy) is not share
+        limits = table.of(busy)
+        assert table.of(busy) is limits
+        for _ in range(MAX_REMEMBERED):
+            table.of(Identity.from_seed(os.urandom(32)).peer_id)
+        assert table.of(busy) is not limits
 
     run(story)
 
 
 def test_an_address_is_counted_for_whoever_has_it() -> None:
-    assert swarm._origin("192.0.2.1") == "192.0.2.1"
-    assert swarm._origin("2001:db8::1") == swarm._origin("2001:db8::ffff:1")
-    assert swarm._origin("2001:db8::1") != swarm._origin("2001:db8:0:1::1")
-    assert swarm._origin("127.0.0.1") == swarm._origin("::1")
+    assert swarm.origin_of("192.0.2.1") == "192.0.2.1"
+    assert swarm.origin_of("2001:db8::1") == swarm.origin_of("2001:db8::ffff:1")
+    assert swarm.origin_of("2001:db8::1") != swarm.origin_of("2001:db8:0:1::1")
+    assert swarm.origin_of("127.0.0.1") == swarm.origin_of("::1")
 
 
 def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
     async def story() -> None:
         async with besieged() as victim:
-            busy = Node(listen=())
+            busy = Node((), parameters=IMPATIENT)
             address = victim.stack.addresses[0]
             async with running(busy):
                 for _ in range(20):
-                    dial = busy.stack._running.swarm._dial_address
+                    dial = busy.stack.running.swarm.dialler.dial_address
                     connection = await dial(TcpAddress.parse(address), victim.peer_id)
-                    busy.stack._running.swarm._adopt(connection)
-                table = victim.stack._running.swarm
+                    busy.stack.running.swarm.adopt(connection)
+                table = victim.stack.running.swarm
                 await until(
-                    lambda: len(table._table.get(busy.peer_id, ())) <= swarm.MAX_INBOUND_PER_PEER
+                    lambda: (
+                        len([c for c in table.all() if c.peer == busy.peer_id])
+                        <= IMPATIENT.max_inbound_per_peer
+                    )
                 )
 
     run(story)
@@ -594,10 +572,10 @@ def test_whatever_a_peer_says_of_itself(message: bytes, believed: tuple[str, ...
 
 def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
     async def story() -> None:
-        alice, bob = Node(), Node()
+        alice, bob = node(), node()
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            connection = alice.stack._running.swarm.connection_to(bob.peer_id)
+            connection = alice.stack.running.swarm.connection_to(bob.peer_id)
             assert connection is not None
             moved = ("/ip4/192.0.2.9/tcp/4001",)
             for message in (b"\xff\xff", net_identify.message(b"", moved, (), None)):
@@ -619,7 +597,7 @@ def test_a_silent_listener_holds_a_dial_no_longer_than_asked() -> None:
         silent = Contact(
             Identity.from_seed(os.urandom(32)).peer_id, (f"/ip4/127.0.0.1/tcp/{port}",)
         )
-        alice = Node()
+        alice = node()
         async with running(alice):
             with pytest.raises(Unreachable, match=r"within 0\.3 s"):
                 await alice.ask(silent, b"hello?", timeout_s=0.3)
@@ -632,7 +610,7 @@ def test_a_silent_listener_among_the_addresses_costs_its_head_start_alone() -> N
     async def story() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listener.socket.getsockname()[1]
-        alice, bob = Node(), Node()
+        alice, bob = node(), node()
         async with running(alice, bob):
             both = Contact(bob.peer_id, (f"/ip4/127.0.0.1/tcp/{port}", *bob.stack.addresses))
             start = trio.current_time()
@@ -643,17 +621,16 @@ def test_a_silent_listener_among_the_addresses_costs_its_head_start_alone() -> N
     run(story)
 
 
-def test_a_peer_that_does_not_read_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_channel, "WRITE_STALL_S", 0.5)
+def test_a_peer_that_does_not_read_loses_its_connection() -> None:
 
     async def story() -> None:
-        alice, bob = Node(), Node()
+        alice, bob = node(window_stall_s=0.5), node(window_stall_s=0.5)
 
         async def never_reads(stream: object) -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack._running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            bob.stack.running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
             for _ in range(3):
                 alice.stack.send(bob.contact, bytes(MIB))
             await until(lambda: alice.lost and alice.gone)
@@ -663,13 +640,10 @@ def test_a_peer_that_does_not_read_loses_its_connection(monkeypatch: pytest.Monk
     run(story)
 
 
-def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(net_yamux, "WRITE_STALL_S", 0.5)
+def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection() -> None:
 
     async def story() -> None:
-        async with besieged() as victim:
+        async with besieged(write_stall_s=0.5) as victim:
             victim.respond = lambda frame, answer: answer(
                 bytes(MAX_KAD_FRAME_BYTES) if frame == b"flood" else frame
             )
@@ -678,23 +652,22 @@ def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection(
                 await hand.open(sid, KAD_PROTOCOL)
                 await hand.send(WINDOW_UPDATE, 0, sid, 2**31)
                 await hand.data(sid, encode_frame(b"flood") * 20)
-            await until(lambda: len(list(victim.stack._running.swarm.all())) == 1)
+            await until(lambda: len(list(victim.stack.running.swarm.all())) == 1)
             victim.respond = lambda frame, answer: answer(b"re:" + frame)
 
     run(story)
 
 
-def test_what_waits_for_a_slow_peer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_work, "MAX_QUEUED_BYTES", 8 * MIB)
+def test_what_waits_for_a_slow_peer_is_bounded() -> None:
 
     async def story() -> None:
-        alice, bob = Node(), Node()
+        alice, bob = node(max_queued_bytes=8 * MIB), node(max_queued_bytes=8 * MIB)
 
         async def never_reads(stream: object) -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack._running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            bob.stack.running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
             before = psutil.Process().memory_info().rss
             for _ in range(100):
                 alice.stack.send(bob.contact, bytes(MIB))
@@ -706,11 +679,10 @@ def test_what_waits_for_a_slow_peer_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     run(story)
 
 
-def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.host.net.protocols.kad.ANSWER_S", 0.3)
+def test_an_answer_that_never_comes_is_not_waited_for() -> None:
 
     async def story() -> None:
-        alice, bob = Node(), Node()
+        alice, bob = node(kad_answer_s=0.3), node(kad_answer_s=0.3)
         kept: list[Answer] = []
         bob.respond = lambda frame, answer: kept.append(answer)
         async with running(alice, bob):

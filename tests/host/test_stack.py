@@ -24,7 +24,7 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.host.net.protocols import work as net_work
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
@@ -63,7 +63,7 @@ def test_requests_share_one_stream_and_may_be_pipelined() -> None:
                     nursery.start_soon(ask, i)
             assert answers == {i: b"re:%d" % i for i in range(50)}
             # once identify's are closed
-            (connection,) = bob.stack._running.swarm.all()
+            (connection,) = bob.stack.running.swarm.all()
             await until(lambda: len(connection.get_streams()) == 1)
 
     run(story)
@@ -156,7 +156,7 @@ def test_a_response_that_is_no_frame_is_a_violation() -> None:
                 await stream.write(b"\xff" * 16)
                 await trio.sleep_forever()
 
-            bob.stack._running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), babble)
+            bob.stack.running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), babble)
             with pytest.raises(ProtocolViolation):
                 await alice.ask(bob, b"hello")
 
@@ -199,8 +199,8 @@ def test_frames_go_both_ways_on_one_stream_and_in_order() -> None:
             assert bob.payloads == [b"a%d" % i for i in range(200)]
             assert alice.payloads == [b"b%d" % i for i in range(200)]
             assert bob.frames[0][0] == alice.contact
-            (session,) = bob.stack._running.work.sessions.values()
-            assert len(session.channels) == 1
+            (session,) = bob.stack.running.work.sessions.values()
+            assert len(session.streams) == 1
 
     run(story)
 
@@ -214,8 +214,8 @@ def test_a_session_outlives_the_first_frame_however_short_that_is() -> None:
                 await until(lambda n=2 * i: len(bob.frames) > n)  # type: ignore[misc]
                 alice.stack.send(bob.contact, b"second")
                 await until(lambda n=2 * i: len(bob.frames) > n + 1)  # type: ignore[misc]
-                (session,) = bob.stack._running.work.sessions.values()
-                assert len(session.channels) == 1
+                (session,) = bob.stack.running.work.sessions.values()
+                assert len(session.streams) == 1
                 alice.stack.drop(bob.peer_id, "once more")
                 await until(lambda n=i: len(alice.gone) == len(bob.gone) == n + 1)  # type: ignore[misc]
 
@@ -275,8 +275,8 @@ def test_an_urgent_frame_overtakes_large_ones() -> None:
             assert bob.payloads.index(b"renew") < 4
             alice.stack.send(bob.contact, b"more", urgent=True)
             await until(lambda: bob.payloads[5:] == [b"more"])
-            (session,) = bob.stack._running.work.sessions.values()
-            assert len(session.channels) == 2
+            (session,) = bob.stack.running.work.sessions.values()
+            assert len(session.streams) == 2
 
     run(story)
 
@@ -297,11 +297,10 @@ def test_frames_to_an_unreachable_peer_are_undelivered_not_lost_silently() -> No
     run(story)
 
 
-def test_a_queue_that_overflows_is_given_up_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_work, "MAX_QUEUED_FRAMES", 10)
+def test_a_queue_that_overflows_is_given_up_as_a_whole() -> None:
 
     async def story() -> None:
-        alice, bob = Node(), Node()
+        alice, bob = Node(parameters=NetParameters(max_queued_frames=10)), Node()
         async with running(alice, bob):
             for i in range(20):
                 alice.stack.send(bob.contact, b"%d" % i)
@@ -418,7 +417,7 @@ def test_many_who_want_a_peer_dial_it_once() -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(alice.ask, bob, b"hello")
-            assert len(list(bob.stack._running.swarm.all())) == 1
+            assert len(list(bob.stack.running.swarm.all())) == 1
 
     run(story)
 
@@ -609,7 +608,7 @@ def test_a_stack_that_breaks_raises_and_what_is_pending_ends() -> None:
             nursery.start_soon(ask)
             await until(lambda: bob.requests)
             address = alice.stack.addresses
-            alice.stack._running.swarm._nursery.start_soon(broken)
+            alice.stack.running.swarm.nursery.start_soon(broken)
             await until(lambda: len(ends) == 2, within_s=2)
             with pytest.raises(NodeClosed):
                 await alice.ask(bob, b"more")

@@ -22,10 +22,10 @@ from trio.testing import (
 )
 
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.parameters import DEFAULTS
 from formation_p2p.host.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
-    WRITE_STALL_S,
     MuxedStream,
     StreamStalled,
 )
@@ -34,7 +34,6 @@ from formation_p2p.host.net.transport.yamux import (
     MAX_UNREAD_BYTES,
     MEASURE_TICKS,
     SILENT_TICKS,
-    TICK_S,
     Muxer,
 )
 from tests.host.mallory import (
@@ -153,7 +152,7 @@ def test_what_is_written_is_read_whole_whatever_its_size() -> None:
                 with pytest.raises(StreamEOF):
                     await into.read()
                 await into.close()
-            await until(lambda: not alice.channels and not bob.channels)
+            await until(lambda: not alice.streams and not bob.streams)
 
     run(story)
 
@@ -211,7 +210,7 @@ def test_a_reset_reaches_whoever_waits() -> None:
                 await into.write(b"x")
             with pytest.raises(StreamReset, match="enough"):
                 await out.read()
-            assert not alice.channels
+            assert not alice.streams
 
     run(story)
 
@@ -325,7 +324,7 @@ def test_streams_past_the_bound_are_reset_and_the_others_live() -> None:
             for _ in range(MAX_INBOUND_STREAMS + 100):
                 resets += bool((await mallory.until(WINDOW_UPDATE))[1] & RST)
             assert resets == 100
-            assert len(bob.channels) == MAX_INBOUND_STREAMS
+            assert len(bob.streams) == MAX_INBOUND_STREAMS
             await mallory.send(DATA, 0, 1, 5, b"hello")
             assert await (await bob.accept()).read() == b"hello"
 
@@ -391,7 +390,7 @@ def test_a_peer_that_falls_silent_is_given_up_after_half_a_minute() -> None:
             start = trio.current_time()
             await until(lambda: bob.broken, within_s=60, every_s=0.5)
             assert "nothing heard" in str(bob.broken)
-            assert trio.current_time() - start <= (SILENT_TICKS + 1) * TICK_S + 1
+            assert trio.current_time() - start <= (SILENT_TICKS + 1) * DEFAULTS.tick_s + 1
             assert (await mallory.until(PING, SYN))[0] == PING
 
     run(story, within_s=60, mock=True)
@@ -458,7 +457,11 @@ def test_a_connection_that_is_never_silent_is_measured_every_minute() -> None:
                     await trio.sleep(1)
                 nursery.cancel_scope.cancel()
             after_s = [round(at_s - start_s) for at_s in pings_s]
-            assert after_s == [0, MEASURE_TICKS * TICK_S, 2 * MEASURE_TICKS * TICK_S]
+            assert after_s == [
+                0,
+                MEASURE_TICKS * DEFAULTS.tick_s,
+                2 * MEASURE_TICKS * DEFAULTS.tick_s,
+            ]
 
     run(story, within_s=200, mock=True)
 
@@ -470,7 +473,7 @@ def test_a_writer_waits_for_the_window_longer_than_five_seconds() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(out.write, bytes(2 * WINDOW_BYTES))
                 into = await bob.accept()
-                await trio.sleep(WRITE_STALL_S - 1)
+                await trio.sleep(DEFAULTS.write_stall_s - 1)
                 await read_all(into, 2 * WINDOW_BYTES)
 
     run(story, within_s=60, mock=True)
@@ -507,9 +510,9 @@ def test_a_stream_that_the_peer_never_finishes_is_forgotten() -> None:
             out = alice.open()
             await out.close()
             await bob.accept()
-            await trio.sleep((LINGER_TICKS + 2) * TICK_S)
-            assert not alice.channels
-            assert not bob.channels
+            await trio.sleep((LINGER_TICKS + 2) * DEFAULTS.tick_s)
+            assert not alice.streams
+            assert not bob.streams
 
     run(story, within_s=60, mock=True)
 

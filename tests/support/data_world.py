@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from formation_p2p.core.data.fetch import STALL_S
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
@@ -17,6 +18,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import PeerLimits
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.loopback import LOOPBACK
@@ -37,15 +39,17 @@ class Holder(Node):
         limit_bytes: int = GIB,
         root: Identity = ROOT,
         grant: bytes | None = None,
+        parameters: NetParameters = DEFAULTS,
+        stall_s: float = STALL_S,
     ) -> None:
-        super().__init__(listen)
+        super().__init__(listen, parameters=parameters)
         self.folder = folder
         folder.mkdir(exist_ok=True)
         granted = grant if grant is not None else issue(root, RIGHTS, self.peer_id)
         self.network = Network(root.public_key, (), granted)
         self.store = BlobStore(folder / "blobs", limit_bytes)
         self.store.load()
-        self.exchange = Exchange(self.store, self.stack, self.peer_id, self.network)
+        self.exchange = Exchange(self.store, self.stack, self.peer_id, self.network, stall_s)
 
     def put(self, content: bytes, name: str = "content") -> Blob:
         path = self.folder / name

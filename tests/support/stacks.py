@@ -11,6 +11,7 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
 from tests.support.loopback import LISTEN
 
@@ -62,10 +63,15 @@ class Recorder:
 class Node(Recorder):
     """A stack and what it was told."""
 
-    def __init__(self, listen: tuple[str, ...] = LISTEN, seed: bytes | None = None) -> None:
+    def __init__(
+        self,
+        listen: tuple[str, ...] = LISTEN,
+        seed: bytes | None = None,
+        parameters: NetParameters = DEFAULTS,
+    ) -> None:
         super().__init__()
         self.identity = Identity.from_seed(seed if seed is not None else os.urandom(32))
-        self.stack = Stack(self.identity, listen)
+        self.stack = Stack(self.identity, listen, parameters=parameters)
 
     @property
     def peer_id(self) -> PeerId:

@@ -123,7 +123,7 @@ async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
     found: asyncio.Future[tuple[Contact, ...]] = asyncio.get_running_loop().create_future()
 
     def ask(shell: Shell) -> None:
-        told = shell.exchange._who_has(blob.cid)
+        told = shell.exchange.who_has(blob.cid)
         found.get_loop().call_soon_threadsafe(found.set_result, told)
 
     node.services.call(ask)

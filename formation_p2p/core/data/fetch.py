@@ -171,7 +171,8 @@ class _Source:
 class Fetch:
     """See the module. `me` is left out of the sources. The first `handle` starts it."""
 
-    def __init__(self, blob: Blob, me: PeerId, now_s: float) -> None:
+    def __init__(self, blob: Blob, me: PeerId, now_s: float, stall_s: float = STALL_S) -> None:
+        self._stall_s = stall_s
         self._blob = blob
         self._me = me
         self._sources: dict[PeerId, _Source] = {}
@@ -258,8 +259,9 @@ class Fetch:
 
     def _drop_stuck(self, now_s: float, out: list[Effect]) -> None:
         for peer, source in self._sources.items():
-            if source.state is _Is.OPEN and source.wanted and source.since_s + STALL_S <= now_s:
-                why = f"brought nothing for {STALL_S:.0f} s"
+            stuck = source.since_s + self._stall_s <= now_s
+            if source.state is _Is.OPEN and source.wanted and stuck:
+                why = f"brought nothing for {self._stall_s:.0f} s"
                 out.append(CloseSource(peer, why))
                 self._leave(peer, SourceLost(peer, why), why, now_s)
 

@@ -66,7 +66,15 @@ _run_in_thread: Any = trio.to_thread.run_sync
 class Exchange:
     """See the module."""
 
-    def __init__(self, store: BlobStore, stack: Stack, me: PeerId, network: Network) -> None:
+    def __init__(
+        self,
+        store: BlobStore,
+        stack: Stack,
+        me: PeerId,
+        network: Network,
+        stall_s: float = fetching.STALL_S,
+    ) -> None:
+        self.stall_s = stall_s
         self._store = store
         self._stack = stack
         self._me = me
@@ -75,7 +83,9 @@ class Exchange:
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = trio.CapacityLimiter(MAX_FETCHES)
         self._turns: dict[Cid, trio.Lock] = {}
-        self.server = DataServer(self._admit, store.content, self._who_has, self._has)
+        self.server = DataServer(
+            self._admit, store.content, self.who_has, self._has, stack.parameters
+        )
         stack.serve(PROTOCOL, self.server.serve)
 
     # -- serving -------------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class Exchange:
         denied = self._membership.belongs(grant, peer.peer_id, now)
         return None if denied is None else str(denied)
 
-    def _who_has(self, cid: Cid) -> tuple[Contact, ...]:
+    def who_has(self, cid: Cid) -> tuple[Contact, ...]:
         return tuple(self._holders.get(cid, ()))
 
     def _has(self, cid: Cid, peer: Contact) -> None:
@@ -183,7 +193,7 @@ class _Run:
         self._make_part = part
         self._opened = opened
         self._part: Part | None = None
-        self._machine = Fetch(blob, exchange._me, trio.current_time())
+        self._machine = Fetch(blob, exchange._me, trio.current_time(), exchange.stall_s)
         self._streams: dict[PeerId, DataStream] = {}
         self._scopes: dict[PeerId, trio.CancelScope] = {}
         self._over = trio.Event()
@@ -286,11 +296,12 @@ class _Run:
     async def _read(self, source: Contact, manifest: bool) -> _End:
         """Until it ends, and how. Cancel it to end it earlier."""
         peer = source.peer_id
-        channel = None
+        opened_stream = None
         ended = False
         try:
-            channel = await self._exchange._stack.open(source, PROTOCOL, timeout_s=DIAL_S)
-            stream = DataStream(channel, self._blob)
+            stack = self._exchange._stack
+            opened_stream = await stack.open(source, PROTOCOL, timeout_s=DIAL_S)
+            stream = DataStream(opened_stream, self._blob, stack.parameters.data_open_s)
             opened = await stream.begin(self._exchange._grant, manifest=manifest)
             if isinstance(opened, BlobRefused):
                 return fetching.SourceRefused(peer, opened.why)
@@ -312,8 +323,8 @@ class _Run:
         finally:
             if ended or not self._over.is_set():
                 self._streams.pop(peer, None)
-                if channel is not None:
-                    channel.abort("no longer a source")
+                if opened_stream is not None:
+                    opened_stream.abort("no longer a source")
 
     async def _take(self, peer: PeerId, stream: DataStream) -> _End:
         ends: list[_End] = []

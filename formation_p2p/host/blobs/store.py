@@ -243,7 +243,7 @@ class BlobStore:
             status = os.fstat(file)
             if put is not None and Put.of(put.path, status) != put:
                 raise ValueError("it was changed after it was put")
-            block = self._read_manifest(cid)
+            block = self.manifest_block(cid)
             blob = Blob(cid, status.st_size)
             return Content(Manifest.read(blob, block), file, put)
         except OSError as error:
@@ -306,7 +306,7 @@ class BlobStore:
             new.write_bytes(content)
             new.rename(self._path(cid, kind))
 
-    def _read_manifest(self, cid: Cid) -> bytes:
+    def manifest_block(self, cid: Cid) -> bytes:
         try:
             with self._path(cid, "manifest").open("rb") as file:
                 return file.read(MAX_MANIFEST_BYTES + 1)

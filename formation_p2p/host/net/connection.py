@@ -16,7 +16,7 @@ from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.addresses import told_by
-from formation_p2p.host.net.limits import STREAMS_PER_S, TokenBucket
+from formation_p2p.host.net.limits import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.yamux import Muxer
@@ -30,9 +30,8 @@ log = logging.getLogger(__name__)
 
 # To agree on a protocol for a stream: a round trip, and a busy peer.
 NEGOTIATION_S: Final = 5.0
-# To learn a peer's addresses, and how long its first requests wait for that.
+# To learn a peer's addresses.
 IDENTIFY_S: Final = 10.0
-IDENTIFY_WAIT_S: Final = 2.0
 
 StreamHandler = Callable[[MuxedStream], Awaitable[None]]
 
@@ -57,7 +56,7 @@ class Connection(INetConn):
         remote = muxer.get_remote_address()
         self.remote_host = remote[0] if remote is not None else None
         self._muxer = muxer
-        self._stream_pace = TokenBucket(STREAMS_PER_S)
+        self._stream_bucket = TokenBucket(muxer.parameters.streams_per_s)
         self._identified = trio.Event()
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
@@ -74,7 +73,7 @@ class Connection(INetConn):
         return self._muxer.open()
 
     def get_streams(self) -> tuple[INetStream, ...]:
-        return self._muxer.channels
+        return self._muxer.streams
 
     def get_transport_addresses(self) -> list[Multiaddr]:
         return self._muxer.get_transport_addresses()
@@ -95,9 +94,9 @@ class Connection(INetConn):
             nursery.start_soon(self._identify)
             try:
                 while True:
-                    channel = await self._muxer.accept()
-                    await self._stream_pace.wait()
-                    nursery.start_soon(self._serve, channel, handler)
+                    stream = await self._muxer.accept()
+                    await self._stream_bucket.wait()
+                    nursery.start_soon(self._serve, stream, handler)
             except MuxedConnUnavailable as end:
                 log.debug("connection to %s is over: %s", self.peer, end)
             with trio.CancelScope(shield=True):
@@ -106,36 +105,36 @@ class Connection(INetConn):
 
     async def open(self, protocol: str) -> MuxedStream:
         """A stream that speaks `protocol`. Raises Unreachable, ProtocolViolation, NotSpoken."""
-        channel = await self.offer(protocol)
-        await self.confirm(channel, protocol)
-        return channel
+        stream = await self.offer(protocol)
+        await self.confirm(stream, protocol)
+        return stream
 
     async def offer(self, protocol: str) -> MuxedStream:
         """A stream that shall speak `protocol`: what is written next goes out with the proposal.
         Then `confirm`, before anything is read. Raises Unreachable.
         """
         try:
-            channel = self._muxer.open()
+            stream = self._muxer.open()
         except MuxedConnUnavailable as error:
             raise Unreachable(f"{self.peer}: {error}") from error
-        await self._negotiate(channel, net_negotiation.offer(channel, protocol))
-        return channel
+        await self._negotiate(stream, net_negotiation.offer(stream, protocol))
+        return stream
 
-    async def confirm(self, channel: MuxedStream, protocol: str) -> None:
+    async def confirm(self, stream: MuxedStream, protocol: str) -> None:
         """Read the answer to `offer`. Raises Unreachable, ProtocolViolation, NotSpoken: then
-        nothing that was written on `channel` has arrived, and it is reset.
+        nothing that was written on `stream` has arrived, and it is reset.
         """
-        await self._negotiate(channel, net_negotiation.confirm(channel, protocol))
+        await self._negotiate(stream, net_negotiation.confirm(stream, protocol))
 
-    async def _negotiate(self, channel: MuxedStream, step: Awaitable[None]) -> None:
+    async def _negotiate(self, stream: MuxedStream, step: Awaitable[None]) -> None:
         try:
             with trio.fail_after(NEGOTIATION_S):
                 await step
         except trio.TooSlowError as error:
-            channel.abort("no protocol agreed in time")
+            stream.abort("no protocol agreed in time")
             raise Unreachable(f"{self.peer} does not answer on a new stream") from error
         except BaseException:
-            channel.abort("no protocol agreed")
+            stream.abort("no protocol agreed")
             raise
 
     def tell_measured(self, tell: Callable[[int], None]) -> None:
@@ -152,8 +151,8 @@ class Connection(INetConn):
         return trio.current_time() - self._muxer.active_at
 
     async def wait_identified(self) -> None:
-        """Until identify told the peer's addresses, or it had IDENTIFY_WAIT_S to do so."""
-        with trio.move_on_at(self._opened_at + IDENTIFY_WAIT_S):
+        """Until identify told the peer's addresses, or it had `identify_wait_s` to do so."""
+        with trio.move_on_at(self._opened_at + self._muxer.parameters.identify_wait_s):
             await self._identified.wait()
 
     def pushed(self, said: net_identify.Identified) -> bool:
@@ -184,23 +183,23 @@ class Connection(INetConn):
     async def _identify(self) -> None:
         try:
             with trio.fail_after(IDENTIFY_S):
-                channel = await self.open(net_identify.PROTOCOL)
-                self.told(await net_identify.read_message(channel))
-                await channel.close()
+                stream = await self.open(net_identify.PROTOCOL)
+                self.told(await net_identify.read_message(stream))
+                await stream.close()
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("%s does not identify itself: %r", self.peer, error)
         finally:
             self._identified.set()
 
-    async def _serve(self, channel: MuxedStream, handler: StreamHandler) -> None:
+    async def _serve(self, stream: MuxedStream, handler: StreamHandler) -> None:
         try:
-            await handler(channel)
+            await handler(stream)
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("a stream of %s ends: %r", self.peer, error)
-            channel.abort(f"ended here: {error}")
+            stream.abort(f"ended here: {error}")
         except Exception:
             # `libp2p/host/basic_host.py:1554`: there, what a handler raises ends the host.
             log.exception("a handler failed on a stream of %s; the stream is reset", self.peer)
-            channel.abort("failed here")
+            stream.abort("failed here")
         else:
-            await channel.close()
+            await stream.close()

@@ -42,14 +42,14 @@ class Identified(NamedTuple):
     protocols: frozenset[str]
 
 
-async def read_message(channel: MuxedStream) -> Identified:
-    """The one message on `channel`. The caller bounds the time.
+async def read_message(stream: MuxedStream) -> Identified:
+    """The one message on `stream`. The caller bounds the time.
 
     Raises ProtocolViolation, Unreachable.
     """
     deframer = Deframer(MAX_MESSAGE_BYTES)
     try:
-        while not (frames := deframer.feed(await channel.read(MAX_MESSAGE_BYTES))):
+        while not (frames := deframer.feed(await stream.read(MAX_MESSAGE_BYTES))):
             pass
     except IOException as error:
         raise Unreachable(f"identify: {error}") from error

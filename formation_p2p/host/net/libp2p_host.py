@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import trio
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
-from libp2p.host.exceptions import StreamFailure
 from libp2p.host.ping import ID as PING_PROTOCOL
 from libp2p.host.ping import handle_ping
 
-from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import IDENTIFY_S, NEGOTIATION_S, Connection
 from formation_p2p.host.net.limits import TokenBucket
@@ -63,7 +59,7 @@ class GuardedHost(BasicHost):
         swarm.notifees.clear()  # BasicHost's, which would identify each peer once more
         self._swarm = swarm
         self._on_told = on_told
-        self._push_paces: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
+        self._push_buckets: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
         self.addresses: tuple[str, ...] = ()
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
@@ -72,13 +68,13 @@ class GuardedHost(BasicHost):
         """Tell a peer of our addresses and protocols, unasked. Raises RemoteError, IOException,
         TooSlowError."""
         with trio.fail_after(IDENTIFY_S):
-            channel = await connection.offer(net_identify.PUSH_PROTOCOL)
+            stream = await connection.offer(net_identify.PUSH_PROTOCOL)
             try:
-                await channel.write(encode_frame(self._message(channel)))
-                await connection.confirm(channel, net_identify.PUSH_PROTOCOL)
-                await channel.close()
+                await stream.write(encode_frame(self._message(stream)))
+                await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
+                await stream.close()
             except BaseException:
-                channel.abort("identify push was cut short")
+                stream.abort("identify push was cut short")
                 raise
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
@@ -88,23 +84,6 @@ class GuardedHost(BasicHost):
         handler = self.multiselect.handlers[TProtocol(protocol)]
         assert handler is not None
         await handler(net_stream)
-
-    async def new_stream(self, peer_id: ID, protocol_ids: Sequence[TProtocol]) -> INetStream:
-        """For libp2p's own protocols; ours use `Connection.open`. Raises StreamFailure."""
-        peer = peer_id_from_bytes(peer_id.to_bytes())
-        connection = self._swarm.connection_to(peer)
-        for protocol in protocol_ids:
-            try:
-                if connection is None:
-                    connection = await self._swarm.dial(Contact(peer))
-                channel = await connection.open(protocol)
-            except net_negotiation.NotSpoken:
-                continue
-            except RemoteError as error:
-                raise StreamFailure(str(error)) from error
-            channel.set_protocol(protocol)
-            return channel
-        raise StreamFailure(f"{peer} speaks none of {', '.join(protocol_ids)}")
 
     def _schedule_identify(self, peer_id: ID, *, reason: str) -> None:
         """Nothing to do: each of our connections identifies its peer."""
@@ -128,7 +107,7 @@ class GuardedHost(BasicHost):
         assert isinstance(stream, MuxedStream)
         connection = self._swarm.connection_of(stream)
         with trio.fail_after(IDENTIFY_S):
-            await self._push_paces.setdefault(connection, TokenBucket(PUSHES_PER_S)).wait()
+            await self._push_buckets.setdefault(connection, TokenBucket(PUSHES_PER_S)).wait()
             said = await net_identify.read_message(stream)
         if connection.pushed(said):
             self._on_told(connection)

@@ -11,6 +11,7 @@ import trio
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
@@ -34,9 +35,7 @@ SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
 MAX_TRUSTED: Final = 1024
 # Requests of a peer that are being answered at once; the others wait in their streams.
 MAX_ANSWERING: Final = 4
-# A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
-# asks each peer once or twice.
-KAD_FRAMES_PER_S: Final = 256
+# What a frame costs as a rule.
 FRAME_CPU_S: Final = 0.001
 # The events of a few hundred short tasks a second, from a peer that a lease is shared with.
 WORK_FRAMES_PER_S: Final = 1024
@@ -45,9 +44,7 @@ STRANGERS_FRAMES_PER_S: Final = 256
 # Chunks asked for. One of 1 MiB costs about 1 ms; small ones cost a fraction.
 DATA_FRAMES_PER_S: Final = 2048
 # Peers remembered: some times as many as may be connected.
-MAX_SHARES: Final = 1024
-# A negotiation costs 1 ms as well. A foreign implementation opens a stream for each request.
-STREAMS_PER_S: Final = 128
+MAX_REMEMBERED: Final = 1024
 # What may come at once after a pause, in seconds of the rate.
 BURST_S: Final = 4
 
@@ -66,7 +63,7 @@ class TokenBucket:
         self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
         self._filled_at = now
         if self._tokens < 0:
-            # The streams of a peer share the debt, and each waits for its own place.
+            # The streams of a peer limits the debt, and each waits for its own place.
             await trio.sleep(-self._tokens / self._per_s)
 
     def charge(self, cpu_s: float) -> None:
@@ -80,18 +77,19 @@ class PeerLimits:
 
     def __init__(self, peer: PeerId, all_peers: PeerLimitsTable) -> None:
         self._peer = peer
+        self.parameters = all_peers.parameters
         self._all = all_peers
         self._frame_bytes = 0
         self._streams = {"kad": 0, "work": 0, "data": 0}
-        self.kad_pace = TokenBucket(KAD_FRAMES_PER_S)
-        self._work_pace = TokenBucket(WORK_FRAMES_PER_S)
-        self._strangers_pace = TokenBucket(STRANGERS_FRAMES_PER_S)
-        self.data_pace = TokenBucket(DATA_FRAMES_PER_S)
+        self.kad_bucket = TokenBucket(all_peers.parameters.kad_frames_per_s)
+        self._work_bucket = TokenBucket(WORK_FRAMES_PER_S)
+        self._strangers_bucket = TokenBucket(STRANGERS_FRAMES_PER_S)
+        self.data_bucket = TokenBucket(DATA_FRAMES_PER_S)
         self.answering = trio.CapacityLimiter(MAX_ANSWERING)
 
     @property
-    def work_pace(self) -> TokenBucket:
-        return self._work_pace if self._all.trusts(self._peer) else self._strangers_pace
+    def work_bucket(self) -> TokenBucket:
+        return self._work_bucket if self._all.trusts(self._peer) else self._strangers_bucket
 
     @contextmanager
     def stream(self, kind: str, limit: int) -> Iterator[None]:
@@ -123,19 +121,20 @@ class PeerLimits:
 
 
 class PeerLimitsTable:
-    """Of the peers that were there lately: one that comes back has no new share by that."""
+    """Of the peers that were there lately: one that comes back has the limits that it had."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: NetParameters) -> None:
+        self.parameters = parameters
         self.large_frame_bytes = 0
-        self._shares: dict[PeerId, PeerLimits] = {}  # the latest at the end
+        self._limits: dict[PeerId, PeerLimits] = {}  # the latest at the end
         self._trusted: dict[PeerId, None] = {}  # likewise
 
     def of(self, peer: PeerId) -> PeerLimits:
-        share = self._shares.pop(peer, None) or PeerLimits(peer, self)
-        self._shares[peer] = share
-        if len(self._shares) > MAX_SHARES:
-            del self._shares[next(iter(self._shares))]
-        return share
+        limits = self._limits.pop(peer, None) or PeerLimits(peer, self)
+        self._limits[peer] = limits
+        if len(self._limits) > MAX_REMEMBERED:
+            del self._limits[next(iter(self._limits))]
+        return limits
 
     def trust(self, peer: PeerId) -> None:
         self._trusted.pop(peer, None)

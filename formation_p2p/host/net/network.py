@@ -27,6 +27,7 @@ from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.libp2p_host import GuardedHost
 from formation_p2p.host.net.limits import PeerLimitsTable
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.kad import KadCaller, serve_kad
 from formation_p2p.host.net.protocols.work import WorkSessions
 from formation_p2p.host.net.swarm import GuardedSwarm
@@ -50,6 +51,7 @@ class RunningStack:
         nursery: trio.Nursery,
         kad_protocol: str,
         work_protocol: str,
+        parameters: NetParameters,
     ) -> None:
         if "LIBP2P_DEBUG" not in os.environ:
             # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
@@ -63,21 +65,22 @@ class RunningStack:
         self._handlers = handlers
         self._kad_protocol = kad_protocol
         self._nursery = nursery
-        self._shares = PeerLimitsTable()
+        self.limits = PeerLimitsTable(parameters)
         self.swarm = GuardedSwarm(
             peer_id,
             peerstore,
             noise,
+            parameters,
             on_dialling=self._dialling,
             on_dialled=self._dialled,
             on_disconnected=self._disconnected,
         )
         self.host = GuardedHost(self.swarm, self._told)
-        self.kad = KadCaller(kad_protocol, self.swarm.dial, self._shares, self._spawn)
+        self.kad = KadCaller(kad_protocol, self.swarm.dialler.dial, self.limits, self._spawn)
         self.work = WorkSessions(
             work_protocol,
-            self.swarm.dial,
-            self._shares,
+            self.swarm.dialler.dial,
+            self.limits,
             self._spawn,
             handlers.received,
             self._undelivered,
@@ -102,7 +105,7 @@ class RunningStack:
         async def serve_stream(stream: INetStream) -> None:
             assert isinstance(stream, MuxedStream)
             connection = self.swarm.connection_of(stream)
-            await serve(stream, connection.contact, self._shares.of(connection.peer))
+            await serve(stream, connection.contact, self.limits.of(connection.peer))
 
         self.host.set_stream_handler(TProtocol(protocol), serve_stream)
 
@@ -112,13 +115,13 @@ class RunningStack:
         return self._nursery.cancel_scope.cancel_called or self.swarm.stopping
 
     def trust(self, peer: PeerId) -> None:
-        self._shares.trust(peer)
+        self.limits.trust(peer)
 
     async def _serve_kad(self, stream: INetStream) -> None:
         assert isinstance(stream, MuxedStream)
         connection = self.swarm.connection_of(stream)
-        share = self._shares.of(connection.peer)
-        await serve_kad(stream, connection, share, self._handlers.asked, self._kad_protocol)
+        limits = self.limits.of(connection.peer)
+        await serve_kad(stream, connection, limits, self._handlers.asked, self._kad_protocol)
 
     async def _serve_work(self, stream: INetStream) -> None:
         assert isinstance(stream, MuxedStream)

@@ -24,6 +24,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, Unreachable
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.host.net.addresses import TcpAddress
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Stack:
         kad_protocol: str = KAD_PROTOCOL,
         work_protocol: str = WORK_PROTOCOL,
         announce: Sequence[str] = (),
+        parameters: NetParameters = DEFAULTS,
     ) -> None:
         """Raises InvalidInput, and LocalError for a py-libp2p that this was not written for.
 
@@ -105,6 +107,7 @@ class Stack:
         """Where it really listens: never 0.0.0.0, without /p2p/…; set once `run` has started."""
         self.announced: tuple[str, ...] = ()
         """What peers are told: `announce` if given, else `addresses`."""
+        self.parameters = parameters
         self._identity = identity
         self._listen = _parse("listen", listen)
         self._announce = tuple(str(a) for a in _parse("announce", announce))
@@ -134,7 +137,12 @@ class Stack:
         try:
             async with trio.open_nursery() as nursery:
                 network = RunningStack(
-                    self._identity, handlers, nursery, self._kad_protocol, self._work_protocol
+                    self._identity,
+                    handlers,
+                    nursery,
+                    self._kad_protocol,
+                    self._work_protocol,
+                    self.parameters,
                 )
                 for protocol, serve in self._served.items():
                     network.serve(protocol, serve)
@@ -191,7 +199,7 @@ class Stack:
         Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_KAD_REQUEST_BYTES)
-        network = self._running
+        network = self.running
         scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
         self._pending.add(scope)
         error = Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
@@ -199,7 +207,7 @@ class Stack:
             with scope:
                 if not dials_back:
                     return await network.kad.ask(to, frame, expects_answer=expects_answer)
-                with network.swarm.dialled_back_by(to.peer_id):
+                with network.swarm.dialler.dialled_back_by(to.peer_id):
                     return await network.kad.ask_apart(to, frame)
         except Unreachable as reason:
             error = reason
@@ -216,15 +224,15 @@ class Stack:
         `Handlers.undelivered`. Raises InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_WORK_FRAME_BYTES)
-        self._running.work.send(to, frame, urgent=urgent)
+        self.running.work.send(to, frame, urgent=urgent)
 
     async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> MuxedStream:
         """A stream that speaks `protocol`, to a peer that is dialled if need be. Close or abort
         it. Raises Unreachable, ProtocolViolation, NodeClosed."""
-        network = self._running
+        network = self.running
         try:
             with trio.fail_after(timeout_s):
-                connection = await network.swarm.dial(to)
+                connection = await network.swarm.dialler.dial(to)
                 return await connection.open(protocol)
         except trio.TooSlowError:
             raise Unreachable(f"{to.peer_id} opens no stream within {timeout_s:g} s") from None
@@ -232,7 +240,7 @@ class Stack:
     def trust(self, peer: PeerId) -> None:
         """Take large work frames from a peer. Call it for those that a lease is shared with:
         from anybody else a frame of more than 256 KiB ends the stream."""
-        self._running.trust(peer)
+        self.running.trust(peer)
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""
@@ -253,7 +261,7 @@ class Stack:
             return None
         try:
             with trio.fail_after(timeout_s):
-                return await self._network.swarm.dial_back(peer)
+                return await self._network.swarm.dialler.dial_back(peer)
         except trio.TooSlowError:
             return False
 
@@ -271,7 +279,8 @@ class Stack:
         return to if network is None or connection is None else network.server(connection)
 
     @property
-    def _running(self) -> RunningStack:
+    def running(self) -> RunningStack:
+        """The parts of the network while it runs. Raises NodeClosed."""
         if self._network is None:
             raise NodeClosed("the network does not run; start it, or wait until it is restarted")
         return self._network

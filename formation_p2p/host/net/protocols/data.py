@@ -22,6 +22,7 @@ from formation_p2p.core.errors import LocalError, ProtocolViolation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.framing import FrameReader
 
@@ -34,20 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = "/formation/data/1.0.0"
-# To say what is wanted, once a stream is open; and to answer that, with a manifest of 2 MiB.
-OPEN_S: Final = 20.0
-# Between two wants: a fetch that waits for its disk may pause.
-IDLE_S: Final = 120.0
-# A stream may outlive the grant that opened it by so much.
-ADMIT_EVERY_S: Final = 60.0
 # To take one chunk: whoever reads less than 9 KiB/s keeps others from being served.
 CHUNK_S: Final = 120.0
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
-
-# Blobs open at once, for all of them: each is a file descriptor, of which a process has 1024 as a
-# rule, and one grant may stand behind any number of peers.
-MAX_OPEN: Final = 256
 
 # In trio-typing's stubs, which come with py-libp2p, it still has its old name.
 _run_in_thread: Any = trio.to_thread.run_sync
@@ -63,88 +54,90 @@ class DataServer:
         content: Callable[[Cid], Content | None],
         holders: Callable[[Cid], tuple[Contact, ...]],
         has: Callable[[Cid, Contact], None],
+        parameters: NetParameters,
     ) -> None:
+        self._parameters = parameters
         self._admit = admit
         self._content = content
         self._holders = holders
         self._has = has
-        self._in_memory = trio.CapacityLimiter(MAX_SERVING)
-        self._places = trio.CapacityLimiter(MAX_OPEN)
+        self.serving = trio.CapacityLimiter(MAX_SERVING)
+        self._places = trio.CapacityLimiter(parameters.max_open_blobs)
         self._buffers: list[bytearray] = []  # free ones, which have had their pages
         self.sent_bytes = 0
 
-    async def serve(self, channel: MuxedStream, peer: Contact, share: PeerLimits) -> None:
+    async def serve(self, stream: MuxedStream, peer: Contact, limits: PeerLimits) -> None:
         """One stream, until the peer finishes. Raises RemoteError, IOException, TooSlowError."""
         with (
-            share.stream("data", MAX_DATA_STREAMS),
-            FrameReader(channel, share, messages.MAX_REQUEST_BYTES) as frames,
+            limits.stream("data", MAX_DATA_STREAMS),
+            FrameReader(stream, limits, messages.MAX_REQUEST_BYTES) as frames,
         ):
-            with trio.fail_after(OPEN_S):
+            with trio.fail_after(self._parameters.data_open_s):
                 opening = _parsed(await frames.next())
                 if not isinstance(opening, Open):
                     raise ProtocolViolation("a data stream that does not begin with Open")
                 why = self._admit(peer, opening.grant)
                 if why is not None:
-                    await channel.write(_framed(BlobRefused(why)))
+                    await stream.write(_framed(BlobRefused(why)))
                     return
                 await self._places.acquire()
             try:
-                await self._serve_one(channel, peer, share, frames, opening)
+                await self._serve_one(stream, peer, limits, frames, opening)
             finally:
                 self._places.release()
 
     async def _serve_one(
         self,
-        channel: MuxedStream,
+        stream: MuxedStream,
         peer: Contact,
-        share: PeerLimits,
+        limits: PeerLimits,
         frames: FrameReader,
         opening: Open,
     ) -> None:
-        with trio.fail_after(OPEN_S):
+        with trio.fail_after(self._parameters.data_open_s):
             content = await _run_in_thread(self._content, opening.cid)
             if content is None:
-                await channel.write(_framed(BlobRefused("does not have it")))
+                await stream.write(_framed(BlobRefused("does not have it")))
                 return
         with content:
-            channel.send_much()
-            await self._serve(channel, peer, share, frames, content, opening)
+            stream.send_much()
+            await self._serve(stream, peer, limits, frames, content, opening)
 
     async def _serve(
         self,
-        channel: MuxedStream,
+        stream: MuxedStream,
         peer: Contact,
-        share: PeerLimits,
+        limits: PeerLimits,
         frames: FrameReader,
         content: Content,
         opening: Open,
     ) -> None:
         holders = tuple(c for c in self._holders(opening.cid) if c.peer_id != peer.peer_id)
         block = content.manifest.encode() if opening.manifest else b""
-        with trio.fail_after(OPEN_S):
-            await channel.write(_framed(Opened(block, holders)))
+        with trio.fail_after(self._parameters.data_open_s):
+            await stream.write(_framed(Opened(block, holders)))
         admitted_s = trio.current_time()
         while True:
-            with trio.fail_after(IDLE_S):
+            with trio.fail_after(self._parameters.data_idle_s):
                 request = _parsed(await frames.next())
-            if trio.current_time() >= admitted_s + ADMIT_EVERY_S:
+            if trio.current_time() >= admitted_s + self._parameters.data_admit_every_s:
                 admitted_s = trio.current_time()
                 if (why := self._admit(peer, opening.grant)) is not None:
-                    await channel.write(_framed(BlobRefused(why)))
+                    await stream.write(_framed(BlobRefused(why)))
                     return
             match request:
                 case None:
                     return
                 case Want(index) if index < content.blob.chunks:
-                    await share.data_pace.wait()
-                    async with self._in_memory:
+                    await limits.data_bucket.wait()
+                    async with self.serving:
                         buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
                         try:
                             with trio.fail_after(CHUNK_S):
-                                await self._send(channel, content, index, memoryview(buffer))
+                                await self._send(stream, content, index, memoryview(buffer))
                         except LocalError as error:
                             log.warning("a chunk is not served: %s", error)
-                            await channel.write(_framed(BlobRefused("cannot read it any more")))
+                            await stream.write(_framed(BlobRefused("cannot read it any more")))
                             return
                         finally:
                             self._buffers.append(buffer)
@@ -154,13 +147,13 @@ class DataServer:
                     raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 
     async def _send(
-        self, channel: MuxedStream, content: Content, index: int, buffer: memoryview
+        self, stream: MuxedStream, content: Content, index: int, buffer: memoryview
     ) -> None:
         chunk = content.read(index, buffer, wait=False)
         if chunk is None:
             chunk = await _run_in_thread(content.read, index, buffer)
-        await channel.write(_framed(Chunk(index, len(chunk))))
-        await channel.write(chunk)
+        await stream.write(_framed(Chunk(index, len(chunk))))
+        await stream.write(chunk)
         self.sent_bytes += len(chunk)
 
 
@@ -168,8 +161,11 @@ class DataStream:
     """Our side of a stream to somebody who may have a blob. `begin` first; then `want` chunks,
     and take them with `next` in the order asked for. `close` or `abort` at the end."""
 
-    def __init__(self, channel: MuxedStream, blob: Blob) -> None:
-        self._channel = channel
+    def __init__(
+        self, stream: MuxedStream, blob: Blob, open_s: float = DEFAULTS.data_open_s
+    ) -> None:
+        self._open_s = open_s
+        self._stream = stream
         self._blob = blob
         self._asked: deque[int] = deque()
         self._unsaid: deque[bytes] = deque()
@@ -177,10 +173,10 @@ class DataStream:
 
     async def begin(self, grant: bytes, *, manifest: bool) -> Opened | BlobRefused:
         """Raises RemoteError, IOException, TooSlowError."""
-        with trio.fail_after(OPEN_S):
-            self._channel.take_much()
+        with trio.fail_after(self._open_s):
+            self._stream.take_much()
             opening = messages.pack_request(Open(grant, self._blob.cid, manifest))
-            await self._channel.write(encode_frame(opening))
+            await self._stream.write(encode_frame(opening))
             reply = await self._reply()
         if isinstance(reply, Chunk):
             raise ProtocolViolation("a chunk that nobody asked for")
@@ -199,7 +195,7 @@ class DataStream:
         while True:
             while self._unsaid:
                 try:
-                    await self._channel.write(self._unsaid.popleft())
+                    await self._stream.write(self._unsaid.popleft())
                 except IOException as error:
                     log.debug("nothing more can be wanted: %s", error)
                     return
@@ -217,7 +213,7 @@ class DataStream:
                 if size != self._blob.chunk_bytes(index):
                     raise ProtocolViolation(f"chunk {index} has {size} bytes")
                 self._asked.popleft()
-                await self._channel.read_into(buffer[:size])
+                await self._stream.read_into(buffer[:size])
                 return index, buffer[:size]
             case _:
                 raise ProtocolViolation("something that was not asked for")
@@ -225,21 +221,21 @@ class DataStream:
     async def close(self, have: Have) -> None:
         """Say that we have it all now, and finish. Nothing else may be writing any more."""
         try:
-            await self._channel.write(encode_frame(messages.pack_request(have)))
-            await self._channel.close()
+            await self._stream.write(encode_frame(messages.pack_request(have)))
+            await self._stream.close()
         except IOException as error:
             log.debug("a data stream ended first: %s", error)
         if self._asked:  # of others as well: it is still on its way
-            self._channel.abort("nothing more is wanted")
+            self._stream.abort("nothing more is wanted")
 
     def abort(self, why: str) -> None:
-        self._channel.abort(why)
+        self._stream.abort(why)
 
     async def _reply(self) -> messages.Reply:
         # By hand: a frame reader would read on into the chunk that follows.
         length, shift = 0, 0
         while True:
-            (byte,) = await self._channel.read(1)
+            (byte,) = await self._stream.read(1)
             length |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
@@ -250,7 +246,7 @@ class DataStream:
             raise ProtocolViolation(f"a frame of {length} bytes")
         frame = bytearray()
         while len(frame) < length:
-            frame += await self._channel.read(min(length - len(frame), 64 * KIB))
+            frame += await self._stream.read(min(length - len(frame), 64 * KIB))
         return messages.parse_reply(bytes(frame))
 
 

@@ -1,4 +1,4 @@
-"""Frames read from a stream, counted against the share of the peer that sends them."""
+"""Frames read from a stream, counted against the limits of the peer that sends them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.protocols.frames import Deframer
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
-# A frame that began has this long to end, and longer by its size at the slowest link worth
-# having. Between two frames a stream may rest for as long as its connection lives, which the
-# muxer watches.
-FRAME_STALL_S: Final = 30.0
-SLOWEST_BYTES_PER_S: Final = 64 * KIB
 # Read at once where no large frame has begun. A frame may have two bytes, and each that waits
 # takes twenty times as much here: a whole window of them would take 5 MiB, and 0.2 s to cut.
 READ_BYTES: Final = 4 * KIB
@@ -32,9 +27,11 @@ class FrameReader:
     After any exception of `next`, cancellation included, nothing more can be read.
     """
 
-    def __init__(self, channel: MuxedStream, share: PeerLimits, max_frame_bytes: int) -> None:
-        self._channel = channel
-        self._deframer = Deframer(max_frame_bytes, reserve=share.reserve, release=share.release)
+    def __init__(self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int) -> None:
+        self._stream = stream
+        self._deframer = Deframer(max_frame_bytes, reserve=limits.reserve, release=limits.release)
+        self._stall_s = limits.parameters.frame_stall_s
+        self._slowest = limits.parameters.slowest_bytes_per_s
         self._ready: deque[bytes] = deque()
         self._until_s = math.inf  # when the frame that has begun must have ended
 
@@ -52,15 +49,15 @@ class FrameReader:
             while not self._ready:
                 size = max(READ_BYTES, min(self._deframer.missing_bytes, WINDOW_BYTES))
                 if self._until_s == math.inf:
-                    data = await self._channel.read(size)
+                    data = await self._stream.read(size)
                 else:
                     with trio.fail_at(self._until_s):
-                        data = await self._channel.read(size)
+                        data = await self._stream.read(size)
                 self._ready.extend(self._deframer.feed(data))
                 if self._ready or not self._deframer.inside_frame:
                     self._until_s = math.inf
                 if self._deframer.inside_frame and self._until_s == math.inf:
-                    most_s = FRAME_STALL_S + self._deframer.missing_bytes / SLOWEST_BYTES_PER_S
+                    most_s = self._stall_s + self._deframer.missing_bytes / self._slowest
                     self._until_s = trio.current_time() + most_s
         except StreamEOF:
             if self._deframer.inside_frame:

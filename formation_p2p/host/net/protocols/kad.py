@@ -35,9 +35,6 @@ from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
 
-# Whoever is asked (the peer's own state machine) answers at once, or has lost the request.
-ANSWER_S: Final = 10.0
-
 # Echoes of what needs no answer, by a peer that was slow to read.
 MAX_ECHOES: Final = 1024
 
@@ -45,31 +42,33 @@ Asked = Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
 
 
 async def serve_kad(
-    channel: MuxedStream, connection: Connection, share: PeerLimits, asked: Asked, protocol: str
+    stream: MuxedStream, connection: Connection, limits: PeerLimits, asked: Asked, protocol: str
 ) -> None:
     """Answer the requests of one stream, in order, until it ends."""
     await connection.wait_identified()
     with (
-        share.stream("kad", MAX_KAD_STREAMS),
-        FrameReader(channel, share, MAX_KAD_REQUEST_BYTES) as frames,
+        limits.stream("kad", MAX_KAD_STREAMS),
+        FrameReader(stream, limits, MAX_KAD_REQUEST_BYTES) as frames,
     ):
         while (request := await frames.next()) is not None:
-            await share.kad_pace.wait()
-            if share.answering.available_tokens:
-                share.answering.acquire_nowait()
+            await limits.kad_bucket.wait()
+            if limits.answering.available_tokens:
+                limits.answering.acquire_nowait()
             else:
-                await share.answering.acquire()
+                await limits.answering.acquire()
             try:
-                response = await _answer(connection.as_server(protocol), request, asked, share)
+                response = await _answer(connection.as_server(protocol), request, asked, limits)
             finally:
-                share.answering.release()
+                limits.answering.release()
             if response is not None:
                 framed = encode_frame(response)
-                if not channel.write_now(framed):
-                    await channel.write(framed)
+                if not stream.write_now(framed):
+                    await stream.write(framed)
 
 
-async def _answer(sender: Contact, request: bytes, asked: Asked, share: PeerLimits) -> bytes | None:
+async def _answer(
+    sender: Contact, request: bytes, asked: Asked, limits: PeerLimits
+) -> bytes | None:
     answered = trio.Event()
     answers: list[bytes | None] = []
 
@@ -79,9 +78,9 @@ async def _answer(sender: Contact, request: bytes, asked: Asked, share: PeerLimi
 
     began_s = time.perf_counter()
     asked(sender, request, answer)
-    share.kad_pace.charge(time.perf_counter() - began_s)  # some cost ten times as much as others
+    limits.kad_bucket.charge(time.perf_counter() - began_s)  # some cost ten times as much as others
     if not answers:  # which is rare: the peer's state machine answers before it returns
-        with trio.fail_after(ANSWER_S):
+        with trio.fail_after(limits.parameters.kad_answer_s):
             await answered.wait()
     return answers[0]
 
@@ -93,14 +92,14 @@ class KadCaller:
         self,
         protocol: str,
         dial: Callable[[Contact], Awaitable[Connection]],
-        shares: PeerLimitsTable,
+        limits: PeerLimitsTable,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._protocol = protocol
         self._dial = dial
-        self._shares = shares
+        self._limits = limits
         self._spawn = spawn
-        self._lines: dict[tuple[PeerId, bool], _Line] = {}  # and whether it expects answers
+        self.lines: dict[tuple[PeerId, bool], _Line] = {}  # and whether it expects answers
 
     async def ask(self, to: Contact, frame: bytes, *, expects_answer: bool) -> bytes | None:
         """Raises Unreachable, ProtocolViolation."""
@@ -118,43 +117,43 @@ class KadCaller:
     async def ask_apart(self, to: Contact, frame: bytes) -> bytes | None:
         """As `ask`, on a stream of its own: for what takes long, and would hold up the others."""
         connection = await self._dial(to)
-        channel = await connection.offer(self._protocol)
+        stream = await connection.offer(self._protocol)
         try:
-            await channel.write(encode_frame(frame))
-            await connection.confirm(channel, self._protocol)
-            with FrameReader(channel, self._shares.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
+            await stream.write(encode_frame(frame))
+            await connection.confirm(stream, self._protocol)
+            with FrameReader(stream, self._limits.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
                 return await frames.next()
         except IOException as error:
             raise Unreachable(f"{to.peer_id}: {error}") from error
         finally:
-            channel.abort("asked once")
+            stream.abort("asked once")
 
     async def _open(self, to: Contact, expects_answer: bool) -> _Line:
         connection = await self._dial(to)
         line = self._alive(to.peer_id, expects_answer)
         if line is not None:
             return line  # another request opened it meanwhile
-        channel = await connection.offer(self._protocol)
-        confirm = partial(connection.confirm, channel, self._protocol)
-        line = _Line(to.peer_id, channel, confirm, expects_answer=expects_answer)
-        self._lines[line.place] = line
+        stream = await connection.offer(self._protocol)
+        confirm = partial(connection.confirm, stream, self._protocol)
+        line = _Line(to.peer_id, stream, confirm, expects_answer=expects_answer)
+        self.lines[line.place] = line
         self._spawn(lambda: self._run(line))
         return line
 
     def _alive(self, peer: PeerId, expects_answer: bool) -> _Line | None:
-        line = self._lines.get((peer, expects_answer))
+        line = self.lines.get((peer, expects_answer))
         return line if line is not None and not line.broken else None
 
     async def _run(self, line: _Line) -> None:
         end: RemoteError = Unreachable(f"{line.peer}: the network is closing")
         try:
-            await line.read(self._shares.of(line.peer))
+            await line.read(self._limits.of(line.peer))
             end = Unreachable(f"{line.peer} closed the stream")
         except RemoteError as error:
             end = error
         finally:
-            if self._lines.get(line.place) is line:
-                del self._lines[line.place]
+            if self.lines.get(line.place) is line:
+                del self.lines[line.place]
             line.end(end)
 
 
@@ -174,7 +173,7 @@ class _Line:
     def __init__(
         self,
         peer: PeerId,
-        channel: MuxedStream,
+        stream: MuxedStream,
         confirm: Callable[[], Awaitable[None]],
         *,
         expects_answer: bool,
@@ -182,7 +181,7 @@ class _Line:
         self.peer = peer
         self.place = (peer, expects_answer)
         self._expects_answer = expects_answer
-        self._channel = channel
+        self._stream = stream
         self._confirm = confirm
         self._confirmed = trio.Event()
         self._refusal: RemoteError | None = None
@@ -192,7 +191,7 @@ class _Line:
 
     @property
     def broken(self) -> bool:
-        return self._channel.broken is not None
+        return self._stream.broken is not None
 
     async def request(self, frame: bytes) -> bytes | None:
         request = _Request()
@@ -209,31 +208,31 @@ class _Line:
         try:
             await request.ended.wait()
         except BaseException:
-            self._channel.abort("a request was given up")
+            self._stream.abort("a request was given up")
             raise
         if request.error is not None:
             raise request.error
         return request.response
 
     async def _write(self, framed: bytes, waiting: list[_Request]) -> None:
-        if not self._writing.locked() and self._channel.write_now(framed):
+        if not self._writing.locked() and self._stream.write_now(framed):
             self._waiting += waiting
             return
         async with self._writing:
             self._waiting += waiting
             try:
-                await self._channel.write(framed)
+                await self._stream.write(framed)
             except IOException:
                 raise
             except BaseException:
-                self._channel.abort("a request was cut short")
+                self._stream.abort("a request was cut short")
                 raise
 
-    async def read(self, share: PeerLimits) -> None:
+    async def read(self, limits: PeerLimits) -> None:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
         await self._confirm()
         self._confirmed.set()
-        with FrameReader(self._channel, share, MAX_KAD_FRAME_BYTES) as frames:
+        with FrameReader(self._stream, limits, MAX_KAD_FRAME_BYTES) as frames:
             while (response := await frames.next()) is not None:
                 if not self._expects_answer and self._echoes:
                     self._echoes -= 1
@@ -246,7 +245,7 @@ class _Line:
 
     def end(self, error: RemoteError) -> None:
         """No more responses: whoever waits is told why."""
-        self._channel.abort(str(error))
+        self._stream.abort(str(error))
         if not self._confirmed.is_set():
             self._refusal = error
             self._confirmed.set()

@@ -19,7 +19,7 @@ from libp2p.io.exceptions import IOException
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.units import KIB
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.limits import MAX_WORK_STREAMS, PeerLimitsTable
 from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
@@ -28,10 +28,6 @@ from formation_p2p.host.net.transport.stream import MuxedStream, StreamStalled
 
 log = logging.getLogger(__name__)
 
-# Four of the largest frames, or the events of some hundred tasks a second for the time that a
-# peer may stall.
-MAX_QUEUED_BYTES: Final = 64 * MIB
-MAX_QUEUED_FRAMES: Final = 4096
 # What is urgent does not wait behind more than this: on a stream of its own it is there at once,
 # where a slow uplink takes longer for it than a lease lasts.
 BACKLOG_BYTES: Final = 256 * KIB
@@ -56,14 +52,14 @@ class WorkSessions:
         self,
         protocol: str,
         dial: Callable[[Contact], Awaitable[Connection]],
-        shares: PeerLimitsTable,
+        limits: PeerLimitsTable,
         spawn: Spawn,
         received: Received,
         undelivered: Undelivered,
     ) -> None:
         self.protocol = protocol
         self.dial = dial
-        self.shares = shares
+        self.limits = limits
         self.spawn = spawn
         self.received = received
         self.undelivered = undelivered
@@ -76,12 +72,12 @@ class WorkSessions:
         """
         self._session(to.peer_id).send(to, frame, urgent=urgent)
 
-    async def serve(self, channel: MuxedStream, connection: Connection) -> None:
+    async def serve(self, stream: MuxedStream, connection: Connection) -> None:
         """Read a stream that the peer opened, until it ends."""
-        with self.shares.of(connection.peer).stream("work", MAX_WORK_STREAMS):
+        with self.limits.of(connection.peer).stream("work", MAX_WORK_STREAMS):
             session = self._session(connection.peer)
-            session.channels.append(channel)
-            await session.read(channel, connection)
+            session.streams.append(stream)
+            await session.read(stream, connection)
 
     def _session(self, peer: PeerId) -> _Session:
         session = self.sessions.get(peer)
@@ -96,7 +92,7 @@ class _Session:
     def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
         self._all = sessions
         self._peer = peer
-        self.channels: list[MuxedStream] = []
+        self.streams: list[MuxedStream] = []
         self._common = _Lane(self, sessions, peer)
         self._urgent = _Lane(self, sessions, peer)
 
@@ -104,44 +100,44 @@ class _Session:
         overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
         (self._urgent if overtakes else self._common).send(to, frame)
 
-    def free_channel(self) -> MuxedStream | None:
+    def free_stream(self) -> MuxedStream | None:
         """An open stream that nothing is sent on."""
         taken = {self._common.sending, self._urgent.sending}
-        return next((c for c in self.channels if c.broken is None and c not in taken), None)
+        return next((c for c in self.streams if c.broken is None and c not in taken), None)
 
     def tidy(self) -> None:
-        if not (self.channels or self._common.is_busy or self._urgent.is_busy):
+        if not (self.streams or self._common.is_busy or self._urgent.is_busy):
             self._all.sessions.pop(self._peer, None)
 
     # -- reading --------------------------------------------------------------------------
 
-    async def read(self, channel: MuxedStream, connection: Connection) -> None:
-        """A stream that is among `channels`. Raises RemoteError, and what `received` raises."""
+    async def read(self, stream: MuxedStream, connection: Connection) -> None:
+        """A stream that is among `streams`. Raises RemoteError, and what `received` raises."""
         try:
             await connection.wait_identified()
-            share = self._all.shares.of(self._peer)
-            with FrameReader(channel, share, MAX_WORK_FRAME_BYTES) as frames:
+            limits = self._all.limits.of(self._peer)
+            with FrameReader(stream, limits, MAX_WORK_FRAME_BYTES) as frames:
                 while (frame := await frames.next()) is not None:
-                    pace = share.work_pace
-                    await pace.wait()
+                    bucket = limits.work_bucket
+                    await bucket.wait()
                     began_s = time.perf_counter()
                     self._all.received(connection.contact, frame)
-                    pace.charge(time.perf_counter() - began_s)  # a thousand entries take 5 ms
-            channel.abort("the peer finished the session")
+                    bucket.charge(time.perf_counter() - began_s)  # a thousand entries take 5 ms
+            stream.abort("the peer finished the session")
         finally:
-            self._ended(channel)
+            self._ended(stream)
 
-    async def read_own(self, channel: MuxedStream, connection: Connection) -> None:
+    async def read_own(self, stream: MuxedStream, connection: Connection) -> None:
         try:
-            await self.read(channel, connection)
+            await self.read(stream, connection)
         except RemoteError as error:
             log.debug("the work stream with %s ends: %s", self._peer, error)
-            channel.abort(str(error))
+            stream.abort(str(error))
 
-    def _ended(self, channel: MuxedStream) -> None:
-        self.channels.remove(channel)
-        self._common.ended(channel)
-        self._urgent.ended(channel)
+    def _ended(self, stream: MuxedStream) -> None:
+        self.streams.remove(stream)
+        self._common.ended(stream)
+        self._urgent.ended(stream)
         self.tidy()
 
 
@@ -156,6 +152,8 @@ class _Lane:
         self._session = session
         self._all = sessions
         self._peer = peer
+        self._max_frames = sessions.limits.parameters.max_queued_frames
+        self._max_bytes = sessions.limits.parameters.max_queued_bytes
         self.sending: MuxedStream | None = None
         self.queued_bytes = 0
         self._sent_at = -math.inf
@@ -174,7 +172,7 @@ class _Lane:
             return
         self._queue.append(frame)
         self.queued_bytes += len(frame)
-        if len(self._queue) > MAX_QUEUED_FRAMES or self.queued_bytes > MAX_QUEUED_BYTES:
+        if len(self._queue) > self._max_frames or self.queued_bytes > self._max_bytes:
             self._overflow = f"{len(self._queue)} frames, {self.queued_bytes} bytes are queued"
         if self._writer is None:
             self._writer = trio.CancelScope()
@@ -194,29 +192,29 @@ class _Lane:
             self._sent_at = trio.current_time()
         return written
 
-    def ended(self, channel: MuxedStream) -> None:
+    def ended(self, stream: MuxedStream) -> None:
         """A stream with the peer is over."""
-        if channel is self.sending and self._writer is None:
+        if stream is self.sending and self._writer is None:
             self.sending = None
             if trio.current_time() - self._sent_at < UNSURE_S:
-                self._lost(channel.broken or "the peer finished the session")
+                self._lost(stream.broken or "the peer finished the session")
 
     async def _write(self, to: Contact) -> None:
         lost: str | None = None
         assert self._writer is not None
         with self._writer:
             try:
-                channel = self._choose() or await self._open(to)
+                stream = self._choose() or await self._open(to)
                 while self._queue:
                     count, data = self._next()
-                    await channel.write(data)
+                    await stream.write(data)
                     self._wrote(count)
             except trio.TooSlowError:
                 lost = f"no session within {OPEN_S:.0f} s"
             except (RemoteError, IOException) as error:
                 lost = str(error)
                 if isinstance(error, StreamStalled):
-                    channel.carrier.abort(lost)  # it would stall whatever is sent next as well
+                    stream.carrier.abort(lost)  # it would stall whatever is sent next as well
             except Exception as error:
                 # Whatever it is, the frames are lost and someone must be told.
                 log.exception("writing to %s failed", self._peer)
@@ -249,22 +247,22 @@ class _Lane:
     def _choose(self) -> MuxedStream | None:
         """The stream sent on before, for as long as it is open, so that frames stay in order."""
         if self.sending is None:
-            self.sending = self._session.free_channel()
+            self.sending = self._session.free_stream()
         return self.sending
 
     async def _open(self, to: Contact) -> MuxedStream:
         with trio.fail_after(OPEN_S):
             connection = await self._all.dial(to)
-            channel = await connection.offer(self._all.protocol)
+            stream = await connection.offer(self._all.protocol)
             # A small frame goes out with the proposal, and stays queued until the peer has agreed.
-            written = channel.write_now(encode_frame(self._queue[0]))
-            await connection.confirm(channel, self._all.protocol)
+            written = stream.write_now(encode_frame(self._queue[0]))
+            await connection.confirm(stream, self._all.protocol)
         if written:
             self._wrote(1)
-        self.sending = channel
-        self._session.channels.append(channel)
-        self._all.spawn(lambda: self._session.read_own(channel, connection))
-        return channel
+        self.sending = stream
+        self._session.streams.append(stream)
+        self._all.spawn(lambda: self._session.read_own(stream, connection))
+        return stream
 
     def _lost(self, reason: str) -> None:
         self._overflow = None

@@ -13,6 +13,7 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamRese
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.parameters import NetParameters
 
 if TYPE_CHECKING:
     from libp2p.abc import IMuxedConn
@@ -26,18 +27,18 @@ BULK_WINDOW_BYTES: Final = 4 * MIB
 DATA_BYTES: Final = 16 * KIB
 # Of a stream that carries much: with its header, one Noise message. These wait for others.
 BULK_DATA_BYTES: Final = 65_519 - 12
-# The peer gives no window for so long: nobody reads there.
-WRITE_STALL_S: Final = 20.0
 # A stream closed by us and not by the peer is forgotten after so many ticks of the muxer.
 LINGER_TICKS: Final = 4
 
 
 class StreamStalled(StreamReset):
-    """The peer did not read for WRITE_STALL_S."""
+    """The peer did not read for `window_stall_s`."""
 
 
 class Carrier(Protocol):
     """What a stream needs of its connection. Only `room` waits."""
+
+    parameters: NetParameters
 
     async def room(self, *, bulk: bool) -> None:
         """Until there is room for another frame, or the connection is over."""
@@ -55,7 +56,7 @@ class Carrier(Protocol):
     def widened(self, size: int) -> None:
         """So many bytes more may lie unread; of fewer than none, less."""
 
-    def forget(self, channel: MuxedStream) -> None:
+    def forget(self, stream: MuxedStream) -> None:
         """The stream is over in both directions."""
 
     def abort(self, reason: str) -> None:
@@ -227,11 +228,12 @@ class MuxedStream(INetStream):
 
     async def _wait_for_window(self) -> None:
         self._check_writable()
-        with trio.move_on_after(WRITE_STALL_S) as deadline:
+        stall_s = self.carrier.parameters.window_stall_s
+        with trio.move_on_after(stall_s) as deadline:
             await self._credits.park()
         if deadline.cancelled_caught:
             self.abort("the peer does not read")
-            raise StreamStalled(f"the peer did not read for {WRITE_STALL_S:.0f} s")
+            raise StreamStalled(f"the peer did not read for {stall_s:.0f} s")
 
     # -- the muxer's side -----------------------------------------------------------------
 
@@ -239,6 +241,10 @@ class MuxedStream(INetStream):
     def allowed_bytes(self) -> int:
         """What the peer may still send."""
         return 0 if self._finished_there else self._allowed
+
+    @property
+    def is_finished_there(self) -> bool:
+        return self._finished_there
 
     def announced(self, size: int) -> None:
         """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""

@@ -8,7 +8,7 @@ second message of Noise, that it is the one who was dialled.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 from libp2p.network.connection.raw_connection import RawConnection
@@ -16,6 +16,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.transport.upgrader import TransportUpgrader
 
+from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.noise import straight
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from libp2p.abc import IRawConnection, ISecureConn
     from libp2p.peer.id import ID
     from libp2p.security.noise.transport import Transport as NoiseTransport
-
-# Two round trips for the one who listens, one for the one who dials; and a busy peer.
-HANDSHAKE_S: Final = 8.0
 
 
 class _Proposing(RawConnection):
@@ -55,9 +53,10 @@ class Upgrader(TransportUpgrader):
     `libp2p/stream_muxer/muxer_multistream.py:137` builds its own Yamux whatever it is given.
     """
 
-    def __init__(self, noise: NoiseTransport) -> None:
+    def __init__(self, noise: NoiseTransport, parameters: NetParameters) -> None:
         super().__init__({NOISE_PROTOCOL: noise}, {})
         self._noise = noise
+        self._parameters = parameters
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
@@ -76,7 +75,7 @@ class Upgrader(TransportUpgrader):
             await net_negotiation.offer(conn, net_yamux.PROTOCOL)
         else:
             await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
-        return Muxer(straight(conn), peer_id, unconfirmed=conn.is_initiator)
+        return Muxer(straight(conn), peer_id, self._parameters, unconfirmed=conn.is_initiator)
 
     async def upgrade(self, raw_conn: IRawConnection, peer_id: ID | None) -> Muxer:
         """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
@@ -85,7 +84,7 @@ class Upgrader(TransportUpgrader):
         so one deadline covers it.
         """
         try:
-            with trio.fail_after(HANDSHAKE_S):
+            with trio.fail_after(self._parameters.handshake_s):
                 secured = await self.upgrade_security(raw_conn, peer_id is not None, peer_id)
                 remote = secured.get_remote_peer()
                 if peer_id is not None and remote != peer_id:

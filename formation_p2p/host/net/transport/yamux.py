@@ -32,6 +32,7 @@ from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.noise import NoiseStream
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
@@ -74,10 +75,7 @@ BATCH_BYTES: Final = 65_519
 # a task to be scheduled. Larger ones are worth to be put together.
 NOW_BYTES: Final = 4 * KIB
 
-# The peer takes nothing for so long: it is stuck. A Noise message in that time is 26 kbit/s.
-WRITE_STALL_S: Final = 20.0
-# Each tick of silence asks for a pong; three in a row are the end: 24 to 32 s.
-TICK_S: Final = 8.0
+# Of silence: then the connection is over.
 SILENT_TICKS: Final = 3
 # How far the peer is gets measured by those pings, and on a connection that is never silent by one
 # every 64 s: routes change, and 12 bytes tell.
@@ -96,9 +94,15 @@ class Muxer(IMuxedConn):
     """
 
     def __init__(
-        self, secured_conn: ISecureConn, peer_id: ID, *, unconfirmed: bool = False
+        self,
+        secured_conn: ISecureConn,
+        peer_id: ID,
+        parameters: NetParameters = DEFAULTS,
+        *,
+        unconfirmed: bool = False,
     ) -> None:
         """`unconfirmed`: yamux is proposed, and the answer still to be read."""
+        self.parameters = parameters
         self.secured_conn = secured_conn
         self.peer_id = peer_id
         self.event_started = trio.Event()
@@ -109,7 +113,7 @@ class Muxer(IMuxedConn):
         self._initiator = secured_conn.is_initiator
         self._next_id = 1 if self._initiator else 2
         self._last_remote_id = 0
-        self._channels: dict[int, MuxedStream] = {}
+        self._streams: dict[int, MuxedStream] = {}
         self._inbound = 0
         self._accepted: deque[MuxedStream] = deque()
         self._acceptable = trio.lowlevel.ParkingLot()
@@ -188,11 +192,11 @@ class Muxer(IMuxedConn):
         """A new stream to the peer. Raises MuxedConnUnavailable."""
         if self.broken is not None:
             raise MuxedConnUnavailable(self.broken)
-        channel = MuxedStream(self, self, self._next_id, inbound=False)
-        self._channels[self._next_id] = channel
+        stream = MuxedStream(self, self, self._next_id, inbound=False)
+        self._streams[self._next_id] = stream
         self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
         self._next_id += 2
-        return channel
+        return stream
 
     async def accept_stream(self) -> IMuxedStream:
         return await self.accept()  # type: ignore[return-value]  # as above
@@ -222,8 +226,8 @@ class Muxer(IMuxedConn):
         if self.broken is not None:
             return
         self.broken = reason
-        for channel in list(self._channels.values()):
-            channel.end(reason, drop=drop)
+        for stream in list(self._streams.values()):
+            stream.end(reason, drop=drop)
         self._outbox.clear()
         self._bulk.clear()
         lots = (self._acceptable, self._emptied, self._bulk_emptied, self._flushed, self._drained)
@@ -245,8 +249,8 @@ class Muxer(IMuxedConn):
             raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
 
     @property
-    def channels(self) -> tuple[MuxedStream, ...]:
-        return tuple(self._channels.values())
+    def streams(self) -> tuple[MuxedStream, ...]:
+        return tuple(self._streams.values())
 
     # -- the streams' side ----------------------------------------------------------------
 
@@ -331,10 +335,10 @@ class Muxer(IMuxedConn):
     def widened(self, size: int) -> None:
         self._max_unread += size
 
-    def forget(self, channel: MuxedStream) -> None:
-        if self._channels.pop(channel.stream_id, None) is not None:
-            self._inbound -= channel.inbound
-            self._stray_bytes += channel.allowed_bytes
+    def forget(self, stream: MuxedStream) -> None:
+        if self._streams.pop(stream.stream_id, None) is not None:
+            self._inbound -= stream.inbound
+            self._stray_bytes += stream.allowed_bytes
 
     # -- the three tasks ------------------------------------------------------------------
 
@@ -372,7 +376,7 @@ class Muxer(IMuxedConn):
                 await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
 
     async def _pause(self) -> None:
-        with trio.move_on_after(WRITE_STALL_S) as deadline:
+        with trio.move_on_after(self.parameters.write_stall_s) as deadline:
             while self._unread > self._max_unread and self.broken is None:
                 await self._drained.park()
                 self._silent_ticks = 0
@@ -385,7 +389,7 @@ class Muxer(IMuxedConn):
                 await self._filled.park()
                 continue
             self._writing = True
-            with trio.move_on_after(WRITE_STALL_S) as deadline:
+            with trio.move_on_after(self.parameters.write_stall_s) as deadline:
                 if self._owes_rest:
                     assert self._straight is not None
                     await self._straight.flush()
@@ -393,7 +397,7 @@ class Muxer(IMuxedConn):
                 else:
                     await self._write(self._next_messages())
             if deadline.cancelled_caught:
-                self.abort(f"the peer took nothing for {WRITE_STALL_S:.0f} s")
+                self.abort(f"the peer took nothing for {self.parameters.write_stall_s:.0f} s")
                 return
             self._writing = False
             if not self._outbox:
@@ -428,15 +432,15 @@ class Muxer(IMuxedConn):
 
     async def _watch(self) -> None:
         for tick in itertools.count(1):
-            await trio.sleep(TICK_S)
+            await trio.sleep(self.parameters.tick_s)
             if self._silent_ticks >= SILENT_TICKS:
-                self.abort(f"nothing heard for {SILENT_TICKS * TICK_S:.0f} s")
+                self.abort(f"nothing heard for {SILENT_TICKS * self.parameters.tick_s:.0f} s")
                 return
             if self._silent_ticks or tick % MEASURE_TICKS == 0:
                 self._ping()
             self._silent_ticks += 1
-            for channel in self.channels:
-                channel.tick()
+            for stream in self.streams:
+                stream.tick()
 
     def _ping(self) -> None:
         number = secrets.randbits(32)
@@ -485,26 +489,26 @@ class Muxer(IMuxedConn):
         elif kind == _GO_AWAY:
             self.abort(f"closed by the peer (code {value})", drop=False)
         elif kind in (_DATA, _WINDOW_UPDATE):
-            channel = self._channel(stream_id, flags)
+            stream = self._stream(stream_id, flags)
             if kind == _WINDOW_UPDATE:
-                if channel is not None:
-                    channel.credited(value)
-                    self._flags(channel, flags)
+                if stream is not None:
+                    stream.credited(value)
+                    self._flags(stream, flags)
                 return
             self.active_at = trio.current_time()
-            if channel is not None:
-                channel.announced(value)
+            if stream is not None:
+                stream.announced(value)
             elif value > self._stray_bytes:
                 raise ProtocolViolation(f"{value} bytes more on streams that are gone")
             else:
                 self._stray_bytes -= value
-            self._body_of, self._body_left, self._body_flags = channel, value, flags
-            if channel is not None and value == 0:
-                self._flags(channel, flags)
+            self._body_of, self._body_left, self._body_flags = stream, value, flags
+            if stream is not None and value == 0:
+                self._flags(stream, flags)
         else:
             raise ProtocolViolation(f"yamux frame of type {kind}")
 
-    def _channel(self, stream_id: int, flags: int) -> MuxedStream | None:
+    def _stream(self, stream_id: int, flags: int) -> MuxedStream | None:
         """The stream a frame is for; None for one that was refused or is gone."""
         theirs = stream_id % 2 != self._next_id % 2
         if flags & _SYN:
@@ -512,30 +516,30 @@ class Muxer(IMuxedConn):
                 raise ProtocolViolation(f"opens a stream with the id {stream_id}")
             self._last_remote_id = stream_id
             return self._opened(stream_id)
-        channel = self._channels.get(stream_id)
-        if channel is None and (
+        stream = self._streams.get(stream_id)
+        if stream is None and (
             stream_id == 0 or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
         ):
             raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
-        return channel
+        return stream
 
     def _opened(self, stream_id: int) -> MuxedStream | None:
         if self._inbound >= MAX_INBOUND_STREAMS:
             self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
             self._stray_bytes += WINDOW_BYTES
             return None
-        channel = MuxedStream(self, self, stream_id, inbound=True)
-        self._channels[stream_id] = channel
+        stream = MuxedStream(self, self, stream_id, inbound=True)
+        self._streams[stream_id] = stream
         self._inbound += 1
         self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)
-        self._accepted.append(channel)
+        self._accepted.append(stream)
         self._acceptable.unpark()
-        return channel
+        return stream
 
-    def _flags(self, channel: MuxedStream, flags: int) -> None:
-        if channel.broken is not None:
+    def _flags(self, stream: MuxedStream, flags: int) -> None:
+        if stream.broken is not None:
             return
         if flags & _RST:
-            channel.end("reset by the peer")
+            stream.end("reset by the peer")
         elif flags & _FIN:
-            channel.finished_there()
+            stream.finished_there()

@@ -1,0 +1,219 @@
+"""Dialling peers: one dial for each peer at a time, and several addresses in it.
+
+In place of `libp2p/network/swarm.py`, which dials one of several TCP addresses (:883), waits 250 ms
+after it succeeded (:936), and does not dial a peer again for a minute after it could not be reached
+(:752).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.transport.exceptions import OpenConnectionError
+from multiaddr import Multiaddr
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError, Unreachable
+from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
+from formation_p2p.host.net.connection import Connection
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.swarm import GuardedSwarm
+    from formation_p2p.host.net.transport.tcp import TcpTransport
+    from formation_p2p.host.net.transport.yamux import Muxer
+
+log = logging.getLogger(__name__)
+
+MAX_DIALS: Final = 32  # at once, as go-libp2p
+DIAL_S: Final = 15.0  # all addresses of a peer
+ADDRESS_S: Final = 8.0  # one of them, with its handshake
+STAGGER_S: Final = 0.25  # the head start of a better address, as RFC 8305 has it
+# Ports of one machine, at its own word. It is not for others to have its network searched.
+MAX_DIALLED_BACK: Final = 3
+
+
+@dataclass(eq=False)
+class _Dial:
+    """A dial in flight. All who want that peer wait for it."""
+
+    ended: trio.Event = field(default_factory=trio.Event)
+    connection: Connection | None = None
+    failure: str = ""
+
+
+class Dialler:
+    """Dials for a swarm, in its nursery. `on_dialling` is called with each connection made."""
+
+    def __init__(
+        self,
+        swarm: GuardedSwarm,
+        transport: TcpTransport,
+        on_dialling: Callable[[Connection], None],
+    ) -> None:
+        self._swarm = swarm
+        self._transport = transport
+        self._on_dialling = on_dialling
+        self._dials: dict[PeerId, _Dial] = {}
+        self._places = trio.CapacityLimiter(MAX_DIALS)
+        self.dialling_back: Counter[PeerId] = Counter()
+
+    async def dial(self, to: Contact) -> Connection:
+        """The connection to a peer, made if there is none. Raises Unreachable.
+
+        Many may ask for the same peer at once; it is dialled once, and goes on to its own
+        deadline when the one who asked first no longer waits.
+        """
+        connection = self._swarm.connection_to(to.peer_id)
+        if connection is not None:
+            return connection
+        if self._swarm.stopping:
+            raise Unreachable("the network is closing")
+        dial = self._dials.get(to.peer_id)
+        if dial is None:
+            dial = self._dials[to.peer_id] = _Dial()
+            self._swarm.nursery.start_soon(self._run_dial, dial, to)
+        await dial.ended.wait()
+        if dial.connection is None:
+            raise Unreachable(f"{to.peer_id} cannot be reached: {dial.failure}")
+        return dial.connection
+
+    def connected(self, connection: Connection) -> None:
+        """There is a connection, made by either side. A dial's callers have what they want; the
+        dial goes on, since the peer may have given up this connection for ours."""
+        dial = self._dials.get(connection.peer)
+        if dial is not None and dial.connection is None:
+            dial.connection = connection
+            dial.ended.set()
+
+    async def _run_dial(self, dial: _Dial, to: Contact) -> None:
+        dial.failure = f"no answer within {DIAL_S:.0f} s"
+        try:
+            with trio.move_on_after(DIAL_S):
+                async with self._places:
+                    await self._dial_all(dial, to)
+        finally:
+            del self._dials[to.peer_id]
+            dial.ended.set()
+
+    async def _dial_all(self, dial: _Dial, to: Contact) -> None:
+        addresses = dialable(to.addresses, to.peer_id)
+        if to.peer_id == peer_id_from_bytes(self._swarm.self_id.to_bytes()):
+            dial.failure = "that is this node itself"
+        elif not addresses:
+            dial.failure = "no address that TCP can dial is known"
+        elif not self._swarm.make_room(inbound=False):
+            most = self._swarm.parameters.max_outbound
+            dial.failure = f"there are {most} connections already, none of them idle"
+        else:
+            await self._dial_staggered(dial, to.peer_id, addresses)
+
+    async def _dial_staggered(
+        self, dial: _Dial, peer: PeerId, addresses: Sequence[TcpAddress]
+    ) -> None:
+        failures: list[str] = []
+        async with trio.open_nursery() as nursery:
+
+            async def dial_one(address: TcpAddress, failed: trio.Event) -> None:
+                try:
+                    connection = await self.dial_address(address, peer)
+                except Exception as error:  # noqa: BLE001
+                    # Resolvers and multiaddr raise what they like; another address may do.
+                    log.debug("dialling %s at %s: %r", peer, address, error)
+                    failures.append(f"{address}: {error}")
+                    failed.set()
+                    return
+                if nursery.cancel_scope.cancel_called:  # another address was faster
+                    await connection.close()
+                    return
+                nursery.cancel_scope.cancel()
+                self._swarm.adopt(connection)
+                self._on_dialling(connection)
+
+            for address in addresses:
+                failed = trio.Event()
+                nursery.start_soon(dial_one, address, failed)
+                with trio.move_on_after(STAGGER_S):
+                    await failed.wait()
+        dial.failure = "; ".join(failures)
+
+    async def dial_address(
+        self, address: TcpAddress, peer: PeerId, *, confirmed: bool = False
+    ) -> Connection:
+        """Returns as soon as the peer is known to be the right one, or, with `confirmed`, once it
+        has the connection as well. Raises SwarmException.
+        """
+        try:
+            with trio.fail_after(ADDRESS_S):
+                raw = await self._transport.dial(Multiaddr(str(address)))
+                muxer = await self._swarm.upgrader.upgrade(raw, ID(peer_id_to_bytes(peer)))
+                if confirmed:
+                    await self._confirm(muxer)
+                return Connection(muxer, inbound=False, dialled=str(address))
+        except OpenConnectionError as error:
+            raise SwarmException(str(error)) from error
+        except trio.TooSlowError as error:
+            raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
+
+    async def _confirm(self, muxer: Muxer) -> None:
+        try:
+            await muxer.confirm()
+        except RemoteError as error:
+            await muxer.close()
+            raise SwarmException(str(error)) from error
+        except BaseException:
+            await muxer.close()
+            raise
+
+    # -- whether a peer can be dialled ------------------------------------------------------
+
+    async def dial_back(self, peer: PeerId) -> bool | None:
+        """Whether a connected peer can be dialled, at the address that it comes from. None where
+        it tells only of names, or of nothing yet. The caller bounds the time, and how many of
+        these there are."""
+        connection = self._swarm.connection_to(peer)
+        if connection is None:
+            return None
+        addresses = dial_back(connection.contact, connection.remote_host)
+        claimed = dialable(connection.claimed, peer)
+        if not addresses and all(address.ip is None for address in claimed):
+            return None
+        reached = False
+        async with trio.open_nursery() as nursery:
+
+            async def dial_one(address: TcpAddress) -> None:
+                nonlocal reached
+                try:
+                    # Confirmed, so that the peer too knows that it was dialled.
+                    fresh = await self.dial_address(address, peer, confirmed=True)
+                except SwarmException as error:
+                    log.debug("dialling back %s at %s: %s", peer, address, error)
+                    return
+                reached = True
+                await fresh.close()
+                nursery.cancel_scope.cancel()
+
+            for address in addresses[:MAX_DIALLED_BACK]:
+                nursery.start_soon(dial_one, address)
+        return reached
+
+    @contextmanager
+    def dialled_back_by(self, peer: PeerId) -> Iterator[None]:
+        """While a peer was asked to dial us back: what it opens is closed soon."""
+        self.dialling_back[peer] += 1
+        try:
+            yield
+        finally:
+            self.dialling_back[peer] -= 1
+            self.dialling_back += Counter()  # drops the zeros
+
+    def awaits_dial_back(self, peer: PeerId) -> bool:
+        return peer in self.dialling_back
