@@ -284,7 +284,7 @@ def test_a_peer_that_overruns_its_window_loses_its_connection() -> None:
             await mallory.send(DATA, 0, 1, 1, b"x")
             await until(lambda: bob.broken)
             assert "window" in str(bob.broken)
-            assert not channel._unread
+            assert not channel.unread_bytes
             assert (await mallory.until(GO_AWAY))[3] == 1
 
     run(story)
@@ -307,7 +307,7 @@ def test_unread_data_stops_the_reading_and_the_peer_waits() -> None:
                 for channel in channels:
                     nursery.start_soon(channel.write, bytes(WINDOW_BYTES))
                 await wait_all_tasks_blocked(0.2)
-                assert bob._unread <= MAX_UNREAD_BYTES + 64 * KIB
+                assert bob.unread_bytes <= MAX_UNREAD_BYTES + 64 * KIB
                 for _ in channels:
                     nursery.start_soon(read_all, await bob.accept(), WINDOW_BYTES)
             assert bob.broken is None
@@ -339,7 +339,7 @@ def test_data_for_a_stream_that_was_reset_is_dropped() -> None:
             await mallory.send(DATA, 0, 1, 5, b"still")
             await mallory.send(WINDOW_UPDATE, SYN, 3, 0)
             await bob.accept()
-            assert bob._unread == 0
+            assert bob.unread_bytes == 0
 
     run(story)
 

@@ -11,7 +11,8 @@ from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, MuxedStream
-from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, WRITTEN_MESSAGES, Muxer
+from formation_p2p.host.net.transport.writer import WRITTEN_MESSAGES
+from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, Muxer
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 from tests.support.waiting import until
 
@@ -68,9 +69,9 @@ def test_a_small_frame_overtakes_the_data_that_waits() -> None:
             bulk.send_much()
             nursery.start_soon(bulk.write, bytes(WINDOW_BYTES))
             await wait_all_tasks_blocked()
-            assert alice._bulk_bytes >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
+            assert alice.writer.bulk_bytes >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
             await other.write(b"renew my lease")
-            first, second = alice._next_messages()
+            first, second = alice.writer.next_messages()
             assert first.endswith(b"renew my lease")
             assert len(second) > 32 * KIB
             nursery.cancel_scope.cancel()
@@ -107,14 +108,14 @@ def test_a_stream_that_takes_much_has_a_wider_window_and_no_more() -> None:
             there.take_much()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(here.write, bytes(2 * BULK_WINDOW_BYTES))
-                await until(lambda: len(there._unread) == BULK_WINDOW_BYTES)
+                await until(lambda: there.unread_bytes == BULK_WINDOW_BYTES)
                 # And yet the other streams go on: it may lie unread beside what they may.
-                assert bob._max_unread == MAX_UNREAD_BYTES + BULK_WINDOW_BYTES - WINDOW_BYTES
+                assert bob.max_unread_bytes == MAX_UNREAD_BYTES + BULK_WINDOW_BYTES - WINDOW_BYTES
                 other, other_there = await a_stream(alice, bob)
                 await other.write(b"hello")
                 assert await read_all(other_there, 5) == b"hello"
                 there.abort("enough")
-                await until(lambda: bob._max_unread == MAX_UNREAD_BYTES)
+                await until(lambda: bob.max_unread_bytes == MAX_UNREAD_BYTES)
                 nursery.cancel_scope.cancel()
 
     run(story)

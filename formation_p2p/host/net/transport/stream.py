@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from libp2p.abc import IMuxedConn
     from libp2p.custom_types import TProtocol
 
+    from formation_p2p.host.net.transport.writer import Writer
+
 # The specification's initial window, and here the only one: what may be under way on a stream.
 WINDOW_BYTES: Final = 256 * KIB
 # Of a stream that carries much: a round trip of 30 ms at 1 Gbit/s. It may all lie unread.
@@ -36,14 +38,11 @@ class StreamStalled(StreamReset):
 
 
 class Carrier(Protocol):
-    """What a stream needs of its connection. Only `room` waits."""
+    """What a stream needs of its connection."""
 
     parameters: NetParameters
 
-    async def room(self, *, bulk: bool) -> None:
-        """Until there is room for another frame, or the connection is over."""
-
-    def has_room(self, *, bulk: bool) -> bool: ...
+    writer: Writer
 
     def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None: ...
     def send_credit(self, stream_id: int, size: int) -> None: ...
@@ -77,6 +76,7 @@ class MuxedStream(INetStream):
     ) -> None:
         """`connection` is the carrier as libp2p knows it."""
         self.carrier = carrier
+        self._writer = carrier.writer
         self.muxed_conn = connection
         self.metric_send_channel = None
         self.stream_id = stream_id
@@ -151,7 +151,7 @@ class MuxedStream(INetStream):
         while view:
             if self._window == 0:
                 await self._wait_for_window()
-            await self.carrier.room(bulk=self._bulk)
+            await self._writer.room(bulk=self._bulk)
             self._check_writable()
             size = min(len(view), self._window, BULK_DATA_BYTES if self._bulk else DATA_BYTES)
             if size == 0:
@@ -166,7 +166,7 @@ class MuxedStream(INetStream):
         Raises StreamReset, StreamClosed.
         """
         self._check_writable()
-        if len(data) > min(self._window, DATA_BYTES) or not self.carrier.has_room(bulk=self._bulk):
+        if len(data) > min(self._window, DATA_BYTES) or not self._writer.has_room(bulk=self._bulk):
             return False
         self._window -= len(data)
         self.carrier.send_data(self.stream_id, memoryview(data), bulk=self._bulk)
@@ -241,6 +241,10 @@ class MuxedStream(INetStream):
     def allowed_bytes(self) -> int:
         """What the peer may still send."""
         return 0 if self._finished_there else self._allowed
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._unread)
 
     @property
     def is_finished_there(self) -> bool:

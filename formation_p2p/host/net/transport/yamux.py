@@ -1,5 +1,8 @@
 """yamux: many streams on one connection, each with a window that is kept.
 
+One concept: the protocol's frames, in both directions. What waits to be written is in `writer.py`,
+the windows are in `stream.py`.
+
 py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
 subclassed, since what is wrong lies in its three loops:
 
@@ -26,7 +29,6 @@ import trio
 from cryptography.exceptions import InvalidTag
 from libp2p.abc import IMuxedConn
 from libp2p.exceptions import BaseLibp2pError
-from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
@@ -34,8 +36,8 @@ from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport.noise import NoiseStream
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
+from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,21 +62,8 @@ MAX_UNREAD_BYTES: Final = 4 * MIB
 # Streams that a peer may have open to us on one connection. A foreign implementation opens one
 # for each request and asks ten peers at once; hundreds is a flood.
 MAX_INBOUND_STREAMS: Final = 64
-# What may wait for the socket before writers wait too: a few Noise messages.
-OUTBOX_BYTES: Final = 128 * KIB
-# The same of streams that carry much, which nothing else waits for. Each time that it is filled
-# costs two turns of the loop.
-BULK_OUTBOX_BYTES: Final = 512 * KIB
-# Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
-WRITTEN_MESSAGES: Final = 2
 # Past it the peer makes us answer (pings, resets) and does not read the answers.
 MAX_OUTBOX_BYTES: Final = 512 * KIB
-# One Noise message holds 65,519 bytes.
-BATCH_BYTES: Final = 65_519
-# A frame up to here goes out at once where nothing waits before it: a request must not wait for
-# a task to be scheduled. Larger ones are worth to be put together.
-NOW_BYTES: Final = 4 * KIB
-
 # Of silence: then the connection is over.
 SILENT_TICKS: Final = 3
 # How far the peer is gets measured by those pings, and on a connection that is never silent by one
@@ -89,8 +78,7 @@ FLUSH_S: Final = 1.0
 class Muxer(IMuxedConn):
     """All streams of one connection. `start` runs it until it ends and raises nothing.
 
-    One task reads, one writes, one watches for silence. Only the writer touches the socket and
-    nobody cancels it but the end of the connection, so nothing is ever written by halves.
+    One task reads, one writes (see `writer.py`), one watches for silence.
     """
 
     def __init__(
@@ -125,26 +113,15 @@ class Muxer(IMuxedConn):
         self._body_of: MuxedStream | None = None
         self._body_left = 0
         self._body_flags = 0
-        self._unread = 0
-        self._max_unread = MAX_UNREAD_BYTES
+        self.unread_bytes = 0
+        self.max_unread_bytes = MAX_UNREAD_BYTES
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
         # The latest ping: its number, which nobody can answer before it is asked, and when.
         self._pinged: tuple[int, float] | None = None
         # What may still come on streams that are gone: their peers may not know it yet.
         self._stray_bytes = 0
-        # writing
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._bulk: deque[bytes] = deque()  # of streams that carry much
-        self._bulk_bytes = 0
-        self._writing = False
-        self._straight = secured_conn if isinstance(secured_conn, NoiseStream) else None
-        self._owes_rest = False  # of a frame that was written at once, and not taken whole
-        self._filled = trio.lowlevel.ParkingLot()
-        self._emptied = trio.lowlevel.ParkingLot()
-        self._bulk_emptied = trio.lowlevel.ParkingLot()
-        self._flushed = trio.lowlevel.ParkingLot()
+        self.writer = Writer(secured_conn, parameters.write_stall_s, self._stalled)
 
     # -- libp2p's interface ---------------------------------------------------------------
 
@@ -165,7 +142,7 @@ class Muxer(IMuxedConn):
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._until_broken, self._read_all)
-                    nursery.start_soon(self._until_broken, self._write_all)
+                    nursery.start_soon(self._until_broken, self.writer.run)
                     nursery.start_soon(self._until_broken, self._watch)
                     self.event_started.set()
         finally:
@@ -228,11 +205,9 @@ class Muxer(IMuxedConn):
         self.broken = reason
         for stream in list(self._streams.values()):
             stream.end(reason, drop=drop)
-        self._outbox.clear()
-        self._bulk.clear()
-        lots = (self._acceptable, self._emptied, self._bulk_emptied, self._flushed, self._drained)
-        for lot in lots:
-            lot.unpark_all()
+        self.writer.close()
+        self._acceptable.unpark_all()
+        self._drained.unpark_all()
         self._scope.cancel()
 
     async def confirm(self) -> None:
@@ -254,27 +229,14 @@ class Muxer(IMuxedConn):
 
     # -- the streams' side ----------------------------------------------------------------
 
-    async def room(self, *, bulk: bool) -> None:
-        """Wait until the outbox takes another frame. The writer's deadline bounds the wait."""
-        while not self.has_room(bulk=bulk):
-            await (self._bulk_emptied if bulk else self._emptied).park()
-
-    def has_room(self, *, bulk: bool) -> bool:
-        """Whether `room` would return at once."""
-        if bulk:
-            return self._bulk_bytes < BULK_OUTBOX_BYTES or self.broken is not None
-        return self._outbox_bytes < OUTBOX_BYTES or self.broken is not None
-
     def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
         if self.broken is None:
             self.active_at = trio.current_time()
             frame = _HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data
             if bulk:
-                self._put_bulk(frame)
-            elif self._is_busy or len(frame) > NOW_BYTES or self._straight is None:
-                self._put(frame)
+                self.writer.put(frame, bulk=True)
             else:
-                self._write_now(self._straight, frame)
+                self.writer.send(frame)
 
     def send_credit(self, stream_id: int, size: int) -> None:
         self._control(_WINDOW_UPDATE, 0, stream_id, size)
@@ -292,48 +254,19 @@ class Muxer(IMuxedConn):
         comes after the data of a stream that carries much."""
         if self.broken is not None:
             return
-        if self._outbox_bytes > MAX_OUTBOX_BYTES:
+        if self.writer.queued_bytes > MAX_OUTBOX_BYTES:
             self.abort("the peer does not read the answers that it asks for")
             return
         frame = _HEADER.pack(0, kind, flags, stream_id, value)
-        if bulk:
-            self._put_bulk(frame)
-        else:
-            self._put(frame)
-
-    def _put(self, frame: bytes) -> None:
-        self._outbox.append(frame)
-        self._outbox_bytes += len(frame)
-        self._filled.unpark()
-
-    def _put_bulk(self, frame: bytes) -> None:
-        self._bulk.append(frame)
-        self._bulk_bytes += len(frame)
-        self._filled.unpark()
-
-    @property
-    def _is_busy(self) -> bool:
-        """Whether something has to be written before anything else is."""
-        return self._writing or self._owes_rest or bool(self._outbox)
-
-    def _write_now(self, straight: NoiseStream, frame: bytes) -> None:
-        try:
-            self._owes_rest = not straight.write_now(frame)
-        except ConnectionClosedError as error:
-            # For the writer to find: whoever sends does not expect the connection to end here.
-            log.debug("connection to %s: %r", self.peer_id, error)
-            self._put(frame)
-            return
-        if self._owes_rest:
-            self._filled.unpark()
+        self.writer.put(frame, bulk=bulk)
 
     def was_read(self, size: int) -> None:
-        self._unread -= size
-        if self._unread <= self._max_unread:
+        self.unread_bytes -= size
+        if self.unread_bytes <= self.max_unread_bytes:
             self._drained.unpark_all()
 
     def widened(self, size: int) -> None:
-        self._max_unread += size
+        self.max_unread_bytes += size
 
     def forget(self, stream: MuxedStream) -> None:
         if self._streams.pop(stream.stream_id, None) is not None:
@@ -360,8 +293,7 @@ class Muxer(IMuxedConn):
     async def _farewell(self, code: int) -> None:
         self._control(_GO_AWAY, 0, 0, code)
         with trio.move_on_after(FLUSH_S):
-            while self._is_busy and self.broken is None:
-                await self._flushed.park()
+            await self.writer.flushed()
 
     async def _read_all(self) -> None:
         await self.confirm()
@@ -370,65 +302,21 @@ class Muxer(IMuxedConn):
             data = await self.secured_conn.read(None)
             self._silent_ticks = 0
             self._parse(memoryview(data))
-            if self._unread > self._max_unread:
+            if self.unread_bytes > self.max_unread_bytes:
                 await self._pause()
-            if self._outbox_bytes > OUTBOX_BYTES:
+            if self.writer.queued_bytes > OUTBOX_BYTES:
                 await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
 
     async def _pause(self) -> None:
         with trio.move_on_after(self.parameters.write_stall_s) as deadline:
-            while self._unread > self._max_unread and self.broken is None:
+            while self.unread_bytes > self.max_unread_bytes and self.broken is None:
                 await self._drained.park()
                 self._silent_ticks = 0
         if deadline.cancelled_caught:
-            raise ProtocolViolation(f"more than {self._max_unread} bytes that nobody waits for")
+            raise ProtocolViolation(f"more than {self.max_unread_bytes} bytes that are not read")
 
-    async def _write_all(self) -> None:
-        while self.broken is None:
-            if not (self._owes_rest or self._outbox or self._bulk):
-                await self._filled.park()
-                continue
-            self._writing = True
-            with trio.move_on_after(self.parameters.write_stall_s) as deadline:
-                if self._owes_rest:
-                    assert self._straight is not None
-                    await self._straight.flush()
-                    self._owes_rest = False
-                else:
-                    await self._write(self._next_messages())
-            if deadline.cancelled_caught:
-                self.abort(f"the peer took nothing for {self.parameters.write_stall_s:.0f} s")
-                return
-            self._writing = False
-            if not self._outbox:
-                self._flushed.unpark_all()
-            if self._outbox_bytes < OUTBOX_BYTES:
-                self._emptied.unpark_all()
-            if self._bulk_bytes < BULK_OUTBOX_BYTES // 4:
-                self._bulk_emptied.unpark_all()
-
-    def _next_messages(self) -> list[bytes]:
-        """What is written next, in pieces that each fit into one Noise message."""
-        messages: list[bytes] = []
-        for queue in (self._outbox, self._bulk):
-            while queue and len(messages) < WRITTEN_MESSAGES:
-                batch = [queue.popleft()]
-                size = len(batch[0])
-                while queue and size + len(queue[0]) <= BATCH_BYTES:
-                    size += len(queue[0])
-                    batch.append(queue.popleft())
-                messages.append(b"".join(batch))
-                if queue is self._outbox:
-                    self._outbox_bytes -= size
-                else:
-                    self._bulk_bytes -= size
-        return messages
-
-    async def _write(self, messages: list[bytes]) -> None:
-        if self._straight is None:
-            await self.secured_conn.write(b"".join(messages))
-        elif not self._straight.write_now(*messages):
-            await self._straight.flush()
+    def _stalled(self) -> None:
+        self.abort(f"the peer took nothing for {self.parameters.write_stall_s:.0f} s")
 
     async def _watch(self) -> None:
         for tick in itertools.count(1):
@@ -462,7 +350,7 @@ class Muxer(IMuxedConn):
                 view = view[len(piece) :]
                 self._body_left -= len(piece)
                 if self._body_of is not None:
-                    self._unread += self._body_of.arrived(piece)
+                    self.unread_bytes += self._body_of.arrived(piece)
                     if not self._body_left:
                         self._flags(self._body_of, self._body_flags)
                 continue
