@@ -1,10 +1,10 @@
-"""What can go wrong, split by whose fault it is, as one tree.
+"""All errors, as one tree that is split by whose fault they are.
 
 A caller catches `LocalError` to mend its own input or machine, `RemoteError` to try another
 peer, `Unplaceable` to ask for less or wait. Each message says what to do next.
 
-A refusal is not an error: a peer that says no has behaved well. `Refusal`s are nouns that
-travel (`core/refusals.py`); they become an error only where nobody is left to ask.
+A refusal is not an error: a peer that refuses has behaved well. `Refusal`s travel
+(`core/refusals.py`) and become an error only where all candidates have refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from __future__ import annotations
 
 class FormationError(Exception):
     """The root of every error that this package raises on purpose."""
-
-
-# -- ours to mend ---------------------------------------------------------------------------
 
 
 class LocalError(FormationError):
@@ -41,9 +38,6 @@ class StateError(LocalError):
 
 class TaskFailed(LocalError):
     """A task ran and failed as often as it may; the message is its last attempt's."""
-
-
-# -- theirs ---------------------------------------------------------------------------------
 
 
 class RemoteError(FormationError):
@@ -86,9 +80,6 @@ class MalformedRecord(BadRecord):
     """The record's bytes do not parse."""
 
 
-# -- nobody's -------------------------------------------------------------------------------
-
-
 class Unplaceable(FormationError):
     """No worker can take the task. `reasons` maps each peer asked to why not, in words."""
 
@@ -98,7 +89,7 @@ class Unplaceable(FormationError):
 
 
 class Unauthorized(Unplaceable):
-    """Every worker asked refused the grant, or there is no grant to show."""
+    """Every worker that was asked refused the grant, or this node has none."""
 
 
 # -- a defect of this package ---------------------------------------------------------------

@@ -1,12 +1,12 @@
-"""Quantities as people write them, and as the program keeps them: integers.
+"""Quantities as text, and as the integers that the program keeps.
 
     >>> parse_bytes("8GiB")
     8589934592
     >>> parse_milli("1.5")
     1500
 
-Everything past this line is an integer number of bytes, milli-cores or milli-GPUs, so that
-reserving and releasing never drifts (0.1 + 0.2 fits into 0.3).
+The program counts bytes, milli-cores and milli-GPUs in integers, so that reservations and releases
+never drift (0.1 + 0.2 fits into 0.3).
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def parse_bytes(text: str) -> int:
     """
     match = _BYTES.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no size; write it like 8GiB, 500MB or 1073741824")
+        raise ValueError(f"{text!r} is not a size; write it like 8GiB, 500MB or 1073741824")
     number, unit = match.groups()
     factor = _BYTE_UNITS.get(unit.upper())
     if factor is None:
-        raise ValueError(f"{unit!r} is no unit of size; use B, KiB, MiB, GiB, TiB, KB, MB, GB, TB")
+        raise ValueError(
+            f"{unit!r} is not a unit of size; use B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"
+        )
     size = int(Decimal(number) * factor)
     if size > MAX_BYTES:
         raise ValueError(f"{text!r} is past 1 EiB, more than any machine has")
@@ -74,7 +76,7 @@ def parse_milli(text: str) -> int:
     """
     match = _MILLI.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no number of zero or more; write it like 2, 1.5 or 1500m")
+        raise ValueError(f"{text!r} is not a number of zero or more; write it like 2, 1.5 or 1500m")
     milli = Decimal(match[1]) * (1 if match[2] else 1000)
     if milli > MAX_MILLI:
         raise ValueError(f"{text!r} is past a million, more than any machine has")
@@ -86,7 +88,9 @@ def parse_milli(text: str) -> int:
 def parse_micro(text: str) -> int:
     """Millionths of `0.05` or `2`: a price. Raises ValueError."""
     if _MICRO.fullmatch(text.strip()) is None:
-        raise ValueError(f"{text!r} is no price; write it like 2 or 0.05, with up to six decimals")
+        raise ValueError(
+            f"{text!r} is not a price; write it like 2 or 0.05, with up to six decimals"
+        )
     return int(Decimal(text.strip()) * 10**6)
 
 

@@ -284,7 +284,7 @@ def test_what_is_no_program_is_refused_wherever_it_runs(tmp_path: Path) -> None:
     failed(run(tmp_path, b"\0asm\1\0\0\0 rubbish"), FailureKind.INVALID, "cannot be compiled")
     library = bytes(wasmtime.wat2wasm("(module)"))
     failed(run(tmp_path, library), FailureKind.INVALID, "exports no _start; build it as a program")
-    with pytest.raises(InvalidInput, match=r"is no WebAssembly in the binary format"):
+    with pytest.raises(InvalidInput, match=r"is not WebAssembly in the binary format"):
         WasmSpec(b"(module)", ProcessSpec(("program",)))
 
     async def story() -> None:

@@ -220,7 +220,7 @@ def test_a_grant_without_the_right_is_refused_at_once(world: World, tmp_path: Pa
     only_python = world.invited(tmp_path / "erin", frozenset({"python"}))
     assert formation(only_python, "run", "--", "true").code == 4
     odd = formation(only_work, "worker", *LOOPBACK, "--label", "zone=a/b")
-    assert (odd.code, "label.zone: 'a/b' is no value" in odd.err) == (2, True)
+    assert (odd.code, "label.zone: 'a/b' is not a value" in odd.err) == (2, True)
     only_submit = world.invited(tmp_path / "frank", None, Right.SUBMIT)
     assert formation(only_submit, "worker").code == 4
 

@@ -168,7 +168,7 @@ def test_a_path_in_each_still_names_a_folder() -> None:
         ('speculate=1\n[[task]]\nargv=["a"]', "speculate: 1 is not true or false"),
         ('timeout=true\n[[task]]\nargv=["a"]', "timeout: True is not a text"),
         ('name=1\n[[task]]\nargv=["a"]', "name: 1 is not a text"),
-        ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is no requirement"),
+        ('needs="cpus=1"\n[[task]]\nargv=["a"]', "cpus: is not a requirement"),
         ('needs=3\n[[task]]\nargv=["a"]', "needs: 3 is not a text"),
         (f"priority={'9' * 5000}", "job file: is not TOML: "),
         (f"name={'[' * 5000}", "job file: has too many brackets inside brackets"),
@@ -257,7 +257,7 @@ def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_what_no_process_takes_is_refused_with_the_name_of_the_task(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nlabel = "x"\nargv = ["a"]\nfiles_out = ["../b"]')
-    with pytest.raises(InvalidInput, match=r"task x: files_out: '\.\./b' is no plain"):
+    with pytest.raises(InvalidInput, match=r"task x: files_out: '\.\./b' is not a plain"):
         read_job_file(path).specs()
 
 
@@ -312,7 +312,7 @@ def test_a_task_is_of_one_kind() -> None:
     )
     assert refused(task + "fuel = 7") == "task 1: fuel: is for a module; name one with wasm"
     assert refused(task + "fuel = '7'") == "task 1: fuel: '7' is not a whole number"
-    with pytest.raises(InvalidInput, match="task 0: image: is no name of an image"):
+    with pytest.raises(InvalidInput, match="task 0: image: is not a name of an image"):
         parsed(task + "image = '-v'").specs()
     with pytest.raises(LocalError, match=r"a\.wasm: No such file"):
         parsed(task + "wasm = 'a.wasm'").specs()
@@ -488,15 +488,15 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
     ("text", "told"),
     [
         ("matrix = 3", "task 1: matrix: 3 is not a table of lists"),
-        ("matrix = { a = 3 }", "task 1: matrix.a: is no list of values"),
+        ("matrix = { a = 3 }", "task 1: matrix.a: is not a list of values"),
         ("matrix = { a = [1], exclude = 3 }", "task 1: matrix.exclude: 3 is not a list of tables"),
-        ("matrix = { a = [1], exclude = [3] }", "task 1: exclude: 3 is no table"),
+        ("matrix = { a = [1], exclude = [3] }", "task 1: exclude: 3 is not a table"),
         ('after = ["b"]', "after: 0 waits for 'b', and no task is called that"),
         ('name = "a"\nafter = ["a"]', "tasks wait for each other in a circle: 'a' for 'a'"),
         ("after = 3", "task 1: after: 3 is not a list of texts"),
         ("after = [3]", "task 1: after: 3 is not a text"),
         ('name = "a"\nargv = ["b"]\n[[task]]\nname = "a"', "task 2: name: 'a' is there twice"),
-        ('needs = "cpus=1"', "cpus: is no requirement"),
+        ('needs = "cpus=1"', "cpus: is not a requirement"),
         ("kind = 3", "task 1: kind: 3 is not a text"),
         ("name = 3", "task 1: name: 3 is not a text"),
         (

@@ -261,7 +261,7 @@ def test_what_ran_is_known_whichever_driver_ran_it() -> None:
 
 def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.wasm").write_text("text")
-    with pytest.raises(InvalidInput, match=r"a\.wasm: is no WebAssembly"):
+    with pytest.raises(InvalidInput, match=r"a\.wasm: is not WebAssembly"):
         Kind(wasm=tmp_path / "a.wasm").of(ProcessSpec(("a",)))
 
 

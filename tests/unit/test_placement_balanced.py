@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.dht.messages import MAX_PROVIDERS
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
-from formation_p2p.core.keyspace import Key, key_of
-from formation_p2p.core.placement import balanced as module
+from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
 from formation_p2p.core.placement.balanced import NEAREST, Balanced, lot, rendezvous
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.xor import Xor
@@ -121,10 +121,12 @@ def test_both_keys_of_a_lot_are_made_odd() -> None:
     assert lot(Key(2), Key(5)) == 3 * 5
 
 
-def test_who_draws_the_lowest_lot_still_comes_before_who_draws_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "lot", lambda task, worker: 0)
-    asked, candidates = task(), [worker(f"worker-{n}") for n in range(NEAREST + 1)]
+def test_the_lowest_lot_still_comes_before_workers_without_one() -> None:
+    candidates = [worker(f"worker-{n}") for n in range(NEAREST + 1)]
+    unlucky = key_of_peer(candidates[0].peer_id)
+    # The inverse of one key is the key of a task whose lot with it is 1 of 2**256.
+    asked = replace(task(), key=Key(pow(unlucky | 1, -1, 1 << KEY_BITS)))
+    assert lot(asked.key, unlucky) == 1
     ranked = placed(asked, candidates, Balanced()).ranked
+    assert ranked[NEAREST - 1].profile == candidates[0].profile
     assert [each.score.value > 0 for each in ranked] == [True] * NEAREST + [False]

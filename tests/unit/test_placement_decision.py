@@ -107,7 +107,7 @@ def decided(
     terms: SchedulingKey | None = None,
 ) -> Decision:
     return decide(
-        (terms or SchedulingKey(NEEDS)).asked("job/0", TARGET),
+        (terms or SchedulingKey(NEEDS)).view("job/0", TARGET),
         [Candidate(profile=each) if isinstance(each, Profile) else each for each in candidates],
         policy,
         authorised=only_without_carol,
@@ -538,7 +538,7 @@ class Says(Policy):
 
 
 _SCORE = "gave a score of"
-_NO_FLOAT = "which is no float in 0 to 1"
+_NO_FLOAT = "which is not a float from 0 to 1"
 _TERMS = (
     "Gives gave terms that are none; write a tuple of Term(name, value), which are finite floats:"
 )
@@ -555,7 +555,7 @@ _TERMS = (
         (Broken((0.5, float("inf"))), f"Broken {_SCORE} inf, {_NO_FLOAT}"),
         (Broken((0.5, Fraction(1, 3))), f"Broken {_SCORE} Fraction(1, 3), {_NO_FLOAT}"),
         (Broken((0.5, "1")), f"Broken {_SCORE} '1', {_NO_FLOAT}"),
-        (Gives(0.5), "Gives gave 0.5, which is no Score"),
+        (Gives(0.5), "Gives gave 0.5, which is not a Score"),
         (Gives("much" * 100), "Gives gave 'muchmuch"),
         (Gives(Score(0.5, cast("Any", [Term("a", 1)]))), f"{_TERMS} [Term("),
         (Gives(Score(0.5, cast("Any", (("a", 0.5),)))), f"{_TERMS} (('a', 0.5),)"),

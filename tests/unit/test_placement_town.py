@@ -200,5 +200,11 @@ def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
         for name in ("alice", "carol")
     }
     assert sorted(taken.values()) == [[0, 0], [1000, 1000]]
-    seen = worker_of(world.nodes[first])._lessor.seen.mix
-    assert max(seen.shapes, key=lambda each: each[1])[0] == Shape.of(half())
+    world.tell(bob, Explain(1, SchedulingKey(half()), "a task"))
+    world.elapse(5)
+    (explained,) = (each for each in bob.explained if isinstance(each, Explained))
+    announced = {
+        name_of(world, each.profile.peer_id): each.profile.mix for each in explained.decision.ranked
+    }
+    [most_seen, *_] = announced[first].shapes
+    assert most_seen[0] == Shape.of(half())

@@ -141,7 +141,7 @@ def test_what_is_neither_a_name_nor_a_key_nor_a_hash_is_refused() -> None:
             InvalidInput, match=r"task: .* is neither the name of a task nor its key"
         ):
             rank_by_xor(name, WORKERS)
-    with pytest.raises(InvalidInput, match="hashed: 'md5' is no hash of names; there are"):
+    with pytest.raises(InvalidInput, match="hashed: 'md5' is not a hash of names; there are"):
         rank_by_xor("build", WORKERS, "md5")
 
 

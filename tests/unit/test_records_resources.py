@@ -150,13 +150,13 @@ def test_no_field_breaks_a_parser(data: st.DataObject, value: Any) -> None:
     ("field", "value", "why"),
     [
         (0, 0, "cpu: 0 is less than 1"),
-        (0, True, "cpu: True is no whole number"),
-        (1, 1.5, "memory: 1.5 is no whole number"),
+        (0, True, "cpu: True is not a whole number"),
+        (1, 1.5, "memory: 1.5 is not a whole number"),
         (7, "h100", "gpu.model: is a str, not a list"),
         (7, ["h100"] * 17, "gpu.model: has 17 items"),
         (9, [["zone"]], "label: is no"),
-        (9, [["zone", 5]], "label.zone: 5 is no value"),
-        (10, "\x1b[2J", "driver: .* is no name"),
+        (9, [["zone", 5]], "label.zone: 5 is not a value"),
+        (10, "\x1b[2J", "driver: .* is not a name"),
     ],
 )
 def test_a_bad_field_of_the_requirements_is_named(field: int, value: object, why: str) -> None:

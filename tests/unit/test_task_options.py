@@ -86,7 +86,7 @@ def test_words_change_the_options_that_they_name() -> None:
         ({"scope": 2}, "scope: .* is none of local, cell, org, federation"),
         ({"scope": None}, "scope: .* is none of local, cell, org, federation"),
         ({"hints": None}, "hints: a NoneType is not valid; write Hints, or a text such as"),
-        ({"hints": [5]}, "hint: 5 is no hint"),
+        ({"hints": [5]}, "hint: 5 is not a hint"),
         ({"needs": 3}, "needs: 3 is not valid; write Requirements, or a text such as"),
         ({"priority": -1}, "priority"),
         ({"priority": MAX_PRIORITY + 1}, "priority"),

@@ -71,12 +71,14 @@ def test_whatever_can_be_put_in_order_is_taken_and_one_edge_back_makes_a_circle(
         assert all(b in circular[a] for a, b in itertools.pairwise(walked))
 
 
-def test_there_is_a_bound_on_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_bound_on_pairs() -> None:
     refuse_many(graph.MAX_EDGES)
-    monkeypatch.setattr(graph, "MAX_EDGES", 3)
-    labels = ["a", "b", "c", "d"]
-    with pytest.raises(InvalidInput, match="more than 3 pairs"):
-        linked(labels, [(), (), ("all",), ("all",)], {"all": (0, 1)})
+    many, after = 1000, graph.MAX_EDGES // 1000
+    labels = [str(n) for n in range(many + after)]
+    names: list[tuple[str, ...]] = [()] * many + [("all",)] * after
+    assert len(linked(labels, names, {"all": range(many)})) == many + after
+    with pytest.raises(InvalidInput, match=f"more than {graph.MAX_EDGES} pairs"):
+        linked([*labels, "one more"], [*names, ("0",)], {"all": range(many)})
 
 
 def test_a_hundred_thousand_tasks_take_a_moment() -> None:

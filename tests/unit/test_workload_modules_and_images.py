@@ -35,19 +35,19 @@ def test_a_command_in_an_image_arrives_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize("image", ["", "-v", "a b", "a\n", "a" * 513, "ä", b"alpine", None])
 def test_what_names_no_image_is_refused(image: str) -> None:
-    with pytest.raises(InvalidInput, match="image: is no name of an image"):
+    with pytest.raises(InvalidInput, match="image: is not a name of an image"):
         ContainerSpec(image, COUNT)
 
 
 @pytest.mark.parametrize("module", [b"", b"(module)", "\0asm", None])
 def test_what_is_no_module_is_refused(module: bytes) -> None:
-    with pytest.raises(InvalidInput, match="module: is no WebAssembly in the binary format"):
+    with pytest.raises(InvalidInput, match="module: is not WebAssembly in the binary format"):
         WasmSpec(module, COUNT)
 
 
 @pytest.mark.parametrize("fuel", [-1, MAX_FUEL + 1, True, "1"])
 def test_what_is_no_amount_of_fuel_is_refused(fuel: int) -> None:
-    with pytest.raises(InvalidInput, match="fuel: is no number of instructions"):
+    with pytest.raises(InvalidInput, match="fuel: is not a number of instructions"):
         WasmSpec(MODULE, COUNT, fuel)
 
 
@@ -73,8 +73,8 @@ def test_whatever_a_stranger_sends_is_refused_with_a_word(payload: bytes) -> Non
     [
         ([], "payload: must have exactly"),
         ({"process": COUNT.encode()}, "payload: must have exactly"),
-        ({"process": 1}, "process: is no bytes"),
-        ({"process": b""}, "payload: is no plain CBOR"),
+        ({"process": 1}, "process: is not bytes"),
+        ({"process": b""}, "payload: is not plain CBOR"),
     ],
 )
 def test_each_field_is_checked(fields: object, told: str) -> None:

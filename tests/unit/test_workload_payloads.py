@@ -198,7 +198,7 @@ def test_a_function_and_its_arguments_fill_one_message_between_them() -> None:
 @pytest.mark.parametrize("field", ["payload", "result"])
 def test_what_is_no_plain_cbor_is_said_of_its_field(field: str) -> None:
     # cbor2 left to itself would compile the regular expression.
-    with pytest.raises(InvalidInput, match=f"^{field}: is no plain CBOR: .*tag 35") as caught:
+    with pytest.raises(InvalidInput, match=f"^{field}: is not plain CBOR: .*tag 35") as caught:
         decode_cbor(field, cbor2.dumps(cbor2.CBORTag(35, "(a|b)?")), 100)
     assert caught.value.field == field
     with pytest.raises(InvalidInput, match=f"^{field}: has 101B, of at most 100B"):

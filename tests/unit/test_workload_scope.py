@@ -64,7 +64,7 @@ def test_whoever_two_share_a_circle_with_share_one_no_wider(a: Place, b: Place, 
 @pytest.mark.parametrize("field", ["cell", "org", "federation"])
 @pytest.mark.parametrize("name", ["a b", "-a", "a" * 64, "a\n", 7, "é"])
 def test_a_name_that_is_none_is_refused(field: str, name: object) -> None:
-    with pytest.raises(InvalidInput, match=f"{field}: .* is no name"):
+    with pytest.raises(InvalidInput, match=f"{field}: .* is not a name"):
         Place(**{field: name})  # type: ignore[arg-type]  # which is what is tested
 
 
@@ -98,8 +98,8 @@ def test_shares_are_read_as_they_are_shown(given_shares: Shares) -> None:
     [
         (["galaxy=1"], "none of local, cell"),
         (["commons"], "write it like commons=0.25"),
-        (["commons=-1"], "'commons=-1' is no share; write it like commons=0.25, or 1 for all$"),
-        (["commons=0.0001"], "is no share"),
+        (["commons=-1"], "'commons=-1' is not a share; write it like commons=0.25, or 1 for all$"),
+        (["commons=0.0001"], "is not a share"),
         (["commons=1.5"], "'commons=1.5' is more than all; write 1 or less"),
         (["commons=25%"], "write it like commons=0.25"),
         (["cell=1", "cell=0.5"], "cell is given twice"),

@@ -57,7 +57,7 @@ class PlacementDecider:
         them may work at all."""
         wanted = _ANYTHING if terms is None else terms
         return decide(
-            wanted.asked(name, key),
+            wanted.view(name, key),
             self.candidates(profiles, wanted, now),
             wanted.policy,
             authorised=lambda profile: self._authorised(profile, terms, now),
@@ -76,7 +76,7 @@ class PlacementDecider:
     def bar(self, group: TaskGroup, run: TaskRun, profiles: Iterable[Profile], now: Moment) -> None:
         """Those of these workers whom the group's policy does not admit for this task."""
         terms = group.terms
-        task = terms.asked(run.task.task_id, run.key)
+        task = terms.view(run.task.task_id, run.key)
         said = (
             (each.peer_id, refusal_of(terms.policy, task, each))
             for each in self.candidates(profiles, terms, now)

@@ -157,7 +157,7 @@ class TaskGroup:
                 )
             )
         else:
-            task = self.terms.asked(head.task.task_id, head.key)
+            task = self.terms.view(head.task.task_id, head.key)
             ranked = rank(task, known(asked, self.terms, now), self.terms.policy)
             if isinstance(ranked, Unwanted):  # the policy is to blame: nobody is asked for it
                 self.learn((), tuple((p.peer_id, ranked) for p in asked))

@@ -1,4 +1,4 @@
-"""A decision as a table of plain text, for whoever prints it."""
+"""A decision as a table of plain text."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TermTable:
-    """What decided, in the order in which it did: hints, the score, and what that is made of.
+    """What decided, in this order: hints, the score, and the terms of the score.
 
-    What is the same for all workers made no difference: it is no column, but told in `alike`.
+    `alike` is a line of text with the terms that are the same for all workers: no column has them.
     """
 
     hints: tuple[Column, ...]
@@ -46,7 +46,7 @@ class TermTable:
 
 
 def as_text(decision: Decision) -> str:
-    """Who was ranked, with every term that the score is made of; then who was not, and why."""
+    """The ranked workers with all terms of their scores; then the rejected ones with the reason."""
     lines = [f"policy {decision.policy}"]
     if decision.ranked:
         terms = terms_of(decision.ranked)

@@ -1,4 +1,4 @@
-"""What placement decides by: a task to place, and what is known of a worker that might run it."""
+"""The input of placement: a task, and what is known of a worker that might run it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from formation_p2p.core.workload.scope import Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task to place. `name` seeds what is drawn for it, `key` is where it stands in the key
-    space, `scope` the widest circle that it may go to.
-    """
+    """A task to place. `name` seeds what is drawn for it, `key` is its place in the key space,
+    `scope` the widest circle that it may go to."""
 
     name: str
     key: Key
@@ -32,11 +31,10 @@ class TaskView:
 class Candidate:
     """A worker: what it has signed, and what this node itself knows of it.
 
-    `trust_milli` is 0 to 1000, None where trust is not asked for; `rtt_us` None where it was
-    not measured. `queue` counts the attempts of ours under way there, and `tasks` names our tasks
-    that run there. Of `data_bytes` of the task's data `local_bytes` are there already. `scope` is
-    the smallest circle that the worker and this node share. `forbidden` is why our own grant is not
-    good there now, as far as can be told from here.
+    `trust_milli` is 0 to 1000, None where trust is not asked for; `rtt_us` is None where it was
+    not measured. `queue` counts our attempts in flight there, and `tasks` names our tasks that run
+    there. `local_bytes` of the task's `data_bytes` are there already. `scope` is the smallest
+    circle that the worker and this node share. `forbidden` is why our grant is not valid there now.
     """
 
     profile: Profile
@@ -54,7 +52,7 @@ class Candidate:
         return self.profile.peer_id
 
     def distance(self, task: TaskView) -> int:
-        """By XOR, from the task."""
+        """XOR distance from the task."""
         return distance(key_of_peer(self.profile.peer_id), task.key)
 
     def lacks(self, task: TaskView) -> Denied | Infeasible | None:

@@ -15,21 +15,19 @@ from formation_p2p.core.resources.fits import claims_on
 
 @dataclass(frozen=True, slots=True)
 class Cheapest(Policy):
-    """By what an hour of the task costs: the worker's price, times what the task takes there.
+    """By the cost of an hour of the task: the worker's price, times the weight of what it takes.
 
-    A task that asks for a GPU with 10 GiB takes all of it: where that has 80, at the same price
-    for a unit, it costs eight times as much. Twice the lowest cost is half the score, whatever
-    else is on offer, so that a worker which asks for the moon changes nothing for the others.
-
-    What is above the job's `max_price_micro` was left out before, and nobody is told of that. A
-    round of asking takes one offer from each worker.
+    A task that asks for a GPU with 10 GiB takes all of it: a device with 80 GiB, at the same price
+    for a unit, costs eight times as much. Twice the lowest cost is half the score, so that a very
+    dear worker changes nothing for the others. Prices above the job's `max_price_micro`, which is
+    never sent to workers, are left out before.
     """
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         costs = [_cost(task, each) for each in candidates]
         lowest = min(costs, default=0)
-        # As if everything cost a millionth more: what is dear is told from what is dearer beside
-        # a worker that is free, too.
+        # As if everything cost a millionth more: prices differ in their scores also beside a worker
+        # that asks nothing.
         more = weight_of(task.needs, ())
         return [scored([Term("price", (lowest + more) / (cost + more))]) for cost in costs]
 

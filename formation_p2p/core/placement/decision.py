@@ -1,13 +1,13 @@
-"""Who is to run a task, in what order to ask them, and why not the others.
+"""The workers for a task in the order to ask them, and why not the others.
 
     authorised -> trusted -> in scope -> wanted -> capable -> affordable -> fresh -> has capacity
         -> rank -> select
 
-Each stage is a function from a task and a candidate to why not, or None. The policy's own gate is
-among them, and its scores are the rank. What is free at a worker changes by the moment, and what
-it announced of that may be a minute old: who has no room comes last, with the reason, and is asked
-all the same where nobody has. So do those where our grant is not good, or not now: their clock
-counts, and they may be permissive. All else that a stage refuses is final.
+Each stage is a function from a task and a candidate to the refusal, or None. The policy's gate is
+one of them, and its scores are the rank. Two refusals are not final: free capacity changes by the
+moment, and may be announced a minute late, so workers without room are ranked last, with the
+reason. After them come those where our grant is not valid now: their clock decides, and they may be
+permissive.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def decide(
 def rank(
     task: TaskView, candidates: Iterable[Candidate], policy: PlacementPolicy
 ) -> tuple[Ranked, ...] | Unwanted:
-    """Those that passed every gate, best first: where our grant is good, who has room, whom hints
-    prefer, who scores highest, who is nearest. Or what is wrong with the policy."""
-    # In one order whoever asks: a policy that draws lots draws the same ones.
+    """The candidates that passed every gate, best first: where our grant is valid, with room,
+    preferred by hints, with the highest score, nearest. Or what is wrong with the policy."""
+    # In the same order on every node, so that a policy which draws lots draws the same ones.
     everyone = sorted(candidates, key=lambda each: (each.distance(task), each.peer_id))
     scores = scores_of(policy, task, everyone)
     if isinstance(scores, Unwanted):

@@ -1,14 +1,14 @@
-"""How much of a machine's free GPUs is of no use for the tasks that are expected.
+"""How much of a machine's free GPUs is useless for the tasks that are expected.
 
 After Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent", USENIX ATC 2023: of a task that would not fit, be it for want of cores, all
-that is free is wasted; of one that would, what is free of devices too full for it. A machine's
-fragments are the mean of that over a mix of tasks, and a task belongs where they grow least.
+Gradient Descent", USENIX ATC 2023. For a task that does not fit, all free GPUs are wasted; for one
+that fits, those of devices too full for it. A machine's fragments are the mean over a mix of tasks,
+and a task belongs where they grow least.
 
-That looks one task ahead: eight idle devices and cores for one task have no fragments at all. So
-we take, half and half, what would still be free when as many such tasks had come as fit: then
-cores that will run out and rests that will remain count from the beginning. Of two machines whose
-fragments grow alike, the one with less left is the better (best fit).
+That looks one task ahead: eight idle devices and cores for one task have no fragments. So half of
+the measure is what would still be free after as many such tasks as fit: then cores that will run
+out and rests that will remain count from the beginning. Of two machines whose fragments grow by the
+same, the one with less left is better (best fit).
 
 Integers throughout: the same facts give the same answer on any machine.
 """
@@ -33,8 +33,8 @@ IDLE_PER_FRAGMENT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What would be if a machine took a task on these devices: by how many thousandths of a GPU
-    its fragments grow, twice for each task of the mix, and how many are free then."""
+    """A task on these devices of a machine: by how many thousandths of a GPU the machine's
+    fragments grow, twice for each task of the mix, and how many are free then."""
 
     claims: tuple[GpuClaim, ...]
     added: int

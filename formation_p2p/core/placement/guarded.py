@@ -1,5 +1,5 @@
-"""Policies may be anybody's code: here they are called, so that one that fails costs its own job's
-tasks their workers, with the reason, and the node nothing."""
+"""Calls of policies, which may be code of others: a failure costs the tasks of its own job their
+workers, with the reason, and the node nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAILURES: Final = (Exception, SystemExit)
 
 
 def sound(policy: PlacementPolicy) -> PlacementPolicy:
-    """The same, if it can be told from others, and written down: tasks share leases where their
+    """The policy itself, if it has a hash, a text and an equality: tasks share leases where their
     policies are equal. Raises InvalidInput."""
     check_policy(policy)
     try:
@@ -78,8 +78,8 @@ def scores_of(
 
 
 def home_of(policy: PlacementPolicy, key: Key, workers: Peers) -> PeerId | None:
-    """None where it fails as well: it is asked for scores next, which tells why. And where it names
-    somebody else: nobody would come for what waits there."""
+    """None also where it fails, for the scores asked next tell why, and where it names a peer that
+    is not among `workers`: no worker would take what waits there."""
     try:
         home = policy.home(key, workers)
         return home if home in workers else None
@@ -106,6 +106,6 @@ def name_of(policy: PlacementPolicy) -> str:
 def _failed(error: BaseException) -> Unwanted:
     try:
         said = repr(error)
-    except _FAILURES:  # whoever raises one may have written that as well
+    except _FAILURES:  # its `repr` is code of others, too
         said = type(error).__name__
     return Unwanted("policy", f"it failed: {said}"[:256])

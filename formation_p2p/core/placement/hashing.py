@@ -1,7 +1,7 @@
-"""The hashes of names that other systems place by: 64 bits, compared by XOR.
+"""Hashes of names that another system, Formation, places by: 64 bits, compared by XOR.
 
-Ours are the keys of Kademlia (core/keyspace.py), of 256. These are for a mixed cluster, where every
-node has to name the same worker as the nodes of Formation beside it.
+They are for a mixed cluster, where every node has to name the same worker as the nodes of Formation
+beside it. Our own keys are those of the DHT (core/keyspace.py).
 
 Sources: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012; what Rust's
 `DefaultHasher` makes of a `str` (SipHash-1-3, both keys zero, the text and a byte 0xff).
@@ -43,7 +43,7 @@ def hash_of(field: str, name: str) -> Callable[[str], int]:
     """Raises InvalidInput for a name that none of them has."""
     if name not in HASHES:
         known = " and ".join(sorted(HASHES))
-        raise InvalidInput(field, f"{shown(name)} is no hash of names; there are {known}")
+        raise InvalidInput(field, f"{shown(name)} is not a hash of names; there are {known}")
     return HASHES[name]
 
 

@@ -1,11 +1,11 @@
-"""What hints make of a candidate: out of the question, or more or less welcome.
+"""How far a candidate meets the hints of a task.
 
-Each kind of hint is met by 0 to 1. Where it is required nothing but 1 will do; else it is a term,
-and the sum of the terms goes before the score of the policy. All count alike, but that whoever is
-to be avoided comes after all others.
+Each kind of hint is met from 0 to 1. A required hint refuses all below 1; else it is a term, and
+the sum of the terms decides before the score of the policy. All kinds weigh the same, but that
+workers to be avoided come after all others.
 
-How much of the data a worker has it says with its offer (negotiation/round.py), so that nobody is
-refused for that here; and neither is one that was never measured for its distance.
+A worker says with its offer how much of the data it has (negotiation/round.py), and its round trip
+may not be measured yet: neither refuses a candidate here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_RESORT: Final = float(len(Kind))
 
 
 def unwanted(task: TaskView, candidate: Candidate) -> Unwanted | None:
-    """Which required hint the candidate does not meet; None where there is none such."""
+    """The required hint that the candidate does not meet, if any."""
     hints = task.hints
     for kind in hints.kinds:
         if kind in hints.required and (why := _why_not(kind, hints, candidate)):
@@ -40,8 +40,8 @@ def welcome(task: TaskView, candidate: Candidate) -> tuple[Term, ...]:
 
 
 def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:
-    """Which required hint a worker that offers does not meet: of the data it has those at these
-    places, and it is so far away."""
+    """The required hint that an offering worker does not meet, if any. `there` are the places in
+    `hints.near` of the data that it has."""
     if Kind.NEAR in hints.required and (local := hints.bytes_of(there)) < hints.data_bytes:
         has, whole = map(format_bytes, (local, hints.data_bytes))
         return Unwanted(Kind.NEAR, f"it has {has} of {whole}")

@@ -1,8 +1,8 @@
-"""Policies as people write them.
+"""Policies as text.
 
     trust>=0.3 & 0.7*scored(newest) + 0.3*spread
 
-What `str()` of a policy says is read back as an equal one.
+`str()` of a policy is read back as an equal one.
 
 | written | is |
 | --- | --- |
@@ -69,7 +69,7 @@ def parse_policy(text: str, policies: Mapping[str, PolicyFactory] = BUILT_IN) ->
 
 
 class _Reader:
-    """Goes once over the text, a method for each kind of operator."""
+    """Reads the text once, with a method for each kind of operator."""
 
     def __init__(self, text: str, policies: Mapping[str, PolicyFactory]) -> None:
         self._text = text

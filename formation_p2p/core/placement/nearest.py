@@ -12,9 +12,9 @@ from formation_p2p.core.keyspace import KEY_BITS, Key
 class Peers:
     """A fixed set of peers, in the order of their keys.
 
-    Sorted keys are a binary trie: those that share a prefix stand side by side. Walking down it
-    takes about log n steps, where a job of 100,000 tasks and 1,000 workers would otherwise
-    measure 100 million distances each time that a worker is heard of.
+    Sorted keys are a binary trie: those that share a prefix stand side by side. A search takes
+    about log n steps; a job of 100,000 tasks and 1,000 workers would otherwise measure 100 million
+    distances for each new worker.
     """
 
     def __init__(self, peers: Iterable[PeerId]) -> None:
@@ -31,8 +31,7 @@ class Peers:
         return self._peers[self._keys[low]] if high else None
 
     def nearest_few(self, target: Key, count: int) -> list[PeerId]:
-        """The `count` peers at the least XOR distances, nearest first; all, where there are not
-        so many."""
+        """The `count` peers at the least XOR distances, nearest first; or all of fewer."""
         if count < 1:
             return []
         low, high = self._around(target, count)

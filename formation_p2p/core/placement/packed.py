@@ -1,7 +1,7 @@
 """The worker whose GPUs a task would fragment least, for the tasks that the network has seen.
 
-Each worker's score depends on nothing but what that worker signed and the task's mix, so that it
-is the same whoever else is looked at: a handful of candidates is enough (docs/packing.md).
+A worker's score depends on its own profile and the mix of tasks alone, so that a handful of
+candidates is enough (docs/packing.md).
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, s
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.workload.mix import Mix, merged
 
-# Those looked at of all that have room, the nearest: docs/packing.md has what more would bring.
+# The nearest of those with room; docs/packing.md says what more would bring.
 CANDIDATES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Packed(Policy):
     """0.5 where a task would leave fragments as they are and nothing free; 0.25 with a whole GPU
-    more in fragments, 0.75 with one less, and never beyond 0 and 1. 0 where there is no room now.
-    """
+    more in fragments, 0.75 with one less; 0 for a worker without room."""
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         roomy = (each for each in candidates if each.lacks(task) is None)

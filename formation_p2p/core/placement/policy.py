@@ -1,11 +1,10 @@
-"""What ranks the workers that may run a task: the protocol, and how policies are put together.
+"""What ranks the workers that may run a task: the protocol, and how policies are combined.
 
-    trusted(milli=300) & (0.7 * scored + 0.3 * spread)
+    Trusted(300) & (0.7 * Scored(trust=1) + 0.3 * Spread())
 
-A policy sees all candidates at once, and gives each a score in [0, 1]. It draws on what workers
-have signed and this node itself has seen, never on what a worker says of its own score. Where
-scores are equal, the XOR distance decides: every policy is total, and the same facts give the
-same answer on every node.
+A policy sees all candidates at once, and gives each a score in [0, 1], from what workers have
+signed and what this node has seen itself. Where scores are equal, the XOR distance decides: the
+same facts give the same answer on every node.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ NO_SCORE: Final = Score(0.0)
 
 def summed(numbers: Iterable[float]) -> float:
     """One after the other, so that the same numbers give the same sum in any Python: from 3.12 on
-    its own `sum` makes up for what rounding lost."""
+    its own `sum` corrects rounding."""
     total = 0.0
     for number in numbers:
         total += number
@@ -74,7 +73,7 @@ def scored(terms: Sequence[Term]) -> Score:
 
 
 def as_weight(number: object) -> float:
-    """Of numbers of any kind the float that their text is read back as; NaN of what is none."""
+    """The float that the text of a number is read back as; NaN for anything else."""
     try:
         return float(number) if isinstance(number, SupportsFloat) else nan
     except (OverflowError, TypeError, ValueError):
@@ -85,18 +84,18 @@ class PlacementPolicy(Protocol):
     """What `Node.submit(policy=…)` takes. `str()` of those built in is read by `parse_policy`."""
 
     def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
-        """Why a worker is out of the question; None where it is not."""
+        """Why a worker may not run the task; None where it may."""
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         """One for each candidate, in their order; higher is better."""
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
-        """Which of many workers a task with this key is to wait for, where the policy spreads
-        tasks over workers by their keys; None where it ranks workers when they are asked."""
+        """The worker that a task with this key waits for, where the policy spreads tasks over
+        workers by their keys; None where it ranks workers when they are asked."""
 
     @property
     def seeks_room(self) -> bool:
-        """Whether what is free now decides, so that discovery is to name those with room first."""
+        """Whether free capacity decides, so that discovery names workers with room first."""
 
 
 PolicyFactory: TypeAlias = Callable[..., PlacementPolicy]
@@ -117,13 +116,13 @@ def check_policy(policy: object) -> None:
 
 
 class BadScores(ValueError):
-    """What a policy gave are no scores of its candidates."""
+    """A policy gave anything but one score for each candidate."""
 
 
 def checked_scores(
     policy: PlacementPolicy, task: TaskView, candidates: Sequence[Candidate]
 ) -> Sequence[Score]:
-    """One in [0, 1] for each candidate, as anybody's policy should give them. Raises BadScores."""
+    """One score in [0, 1] for each candidate. Raises BadScores."""
     name, scores = type(policy).__name__, list(policy.scores(task, candidates))
     if len(scores) != len(candidates):
         raise BadScores(f"{name} gave {len(scores)} scores for {len(candidates)} workers")
@@ -136,9 +135,9 @@ def checked_scores(
 
 def _wrong_with(score: object) -> str | None:
     if not isinstance(score, Score):
-        return f"{score!r}, which is no Score"
+        return f"{score!r}, which is not a Score"
     if not _is_finite(score.value) or not 0 <= score.value <= 1:
-        return f"a score of {score.value!r}, which is no float in 0 to 1"
+        return f"a score of {score.value!r}, which is not a float from 0 to 1"
     if not _are_terms(score.terms):
         hint = "write a tuple of Term(name, value), which are finite floats"
         return f"terms that are none; {hint}: {score.terms!r}"
@@ -160,8 +159,8 @@ def _is_finite(number: object) -> bool:
 
 
 class Policy:
-    """A base for policies, with the operators. By itself: everybody, nearest first. One of your
-    own is a frozen dataclass below it, so that equal ones share leases."""
+    """A base for policies, with the operators. By itself it admits all, nearest first. Write a
+    custom policy as a frozen dataclass below it, so that equal ones share leases."""
 
     __slots__ = ()
 
@@ -179,7 +178,7 @@ class Policy:
         return False
 
     def __and__(self, other: PlacementPolicy) -> Gated:
-        """Whom both admit, ranked as the second says."""
+        """The workers that both admit, as the second ranks them."""
         return Gated(self, other)
 
     def __mul__(self, weight: float) -> Sum:

@@ -1,7 +1,7 @@
-"""How far other peers are: the round trip times that were measured on connections with them.
+"""Round trip times, measured on connections with other peers.
 
-What lies in between can only add to a round trip. So a shorter one than was thought counts at
-once, and a longer one bit by bit: a queue that fills for a moment moves nobody.
+The network in between can only add to a round trip. So a shorter one counts at once, and a longer
+one bit by bit: a queue that fills for a moment changes little.
 
 Source of the weight: Jacobson, "Congestion Avoidance and Control", 1988 (RFC 6298, section 2).
 """
@@ -27,12 +27,11 @@ _Measured = dict[PeerId, tuple[int, float]]
 
 
 class RoundTrips:
-    """Of the peer `own`, which is no distance from itself.
+    """Those of the peer `own`, which is at distance 0 from itself.
 
-    Anybody can connect, and is measured then. So whoever was asked for while it was known, as
-    those are that tasks may go to, is kept apart, where strangers push out nobody: the two halves
-    of a segmented cache (Karedla, Love and Wherry, "Caching strategies to improve disk system
-    performance", 1994).
+    Any peer can connect, and is measured then. Peers that were asked for, as those are that tasks
+    may go to, are kept apart, where strangers cannot push them out: the two halves of a segmented
+    cache (Karedla, Love and Wherry, "Caching strategies to improve disk system performance", 1994).
     """
 
     def __init__(self, own: PeerId) -> None:
@@ -76,5 +75,5 @@ def _keep(known: _Measured, peer_id: PeerId, measured: tuple[int, float]) -> Non
 
 
 def nearness(rtt_us: int | None) -> float:
-    """From 1 for no time at all to 0 for half a second, in proportion; 0 for what is not known."""
+    """From 1 for no time to 0 for half a second, in proportion; 0 where it is not known."""
     return 0.0 if rtt_us is None else 1.0 - min(max(rtt_us, 0), FAR_US) / FAR_US

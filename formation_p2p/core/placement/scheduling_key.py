@@ -1,4 +1,4 @@
-"""What tasks may have in common when they look for a worker. Those of equal terms share leases."""
+"""The key by which tasks are grouped when they look for a worker: equal ones share leases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NEAREST: Final = Xor()
 
 
 class SchedulingKey(NamedTuple):
-    """All of it hashes, a policy of one's own too: two are the same policy where they are equal.
+    """Hashable, with custom policies too: two policies are the same where they are equal.
 
-    What a worker may ask at the most, whom we prefer and how we rank is kept from the workers.
+    The maximum price, the hints that prefer workers and the policy are not sent to workers.
     """
 
     needs: Requirements
@@ -28,8 +28,8 @@ class SchedulingKey(NamedTuple):
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
 
-    def asked(self, name: str, key: Key) -> TaskView:
-        """A task of these terms."""
+    def view(self, name: str, key: Key) -> TaskView:
+        """A task with this scheduling key."""
         return TaskView(
             name=name,
             key=key,

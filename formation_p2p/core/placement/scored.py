@@ -1,22 +1,21 @@
-"""A weighted sum of what speaks for a worker, with ICN's three sets of weights as presets.
+"""A weighted sum of terms, with ICN's three sets of weights as presets.
 
 | term | 1 is | 0 is |
 | --- | --- | --- |
 | trust | full trust; of a stranger 0.5 | none |
-| capacity | all free | nothing free of what is scarcest |
-| queue | nothing of ours under way | ten attempts or more |
-| rtt | next door | half a second away, or not known |
+| capacity | all free | nothing free of the scarcest resource |
+| queue | no attempt of ours in flight | ten attempts or more |
+| rtt | no round trip time | half a second, or not known |
 | data | all of the task's data is there | none of it, or there is none |
 | scope | this very machine | a stranger of the network |
-| hints | a peer or label that is preferred | no hint is met; for the region alone 0.6 |
+| hints | a preferred peer or label | no hint is met; for the region alone 0.6 |
 | jitter | (drawn) | (drawn) |
 
-The jitter keeps schedulers that see the same workers from all going to the same one. It is drawn
-from SHA-256 of the task and the worker, so that whoever repeats a decision gets the same one.
+The jitter keeps schedulers that see the same workers from all choosing the same one. It is drawn
+from SHA-256 of the task and the worker, so that a decision can be repeated.
 
 Source: InterCooperative Network, `icn-compute`, the placement policies of its phases 16A, 16C and
-after. Theirs is scored by the worker itself, and so by whoever gains from it; here the scheduler
-does it.
+after. There the worker, which gains from it, computes the score; here the scheduler does.
 """
 
 from __future__ import annotations
@@ -35,15 +34,14 @@ from formation_p2p.core.placement.trusted import STRANGER_MILLI, Trusted
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.bounds import shown
 
-# Of attempts: from here on a queue is as long as any other.
+# Attempts; longer queues score the same.
 _LONG_QUEUE: Final = 10
-# From the machine itself to the whole network, in fifteenths.
+# By scope, from the machine itself to the whole network, in fifteenths.
 _AFFINITY: Final = (15, 12, 8, 4, 0)
 _REGION: Final = 0.6
 # So few that no product of a weight and a part of 1 rounds up to the weight itself.
 _JITTER_BYTES: Final = 4
 
-# Who is trusted less runs nothing.
 _GATE: Final = Trusted()
 
 

@@ -12,11 +12,10 @@ from formation_p2p.core.placement.policy import Policy, Score, Term, scored
 
 @dataclass(frozen=True, slots=True)
 class Spread(Policy):
-    """Whoever has the fewest of our attempts for its size.
+    """The worker with the fewest of our attempts for its size.
 
-    How full a worker is, is what it announced, which has the work of others in it and may be a
-    minute old, or what this node has under way there, whichever is more: one machine's worth
-    of attempts halves the score.
+    Its load is what it announced, which includes the work of others and may be a minute old, or
+    what this node has in flight there, the larger of the two: a full machine has half the score.
     """
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:

@@ -1,4 +1,4 @@
-"""The gate of trust: workers of whom this node thinks too little get none of its work."""
+"""The gate of trust: workers that this node trusts too little get none of its work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import format_milli, parse_milli
 
-# As in core/trust/reputation.py: what a worker has of whom nothing is known, and the least that it
-# takes to be given work.
+# As in core/trust/reputation.py: the trust of an unknown worker, and the least to be given work.
 STRANGER_MILLI: Final = 500
 EXECUTE_MILLI: Final = 300
 
@@ -23,13 +22,13 @@ _TEXT: Final = re.compile(r"trust\s*>=\s*(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Trusted(Policy):
-    """Admits workers that this node trusts so far; ranks nobody. Raises InvalidInput."""
+    """Admits workers with this much trust, and ranks none. Raises InvalidInput."""
 
     least_milli: int = EXECUTE_MILLI
 
     def __post_init__(self) -> None:
         if type(self.least_milli) is not int:
-            why = f"{shown(self.least_milli)} is no whole number of thousandths"
+            why = f"{shown(self.least_milli)} is not a whole number of thousandths"
             raise InvalidInput("policy", f"{why}; write Trusted(300), or trust>=0.3")
         if not 0 <= self.least_milli <= 1000:
             raise InvalidInput("policy", "trust is from 0 to 1; write it like trust>=0.3")
@@ -46,7 +45,7 @@ class Trusted(Policy):
 
 
 def parse_trusted(text: str) -> Trusted | None:
-    """`trust>=0.3`; None for what is something else. Raises InvalidInput."""
+    """The policy of `trust>=0.3`; None for another text. Raises InvalidInput."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         return None

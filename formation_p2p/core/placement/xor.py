@@ -1,8 +1,7 @@
 """Placement and responsibility by XOR distance, as Kademlia has it.
 
-Every node that sees the same workers names the same one, in whatever order it heard of them, so
-that nobody has to be asked who is responsible for a task. The shares of workers are not even:
-each takes what lies in the gap around its key. Where that matters, see `balanced`.
+Every node that knows the same workers names the same one, without a question to any of them. The
+shares are not even: each worker gets what lies in the gap around its key (see `balanced`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CLUSTER_SIZE: Final = 3
 
 
 class Named(Protocol):
-    """Whatever has a peer id: a profile, a candidate, a contact."""
+    """Has a peer id: a profile, a candidate, a contact."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -38,12 +37,12 @@ Hashed: TypeAlias = Callable[[str], int] | str
 def rank_by_xor(
     task: Key | str, workers: Iterable[_W], hashed: Hashed | None = None
 ) -> tuple[_W, ...]:
-    """The workers, nearest to the task first; of two at the same distance, the lower id. Each is
-    ranked once, also where it is named twice.
+    """The workers, nearest to the task first; of two at the same distance, the lower id. A worker
+    that is named twice is ranked once.
 
-    `task` is its key, or its name. `hashed` is one of `hashing.HASHES`, or its name, which then
-    makes the numbers of the task's name and of the workers' ids alike, as they are written;
-    without it they are the keys that the DHT has for them. Raises InvalidInput.
+    `task` is its key, or its name. `hashed`, one of `hashing.HASHES` or its name, makes numbers of
+    the task's name and of the workers' ids; without it they are the keys of the DHT. Raises
+    InvalidInput.
     """
     number = hash_of("hashed", hashed) if isinstance(hashed, str) else hashed
     if isinstance(task, str):
@@ -63,7 +62,7 @@ def responsible(
     me: PeerId,
     hashed: Hashed | None = None,
 ) -> bool:
-    """Whether of these workers, all of which could run the task, it is `me` that has to."""
+    """Whether `me` is the nearest of these workers, all of which could run the task."""
     return [each.peer_id for each in rank_by_xor(task, workers, hashed)[:1]] == [me]
 
 
@@ -73,10 +72,10 @@ def cluster(
     size: int = CLUSTER_SIZE,
     hashed: Hashed | None = None,
 ) -> tuple[_W, ...]:
-    """Those that run it together: the `size` nearest, or all where there are not so many. The
-    first of them is responsible. Raises InvalidInput for a size below 1."""
+    """The `size` nearest workers, or all where there are fewer; the first of them is responsible.
+    Raises InvalidInput for a size below 1."""
     if type(size) is not int or size < 1:
-        problem = f"{shown(size)} is no size of a cluster; write 1 or more"
+        problem = f"{shown(size)} is not a size of a cluster; write 1 or more"
         raise InvalidInput("size", problem)
     return rank_by_xor(task, workers, hashed)[:size]
 

@@ -1,7 +1,7 @@
-"""How large a quantity may be before it is a mistake or an attack, and the check itself.
+"""The bounds of quantities and names, and their checks.
 
-Every noun of this package checks itself where it is made, be it from a person's text or from a
-peer's record; whoever holds one need not check again.
+Every class of this package checks its fields when it is made, from a person's text or from a peer's
+record, so that its users need not check again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
 def shown(value: object) -> str:
-    """What a message shows of a value, cut: it may be a stranger's, and of any type and size."""
+    """The text of a value for a message, cut: it may be a stranger's, of any type and size."""
     if isinstance(value, str):
         return repr(value) if len(value) <= 40 else repr(value[:39]) + "…"
     if isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_BYTES):
@@ -50,7 +50,7 @@ def shown(value: object) -> str:
 def check_amount(field: str, value: object, least: int, most: int) -> None:
     """Refuses all but an int (no bool, no float) from `least` to `most`, with InvalidInput."""
     if type(value) is not int:
-        raise InvalidInput(field, f"{shown(value)} is no whole number")
+        raise InvalidInput(field, f"{shown(value)} is not a whole number")
     if value < least:
         raise InvalidInput(field, f"{shown(value)} is less than {least}; write {least} or more")
     if value > most:
@@ -60,20 +60,20 @@ def check_amount(field: str, value: object, least: int, most: int) -> None:
 def check_name(field: str, value: object) -> None:
     """Refuses all but a short lower-case name: a driver, a vendor, an architecture."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
-        problem = "is no name; use up to 32 of a-z, 0-9, _ and -"
+        problem = "is not a name; use up to 32 of a-z, 0-9, _ and -"
         raise InvalidInput(field, f"{shown(value)} {problem}")
 
 
 def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Labels in their one order, by key. Raises InvalidInput, naming `label.<key>`."""
     if not isinstance(labels, tuple) or not all(_is_pair(label) for label in labels):
-        raise InvalidInput("label", f"{shown(labels)} is no tuple of keys and values")
+        raise InvalidInput("label", f"{shown(labels)} is not a tuple of keys and values")
     held: dict[str, str] = {}
     for key, value in labels:
         if not isinstance(key, str) or _LABEL.fullmatch(key) is None:
-            raise InvalidInput("label", f"{shown(key)} is no key; {_LABEL_HINT}")
+            raise InvalidInput("label", f"{shown(key)} is not a key; {_LABEL_HINT}")
         if not isinstance(value, str) or _LABEL.fullmatch(value) is None:
-            raise InvalidInput(f"label.{key}", f"{shown(value)} is no value; {_LABEL_HINT}")
+            raise InvalidInput(f"label.{key}", f"{shown(value)} is not a value; {_LABEL_HINT}")
         if key in held:
             raise InvalidInput(f"label.{key}", "is given twice; give it once")
         if len(held) == MAX_LABELS:

@@ -1,4 +1,4 @@
-"""What a machine can do, and what of that is free now."""
+"""What a machine can do, and what is free of it now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu, check_device_
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What the machine may use for tasks when idle. `network_mbps` is 0 where nobody knows.
+    """What the machine may use for tasks when idle. `network_mbps` is 0 where it is not known.
 
     `arch` and `os` are as `uname` has them, in lower case: `x86_64`, `aarch64`; `linux`.
     Raises InvalidInput.
@@ -47,7 +47,7 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class GpuFree:
-    """What of one device is free: thousandths of it, and bytes of its memory."""
+    """The free part of one device: thousandths of it, and bytes of its memory."""
 
     device_id: str
     share_milli: int
@@ -94,7 +94,7 @@ def _check_amounts(cpu: object, memory: object, storage: object, network: object
 
 def _check_devices(devices: object, kind: type[Gpu] | type[GpuFree]) -> None:
     if not isinstance(devices, tuple) or not all(isinstance(each, kind) for each in devices):
-        raise InvalidInput("gpu", f"{shown(devices)} is no tuple of {kind.__name__}")
+        raise InvalidInput("gpu", f"{shown(devices)} is not a tuple of {kind.__name__}")
     if len(devices) > MAX_GPUS:
         raise InvalidInput("gpu", f"there are more than {MAX_GPUS} devices")
     if len({each.device_id for each in devices}) < len(devices):

@@ -1,7 +1,7 @@
-"""Whether a machine can run a task: ever, and now. The answer is None, or the first reason.
+"""Whether a machine can run a task: None, or the first reason why not.
 
-`fits` asks what the machine is, `fits_now` what is free on it as well. Both are used on profiles
-of other machines, where the answer is advice, and by a worker on itself, where `Ledger` judges.
+`fits` looks at the machine, `fits_now` at its free capacity as well. For profiles of other machines
+the answer is advice; a worker's own `Ledger` decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from formation_p2p.core.resources.requirements import Requirements
 
 @dataclass(frozen=True, slots=True)
 class GpuClaim:
-    """What a task takes of one device: thousandths of it, and bytes of its memory."""
+    """The part of one device that a task takes: thousandths of it, and bytes of its memory."""
 
     device_id: str
     share_milli: int
@@ -47,7 +47,7 @@ def fits_now(
     drivers: Collection[str],
     capacity: Capacity,
 ) -> Infeasible | None:
-    """Whether it could start at once. What does not fit never fits now."""
+    """Whether it could start at once."""
     lacking = fits(needs, capability, labels, drivers)
     if lacking is None:
         claims = claims_on(needs, capability, capacity)
@@ -58,10 +58,10 @@ def fits_now(
 def claims_on(
     needs: Requirements, capability: Capability, capacity: Capacity
 ) -> tuple[GpuClaim, ...] | Infeasible:
-    """The devices to take, given that all amounts are free; labels and drivers aside.
+    """The devices to take, if all amounts are free; labels and drivers are not looked at.
 
-    Best fit, and the same on every call: whole devices are taken from the smallest that will
-    do, shares from the fullest, so that large and untouched devices stay for those who need them.
+    Best fit, and deterministic: whole devices are the smallest that will do, shares come from the
+    fullest, so that large and idle devices remain for tasks that need them.
     """
     lacking = _lacks_amount(needs, capacity)
     if lacking is not None:

@@ -26,8 +26,8 @@ _DEVICE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _VERSION: Final = re.compile(r"(\d{1,2})(?:\.(\d))?", re.ASCII)
 _ARCHITECTURE: Final = re.compile(r"(?:sm|compute)_(\d{1,2})(\d)", re.ASCII)
 
-# Left out of a model's name: who made it, the line it is sold under, how it is mounted, how
-# much of which memory it has. `laptop`, `max`-`q` and `ada` stay: those are other chips.
+# Left out of a model's name: its maker, product line, form factor and memory. `laptop`, `max`-`q`
+# and `ada` stay: those are other chips.
 _NOISE: Final = re.compile(
     r"nvidia|amd|intel|geforce|quadro|tesla|radeon|instinct|graphics|gpu|tm|with|design|edition"
     r"|generation|pcie|sxm\d?|oam|nvl|hbm\d?e?|gddr\d?x?|\d+(?:g|gb|gib|mb)",
@@ -46,7 +46,7 @@ def parse_compute_capability(text: str) -> int:
     match = _VERSION.fullmatch(bare) or _ARCHITECTURE.fullmatch(bare)
     number = int(match[1]) * 10 + int(match[2] or 0) if match else -1
     if not 0 <= number <= MAX_COMPUTE_CAPABILITY:
-        raise ValueError(f"{shown(text)} is no compute capability; write it like 8.6 or sm_86")
+        raise ValueError(f"{shown(text)} is not a compute capability; write it like 8.6 or sm_86")
     return number
 
 
@@ -58,9 +58,8 @@ def format_compute_capability(number: int) -> str:
 def normalise_model(name: str) -> str:
     """The one form of a model's name: `h100`, `rtx-4090`, `rtx-4090-laptop`, `mi300x`.
 
-    Idempotent, and the same whichever case, maker's prefix, form factor or memory size a driver
-    or a person put around it. Raises ValueError for what has neither letter nor digit, or more
-    than 96 characters.
+    Idempotent, and independent of case, maker's prefix, form factor and memory size. Raises
+    ValueError for a name without letters and digits, or of more than 96 characters.
     """
     if len(name) > _MAX_MODEL:
         raise ValueError(f"{shown(name)} is longer than {_MAX_MODEL} characters")
@@ -71,7 +70,7 @@ def normalise_model(name: str) -> str:
     ]
     model = "-".join([word for word in words if _NOISE.fullmatch(word) is None] or words)
     if not 0 < len(model) <= _MAX_MODEL:
-        raise ValueError(f"{shown(name)} is no model; write it like h100 or rtx-4090")
+        raise ValueError(f"{shown(name)} is not a model; write it like h100 or rtx-4090")
     return model
 
 
@@ -99,13 +98,13 @@ class Gpu:
 def check_device_id(value: object) -> None:
     """Refuses all but a short printable id, with InvalidInput."""
     if not isinstance(value, str) or _DEVICE_ID.fullmatch(value) is None:
-        raise InvalidInput("gpu.id", f"{shown(value)} is no device id")
+        raise InvalidInput("gpu.id", f"{shown(value)} is not a device id")
 
 
 def checked_model(value: object) -> str:
-    """`normalise_model` of what may be no text at all. Raises InvalidInput."""
+    """`normalise_model` of a value of any type. Raises InvalidInput."""
     if not isinstance(value, str):
-        raise InvalidInput("gpu.model", f"{shown(value)} is no text")
+        raise InvalidInput("gpu.model", f"{shown(value)} is not a text")
     try:
         return normalise_model(value)
     except ValueError as problem:

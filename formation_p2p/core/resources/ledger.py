@@ -1,7 +1,7 @@
-"""A worker's own book of what is taken: the only judge of its capacity.
+"""A worker's own reservations: they alone decide about its capacity.
 
-Integers throughout, devices by name, so that any order of reserving and releasing ends where it
-began. Of two requests for the last core one gets it, and the other a reason.
+Amounts are integers and devices have names, so that reservations and releases in any order end
+where they began.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_RESERVATIONS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is taken under one id: the amounts of `needs`, and of each device what `gpus` says."""
+    """Taken under one id: the amounts of `needs`, and the parts of devices in `gpus`."""
 
     reservation_id: str
     needs: Requirements
@@ -34,11 +34,8 @@ Claims = Callable[[Requirements, Capability, Capacity], tuple[GpuClaim, ...] | I
 
 
 class Ledger:
-    """Reservations against a fixed capability. Apply a person's `Limits` to that first.
-    `claims` chooses the devices.
-
-    Labels and drivers are not its business: ask `fits` about them before.
-    """
+    """Reservations against a fixed capability, to which `Limits` have been applied. `claims`
+    chooses the devices. Labels and drivers are checked before, by `fits`."""
 
     def __init__(self, capability: Capability, claims: Claims = claims_on) -> None:
         self._capability = capability
@@ -51,7 +48,7 @@ class Ledger:
         return self._free
 
     def with_back(self, free: Capacity, reservation_id: str) -> Capacity:
-        """What `free` would be with a reservation given back; as it is where there is none."""
+        """`free` with a reservation given back; unchanged where there is none."""
         held = self._reservations.get(reservation_id)
         return free if held is None else _moved(free, held, +1)
 
@@ -61,15 +58,13 @@ class Ledger:
         return free if held is None else _moved(free, held, -1)
 
     def lacks(self, needs: Requirements, free: Capacity) -> Infeasible | None:
-        """Why this much free capacity would not do for these needs; None where it would."""
+        """Why these needs do not fit into this free capacity; None where they do."""
         claims = claims_on(needs, self._capability, free)
         return claims if isinstance(claims, Infeasible) else None
 
     def reserve(self, reservation_id: str, needs: Requirements) -> Reservation | Infeasible | Busy:
-        """All of it or nothing. Asked again with the same id and needs: the same reservation.
-
-        Raises InvalidInput where the id is taken by other needs.
-        """
+        """All or nothing. The same id and needs again give the same reservation; with other needs
+        it raises InvalidInput."""
         held = self._reservations.get(reservation_id)
         if held is not None:
             if held.needs != needs:
@@ -86,7 +81,7 @@ class Ledger:
         return reservation
 
     def release(self, reservation_id: str) -> bool:
-        """Gives back exactly what was taken; False where nothing is held under the id."""
+        """Gives back exactly what was taken; False for an unknown id."""
         reservation = self._reservations.pop(reservation_id, None)
         if reservation is None:
             return False

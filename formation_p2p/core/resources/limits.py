@@ -1,4 +1,4 @@
-"""What a person lets the node use of the machine. A limit wins, but raises nothing."""
+"""Limits on what the node may use of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from formation_p2p.core.resources.capability import Capability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """None where nothing is said. `gpu_count` keeps the first so many devices."""
+    """None is no limit. `gpu_count` keeps the first so many devices."""
 
     cpu_milli: int | None = None
     memory_bytes: int | None = None
@@ -21,11 +21,11 @@ class Limits:
 
 
 def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capability:
-    """`offered`, with what a person set instead of it, at most what the hardware has.
+    """`offered`, with the limits that are set in its place, at most what the hardware has.
 
-    `offered` is what is used where nothing is set: the hardware less what is kept for the rest
-    of the machine. A network speed that nobody could measure (0, or 1) is taken as declared.
-    Raises InvalidInput for a limit below zero or past the hardware.
+    `offered` is the hardware less a reserve for the rest of the machine. A network speed that was
+    not measured (0 or 1) is taken as declared. Raises InvalidInput for a limit below zero or past
+    the hardware.
     """
     measured = hardware.network_mbps > 1
     network = hardware.network_mbps if measured else MAX_NETWORK_MBPS

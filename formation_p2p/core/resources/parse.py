@@ -1,4 +1,4 @@
-"""Requirements as people write them, on a command line or in a job file.
+"""Requirements as text, on a command line or in a job file.
 
     >>> needs = parse_requirements("cpu=1.5,gpu.memory=24GB,gpu.cc>=8.0,gpu.model=h100|a100")
     >>> needs.gpu_count, needs.gpu_compute_capability, needs.gpu_models
@@ -29,7 +29,7 @@ _COUNT: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 def _parse_count(text: str) -> int:
     if _COUNT.fullmatch(text) is None:
-        raise ValueError(f"{shown(text)} is no whole number of zero or more")
+        raise ValueError(f"{shown(text)} is not a whole number of zero or more")
     return int(text)
 
 
@@ -72,7 +72,7 @@ def parse_requirements(text: str) -> Requirements:
     """Requirements of `field=value` items with commas between; empty text asks the least.
 
     `gpu.…` without `gpu` asks for one device. Raises InvalidInput, whose `field` is the one
-    written, or `requirements` for what is no item.
+    written, or `requirements` for anything else.
     """
     if len(text) > MAX_TEXT:
         raise InvalidInput("requirements", f"the text is longer than {MAX_TEXT} characters")
@@ -82,18 +82,17 @@ def parse_requirements(text: str) -> Requirements:
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
-            problem = f"{shown(item)} is no requirement; write field=value, with commas between"
+            problem = f"{shown(item)} is not a requirement; write field=value, with commas between"
             raise InvalidInput("requirements", problem)
         field, relation, value = match.groups()
         if relation == ">=" and field not in _AMOUNTS:
-            raise InvalidInput(field, "is no amount; write it with =")
+            raise InvalidInput(field, "is not an amount; write it with =")
         items.append((field, value))
     return _requirements(items)
 
 
 def gives_memory(text: str) -> bool:
-    """Of requirements that can be parsed: whether they say how much memory, which is a default
-    otherwise."""
+    """Whether valid requirements request memory explicitly."""
     items = (_ITEM.fullmatch(item) for item in text.split(","))
     return any(item is not None and item[1] == "memory" for item in items)
 
@@ -121,7 +120,7 @@ def _requirements(items: Iterable[tuple[str, str]]) -> Requirements:
             continue
         if field not in _FIELDS:
             known = ", ".join(sorted(_FIELDS))
-            raise InvalidInput(field, f"is no requirement; there are {known} and label.<key>")
+            raise InvalidInput(field, f"is not a requirement; there are {known} and label.<key>")
         attribute, parse = _FIELDS[field]
         if attribute in values:
             raise InvalidInput(field, "is given twice; give it once")
@@ -137,11 +136,11 @@ def _requirements(items: Iterable[tuple[str, str]]) -> Requirements:
 def _flat(fields: Mapping[str, object]) -> Iterable[tuple[str, object]]:
     for field, value in fields.items():
         if not isinstance(field, str) or len(field) > MAX_TEXT:
-            raise InvalidInput("requirements", f"{shown(field)} is no name of a field")
+            raise InvalidInput("requirements", f"{shown(field)} is not a name of a field")
         if field in ("gpu", "label") and isinstance(value, Mapping):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    raise InvalidInput(field, f"{shown(key)} is no name of a field")
+                    raise InvalidInput(field, f"{shown(key)} is not a name of a field")
                 yield f"{field}.{key}", inner
         else:
             yield field, value
@@ -149,10 +148,10 @@ def _flat(fields: Mapping[str, object]) -> Iterable[tuple[str, object]]:
 
 def _as_text(field: str, value: object) -> str:
     if isinstance(value, bool):
-        raise InvalidInput(field, f"{value} is no value of a requirement")
+        raise InvalidInput(field, f"{value} is not a value of a requirement")
     if isinstance(value, (list, tuple)) and field == "gpu.model":
         if not all(isinstance(model, str) for model in value):
-            raise InvalidInput(field, "is no list of names")
+            raise InvalidInput(field, "is not a list of names")
         value = "|".join(value)
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
@@ -163,4 +162,4 @@ def _as_text(field: str, value: object) -> str:
         return str(value)
     if isinstance(value, float) and field in _FRACTIONS:
         return repr(value)
-    raise InvalidInput(field, f"{shown(value)} is no value of it; write it as text, like '8GiB'")
+    raise InvalidInput(field, f"{shown(value)} is not a value of it; write it as text, like '8GiB'")

@@ -1,7 +1,6 @@
-"""What one task needs of the machine that runs it.
+"""What one task needs of the machine that runs it. Every amount is a minimum.
 
-Every amount is a minimum. `field` names are those that people write (`parse.py`) and read in
-refusals: `gpu.memory`, not `gpu_memory_bytes`.
+Errors and refusals name fields as people write them (`parse.py`): `gpu.memory`.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from formation_p2p.core.units import MIB
 # A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
 # smallest rented ones do, its cores still run out before its memory.
 DEFAULT_MEMORY_BYTES: Final = 512 * MIB
-# More alternatives than these is no choice any more.
+# A list of more alternatives would hardly exclude any model.
 MAX_MODELS_ASKED: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What a task needs. Equal needs are equal and hash alike: models and labels are put in order.
+    """Models and labels are sorted, so that equal needs have one hash.
 
     The GPU fields hold for each of `gpu_count` distinct devices. `gpu_share_milli` is the part
     of each device that is taken; below 1000 others may share it, and where `gpu_memory_bytes` is
-    0 that same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
-    in megabits (10**6) a second. `driver` is the one that will run the task, set from the task.
+    0 the same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
+    in megabits (10**6) a second. `driver` runs the task, which sets it.
 
-    Raises InvalidInput for a field out of its range, or for GPU fields with no GPU.
+    Raises InvalidInput for a field out of its range, or for GPU fields without a GPU.
     """
 
     cpu_milli: int = 1000
@@ -56,8 +55,7 @@ class Requirements:
     driver: str = ""
 
     def __post_init__(self) -> None:
-        # At least a thousandth of a core and a byte: what needs nothing could be piled up
-        # without end.
+        # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.
         check_amount("cpu", self.cpu_milli, 1, MAX_CPU_MILLI)
         check_amount("memory", self.memory_bytes, 1, MAX_MEMORY_BYTES)
         check_amount("storage", self.storage_bytes, 0, MAX_STORAGE_BYTES)
@@ -86,7 +84,7 @@ class Requirements:
 
 def _models(models: tuple[str, ...]) -> tuple[str, ...]:
     if not isinstance(models, tuple):
-        raise InvalidInput("gpu.model", f"{shown(models)} is no tuple of models")
+        raise InvalidInput("gpu.model", f"{shown(models)} is not a tuple of models")
     if len(models) > MAX_MODELS_ASKED:
         raise InvalidInput("gpu.model", f"there are more than {MAX_MODELS_ASKED}; leave some out")
     return tuple(sorted({checked_model(model) for model in models}))

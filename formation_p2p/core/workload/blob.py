@@ -1,8 +1,8 @@
-"""What a blob is called: by its content, so that anybody may hold it and nobody can forge it.
+"""References to blobs by their content: any peer may hold one, and none can forge it.
 
 The name is a CIDv1. Content of one chunk is its own block (`raw`); longer content is named by its
 manifest (data/manifest.py), a `dag-cbor` block that lists the digests of its chunks. The hash is
-BLAKE3, which takes a quarter of the time that SHA-256 does.
+BLAKE3, which takes a quarter of the time of SHA-256.
 
 Source: multiformats CID specification, version 1; multicodec table; RFC 4648, section 6.
 """
@@ -21,12 +21,12 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.units import GIB, MIB
 
-# What is verified, sent and asked for at once. Each transfer holds a few of them in memory.
+# Verified, sent and asked for at once. Each transfer holds a few of them in memory.
 CHUNK_BYTES: Final = MIB
-# Its manifest, of 32 bytes for each chunk, has 2 MiB: it travels, and is checked, as one piece.
+# The manifest, 32 bytes for each chunk, has 2 MiB: it travels, and is checked, as one piece.
 MAX_BLOB_BYTES: Final = 64 * GIB
 DIGEST_BYTES: Final = 32
-# The one who has it, and a few that fetched it since; the first of them knows of more.
+# The first peer that had it, which knows of more, and a few that fetched it since.
 MAX_SOURCES: Final = 8
 # Of one peer, in a reference: the best ones come first.
 MAX_SOURCE_ADDRESSES: Final = 8
@@ -70,7 +70,7 @@ class Cid:
             cid = cls(raw[1], raw[4:])
             if cid.codec in (RAW, DAG_CBOR) and cid.to_bytes() == raw:
                 return cid
-        raise InvalidInput("cid", "is no CIDv1 of a raw or dag-cbor block under BLAKE3")
+        raise InvalidInput("cid", "is not a CIDv1 of a raw or dag-cbor block under BLAKE3")
 
     def to_bytes(self) -> bytes:
         return bytes((_VERSION, self.codec, _BLAKE3, DIGEST_BYTES)) + self.digest
@@ -81,10 +81,8 @@ class Cid:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A reference to content: what it is, and who had it when this was written.
-
-    Raises InvalidInput. `sources` help to find it and prove nothing.
-    """
+    """A reference to content. `sources`, the peers that had it when this was written, help to
+    find it and prove nothing. Raises InvalidInput."""
 
     cid: Cid
     size_bytes: int
@@ -100,7 +98,7 @@ class Blob:
 
     @property
     def chunks(self) -> int:
-        """How many there are; content of no bytes is one chunk of none."""
+        """The number of chunks; empty content is one empty chunk."""
         return max(1, -(-self.size_bytes // CHUNK_BYTES))
 
     def chunk_bytes(self, index: int) -> int:
@@ -112,14 +110,14 @@ class Blob:
 
     @classmethod
     def unpack(cls, value: object) -> Self:
-        """Raises InvalidInput, whatever a stranger sent."""
+        """Raises InvalidInput for anything else that a stranger sent."""
         match value:
             case [cid, int(size_bytes), [*sources]] if len(sources) <= MAX_SOURCES:
                 return cls(
                     Cid.from_bytes(cid), size_bytes, tuple(unpack_contact(each) for each in sources)
                 )
             case _:
-                raise InvalidInput("blob", "is no [cid, size, sources]")
+                raise InvalidInput("blob", "is not [cid, size, sources]")
 
 
 def pack_contact(contact: Contact) -> list[Any]:
@@ -128,7 +126,7 @@ def pack_contact(contact: Contact) -> list[Any]:
 
 
 def unpack_contact(value: object) -> Contact:
-    """Raises InvalidInput. What an address says is read by whoever dials it."""
+    """Raises InvalidInput. An address is parsed when it is dialled."""
     match value:
         case [bytes(peer_id), [*addresses]] if len(addresses) <= MAX_SOURCE_ADDRESSES:
             try:
@@ -136,10 +134,10 @@ def unpack_contact(value: object) -> Contact:
             except ValueError as error:
                 raise InvalidInput("source", str(error)) from None
         case _:
-            raise InvalidInput("source", "is no [peer id, addresses]")
+            raise InvalidInput("source", "is not [peer id, addresses]")
 
 
 def _address(value: object) -> str:
     if type(value) is not str or len(value) > MAX_SOURCE_ADDRESS_CHARS or not value.isprintable():
-        raise InvalidInput("source", "has an address that is no short text")
+        raise InvalidInput("source", "has an address that is not a short text")
     return value

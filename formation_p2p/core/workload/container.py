@@ -15,14 +15,14 @@ from typing import ClassVar, Final, Self
 import cbor2
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.payload import check_size, decode_cbor
+from formation_p2p.core.workload.payload import check_size, decode_fields
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 # The reference grammar of the OCI distribution specification, without its fine points, which the
-# engine knows: [host[:port]/]path[:tag][@digest]. It begins with no dash: it stands among the
-# options of a program. After a colon comes a port or a tag, and no path: Podman would take
-# `dir:/home/ann/image` and `oci-archive:/srv/backup.tar` for files of the worker's.
+# engine knows: [host[:port]/]path[:tag][@digest]. A dash in front would make it an option of a
+# program. A path after a colon, `dir:/home/ann/image` or `oci-archive:/srv/backup.tar`, would be
+# files of the worker to Podman.
 _IMAGE: Final = re.compile(
     r"(?=.{1,512}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
     r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[A-Za-z0-9+._-]+:[A-Fa-f0-9]{32,128})?"
@@ -44,7 +44,7 @@ class ContainerSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.image, str) or _IMAGE.fullmatch(self.image) is None:
-            raise InvalidInput("image", "is no name of an image such as alpine:3.22")
+            raise InvalidInput("image", "is not a name of an image such as alpine:3.22")
 
     @property
     def kind(self) -> str:
@@ -61,9 +61,7 @@ class ContainerSpec:
     @classmethod
     def decode(cls, payload: bytes) -> Self:
         """Raises InvalidInput."""
-        fields = decode_cbor("payload", payload, MAX_PAYLOAD_BYTES)
-        if type(fields) is not dict or fields.keys() != {"image", "process"}:
-            raise InvalidInput("payload", "must have exactly image, process")
+        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, ("image", "process"))
         if type(fields["process"]) is not bytes:
-            raise InvalidInput("process", "is no bytes")
+            raise InvalidInput("process", "is not bytes")
         return cls(fields["image"], ProcessSpec.decode(fields["process"]))

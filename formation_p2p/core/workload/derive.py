@@ -1,18 +1,17 @@
-"""The tasks of a job, made of fewer words: one for each combination, one for each input, some
-after others.
+"""The tasks of a job from stages: one for each combination and each input, some after others.
 
-    plan = derive({
-        "prepare": Stage(ProcessSpec(("prepare.sh",))),
-        "train": Stage(
-            ProcessSpec(("train.py", "--lr", "{lr}", "--seed", "{seed}")),
-            matrix={"lr": (0.1, 0.01), "seed": (1, 2, 3)},
-            exclude=({"lr": 0.1, "seed": 3},),
-            needs="gpu.memory=24GB",
-            after=("prepare",),
-        ),
-        "compare": Stage(ProcessSpec(("compare.py",)), after=("train",)),
-    })
-    job = await node.submit(plan)
+plan = derive({
+    "prepare": Stage(ProcessSpec(("prepare.sh",))),
+    "train": Stage(
+        ProcessSpec(("train.py", "--lr", "{lr}", "--seed", "{seed}")),
+        matrix={"lr": (0.1, 0.01), "seed": (1, 2, 3)},
+        exclude=({"lr": 0.1, "seed": 3},),
+        needs="gpu.memory=24GB",
+        after=("prepare",),
+    ),
+    "compare": Stage(ProcessSpec(("compare.py",)), after=("train",)),
+})
+job = await node.submit(plan)
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ Makes = Callable[[Parameters], Work]
 class Stage:
     """One task, or one for each combination of `matrix` (matrix.py), of each of `inputs`.
 
-    `work` is filled in: `{lr}` in the texts of a ProcessSpec becomes the value; or it is called
-    with the values, for a PythonCall. An input gives `input`, `name` and `stem`. `after` are
-    stages all of whose tasks, or labels of tasks that, must have succeeded before: these are
-    filled in too, so that `after=("prepare-{lr}",)` waits for its own counterpart alone.
+    `{lr}` in the texts of `work` becomes the value; a callable `work` is called with the values.
+    An input gives `input`, `name` and `stem`. `after` names stages, or labels of tasks, that must
+    have succeeded before. They are filled in as well: `after=("prepare-{lr}",)` waits for its
+    counterpart alone.
 
-    `needs` None are those given to `submit`; memory that a text does not name may be learnt from
+    `needs` None are those given to `submit`. Memory that a text does not name may be learnt from
     earlier runs of `kind`, by default that of the work.
     """
 
@@ -69,7 +68,7 @@ class Stage:
 
 def derive(stages: Mapping[str, Stage]) -> Plan:
     """The tasks of all stages, in order. Raises InvalidInput, whose message names the stage: for
-    more tasks than a job has, a name that is nobody's, a circle of tasks that wait for another."""
+    too many tasks, an unknown name, a circle of tasks that wait for each other."""
     tasks: list[PlannedTask] = []
     after: list[tuple[str, ...]] = []
     groups: dict[str, range] = {}
@@ -99,7 +98,7 @@ def parameters_of(
     exclude: Sequence[Parameters] = (),
     inputs: Sequence[str] = (),
 ) -> list[dict[str, Value]]:
-    """Those of each task: of each input, each combination. Raises InvalidInput."""
+    """The parameters of each task: of each input, each combination. Raises InvalidInput."""
     found = combinations(matrix, include, exclude)
     if not inputs:
         return found
@@ -136,9 +135,9 @@ def filled(work: Work, parameters: Parameters) -> Work:
 
 
 def _check(stage: object) -> None:
-    """What callers without types get wrong, and Python would take for something else."""
+    """Mistakes of callers without types, which Python would take for something else."""
     if not isinstance(stage, Stage):
-        raise InvalidInput("stage", f"{shown(stage)} is no Stage; write Stage(…)")
+        raise InvalidInput("stage", f"{shown(stage)} is not a Stage; write Stage(…)")
     check_texts("after", stage.after)
     check_texts("inputs", stage.inputs)
 

@@ -1,4 +1,4 @@
-"""Which tasks wait for which: names made into indexes, and nothing that waits for itself."""
+"""The order of tasks: names become indexes, and cycles are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 
-# Of one job. The scheduler follows each twice, in half a second all together. Who has a thousand
-# tasks wait for a thousand others puts one task in between.
+# Of one job. The scheduler follows each twice, in half a second altogether. One task in between
+# replaces the million edges of a thousand tasks that wait for a thousand others.
 MAX_EDGES: Final = 500_000
 # Of a cycle, in a message.
 _MAX_NAMED: Final = 8
@@ -23,8 +23,8 @@ def linked(
 ) -> list[tuple[int, ...]]:
     """For each task, the indexes of those that it waits for, each once.
 
-    `after` has names: of a group, for all of its tasks, or a label, for that task. Raises
-    InvalidInput for a name that is neither, and for a cycle, which it tells.
+    A name in `after` is that of a group, for all of its tasks, or the label of a task. Raises
+    InvalidInput for other names, and for a cycle, which the message shows.
     """
     by_name = {label: (index,) for index, label in enumerate(labels)} | dict(groups)
     edges: list[tuple[int, ...]] = []
@@ -55,7 +55,7 @@ def refuse_many(edges: int) -> None:
 
 
 def refuse_cycles(labels: Sequence[str], edges: Edges) -> None:
-    """Raises InvalidInput that tells one, where tasks wait for each other in a circle.
+    """Raises InvalidInput, which shows one, where tasks wait for each other in a circle.
 
     Source: Kahn, "Topological sorting of large networks", 1962.
     """
@@ -78,13 +78,10 @@ def refuse_cycles(labels: Sequence[str], edges: Edges) -> None:
 
 
 def _cycle(edges: Edges, left: Sequence[int]) -> list[int]:
-    """Back along what is left, which leads around a circle in the end."""
+    """Back along the tasks that are left, which ends in a circle."""
     at = next(index for index, count in enumerate(left) if count)
     seen: dict[int, int] = {}
     while at not in seen:
         seen[at] = len(seen)
         at = min(each for each in edges[at] if left[each])
-    circle = list(seen)[seen[at] :]
-    if len(circle) > _MAX_NAMED:
-        circle = circle[:_MAX_NAMED]
-    return [*circle, at]
+    return [*list(seen)[seen[at] :][:_MAX_NAMED], at]

@@ -35,9 +35,9 @@ MAX_NAMED: Final = 16
 MAX_NEAR: Final = 16
 # A minute: no connection that is slower is kept (host/net/transport/yamux.py).
 MAX_RTT_MS: Final = 60_000
-# As ids of tasks (core/workload/task.py); a label that is longer is no name that anybody writes.
+# As ids of tasks (core/workload/task.py).
 MAX_TASK_NAME_CHARS: Final = 100
-# What tables show of a peer id: 47 bits, by which nobody is taken for another by chance.
+# As tables show of a peer id: 47 bits, which two peers do not share by chance.
 MIN_PEER_CHARS: Final = 8
 MAX_PEER_CHARS: Final = 64
 
@@ -49,7 +49,7 @@ _RTT: Final = re.compile(r"(\d{1,9})(?:ms)?", re.ASCII)
 
 
 class Kind(StrEnum):
-    """Of hints, as they are written."""
+    """The kinds of hints, as they are written."""
 
     PREFER = "prefer"
     AVOID = "avoid"
@@ -61,14 +61,26 @@ class Kind(StrEnum):
     RTT = "rtt"
 
 
+_FIELDS: Final = {
+    Kind.PREFER: "prefer",
+    Kind.AVOID: "avoid",
+    Kind.REGION: "region",
+    Kind.LABEL: "labels",
+    Kind.NEAR: "near",
+    Kind.WITH: "with_tasks",
+    Kind.AWAY: "away_from",
+    Kind.RTT: "max_rtt_ms",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """See the module; each field is a kind of hint. `required` names those that are conditions:
-    `Hints(region="eu-west", required={"region"})`. Raises InvalidInput.
+    """Each field is a kind of hint, as the module says. `required` names the kinds that are
+    conditions: `Hints(region="eu-west", required={"region"})`. Raises InvalidInput.
 
-    Of several preferred peers one is enough; of labels, data and tasks each counts. Soft hints
-    order the workers, and one to be avoided is the last resort. The end of a peer id can be made
-    to fit at some cost: where that matters, write all of it.
+    One of several preferred peers is enough; of labels, data and tasks each counts. Soft hints
+    order the workers, those to be avoided last. A stranger can make a key whose peer id has a
+    certain end, at some cost: where that matters, write the whole id.
     """
 
     prefer: tuple[str, ...] = ()
@@ -81,7 +93,7 @@ class Hints:
     max_rtt_ms: int | None = None
     required: Collection[str] = frozenset()
     kinds: tuple[Kind, ...] = field(init=False, repr=False, compare=False)
-    """Those that are given. Asked for with every candidate, so it is worked out once."""
+    """The kinds given. They are read with every candidate, and so computed once."""
 
     def __post_init__(self) -> None:
         for kind, peers in ((Kind.PREFER, self.prefer), (Kind.AVOID, self.avoid)):
@@ -101,27 +113,15 @@ class Hints:
         if self.max_rtt_ms is not None:
             check_amount(Kind.RTT, self.max_rtt_ms, 1, MAX_RTT_MS)
         if isinstance(self.required, str) or not isinstance(self.required, Collection):
-            problem = "is no set; write {'region'}, or whichever kinds of hint are conditions"
+            problem = "is not a set; write {'region'}, or whichever kinds of hint are conditions"
             raise InvalidInput("required", f"{shown(self.required)} {problem}")
         object.__setattr__(self, "required", frozenset(self.required))
-        object.__setattr__(self, "kinds", self._kinds())
+        kinds = tuple(kind for kind, field_name in _FIELDS.items() if getattr(self, field_name))
+        object.__setattr__(self, "kinds", kinds)
         for name in sorted(self.required, key=str):
             if name not in self.kinds:
                 given = ", ".join(self.kinds) or "nothing"
                 raise InvalidInput("required", f"{shown(name)} is not among what is given: {given}")
-
-    def _kinds(self) -> tuple[Kind, ...]:
-        given: dict[Kind, object] = {
-            Kind.PREFER: self.prefer,
-            Kind.AVOID: self.avoid,
-            Kind.REGION: self.region,
-            Kind.LABEL: self.labels,
-            Kind.NEAR: self.near,
-            Kind.WITH: self.with_tasks,
-            Kind.AWAY: self.away_from,
-            Kind.RTT: self.max_rtt_ms,
-        }
-        return tuple(kind for kind, value in given.items() if value)
 
     def prefers(self, peer_id: PeerId) -> bool:
         return _is_named(peer_id, self.prefer)
@@ -131,15 +131,15 @@ class Hints:
 
     @property
     def data_bytes(self) -> int:
-        """Of all data that the tasks are to be near."""
+        """The size of all data that the tasks are to be near."""
         return sum(map(_weight, self.near))
 
     def bytes_of(self, places: Collection[int]) -> int:
-        """Of the data at these places in `near`. A place that there is not counts for nothing."""
+        """The size of the data at these places in `near`; other places count for nothing."""
         return sum(_weight(blob) for place, blob in enumerate(self.near) if place in places)
 
     def bytes_at(self, peer_id: PeerId) -> int:
-        """Of the data that a peer had, as its references say."""
+        """The size of the data that a peer had, as its references say."""
         there = (b for b in self.near if any(each.peer_id == peer_id for each in b.sources))
         return sum(map(_weight, there))
 
@@ -163,12 +163,12 @@ def parse_hints(items: Iterable[str]) -> Hints:
     required: dict[Kind, bool] = {}
     for item in items:
         if not isinstance(item, str):
-            raise InvalidInput("hint", f"{shown(item)} is no hint; write {_FORMS}")
+            raise InvalidInput("hint", f"{shown(item)} is not a hint; write {_FORMS}")
         is_required = item.strip().startswith(_REQUIRE)
         key, equals, value = item.strip().removeprefix(_REQUIRE).partition("=")
         kind = _kind(key.strip())
         if kind is None or not equals or not value.strip():
-            raise InvalidInput("hint", f"{shown(item)} is no hint; write {_FORMS}")
+            raise InvalidInput("hint", f"{shown(item)} is not a hint; write {_FORMS}")
         if required.setdefault(kind, is_required) is not is_required:
             why = f"some are required and some are not; write `{_REQUIRE.strip()}` with all or none"
             raise InvalidInput(kind, why)
@@ -191,7 +191,7 @@ def parse_hints(items: Iterable[str]) -> Hints:
 
 
 def format_hints(hints: Hints) -> tuple[str, ...]:
-    """The inverse of `parse_hints`, but that it leaves out who has the data."""
+    """The inverse of `parse_hints`, without the peers that have the data."""
     items = [
         *((Kind.PREFER, f"prefer={peer}") for peer in hints.prefer),
         *((Kind.AVOID, f"avoid={peer}") for peer in hints.avoid),
@@ -231,7 +231,7 @@ def _single(kind: Kind, values: tuple[str, ...]) -> str | None:
 
 
 def _parse_blob(text: str) -> Blob:
-    """Without a size each counts the same: as the least that content with such a name may have."""
+    """Without a size it has the least that content with such a name may have."""
     name, colon, size = text.partition(":")
     try:
         cid = Cid.parse(name)
@@ -247,12 +247,12 @@ def _parse_rtt(text: str | None) -> int | None:
         return None
     match = _RTT.fullmatch(text)
     if match is None:
-        raise InvalidInput(Kind.RTT, f"{shown(text)} is no time; write milliseconds, like 50ms")
+        raise InvalidInput(Kind.RTT, f"{shown(text)} is not a time; write milliseconds, like 50ms")
     return int(match[1])
 
 
 def _weight(blob: Blob) -> int:
-    """In bytes; to have what is empty is worth something too."""
+    """In bytes; empty data weighs something, too."""
     return max(blob.size_bytes, 1)
 
 
@@ -262,14 +262,14 @@ def _is_named(peer_id: PeerId, ends: tuple[str, ...]) -> bool:
 
 def _check_count(kind: Kind, given: object, most: int) -> None:
     if not isinstance(given, tuple):
-        raise InvalidInput(kind, f"{shown(given)} is no tuple")
+        raise InvalidInput(kind, f"{shown(given)} is not a tuple")
     if len(given) > most:
         raise InvalidInput(kind, f"there are more than {most}; leave some out")
 
 
 def _check_peer(kind: Kind, peer: object) -> None:
     if not isinstance(peer, str) or _PEER.fullmatch(peer) is None:
-        raise InvalidInput(kind, f"{shown(peer)} is no peer id, nor the end of one")
+        raise InvalidInput(kind, f"{shown(peer)} is not a peer id, nor the end of one")
     if not MIN_PEER_CHARS <= len(peer) <= MAX_PEER_CHARS:
         why = f"write the last {MIN_PEER_CHARS} characters of a peer id at the least, or all of it"
         raise InvalidInput(kind, f"{shown(peer)} is too short or too long; {why}")

@@ -1,4 +1,4 @@
-"""Parameters and their values: which combinations there are, and the texts in which they stand.
+"""Parameters and their values: their combinations, and texts that are filled with them.
 
     >>> combinations({"lr": (0.1, 0.01), "seed": (1, 2)}, exclude=[{"lr": 0.1, "seed": 2}])
     [{'lr': 0.1, 'seed': 1}, {'lr': 0.01, 'seed': 1}, {'lr': 0.01, 'seed': 2}]
@@ -45,11 +45,11 @@ def combinations(
     include: Sequence[Parameters] = (),
     exclude: Sequence[Parameters] = (),
 ) -> list[dict[str, Value]]:
-    """One of each axis, the last one changing fastest; a single empty one where there are no axes.
+    """One value of each axis, the last one changing fastest; an empty one where there are no axes.
 
-    A combination that has all that an entry of `exclude` says is left out. An entry of `include`
-    is added to each that is left and says nothing else of an axis; or else it is one of its own.
-    Values are the same that are written alike. Raises InvalidInput, whose `field` names the axis.
+    A combination that agrees with an entry of `exclude` is left out. An entry of `include` is added
+    to each combination left with whose axes it agrees; where there is none, it is one of its own.
+    Values agree that are written the same. Raises InvalidInput, whose `field` names the axis.
     """
     _check(axes, include, exclude)
     found: dict[int, dict[str, Value]] = {}
@@ -73,13 +73,13 @@ def combinations(
 
 
 def written(value: Value) -> str:
-    """As it stands in a text: true and false as in TOML and JSON."""
+    """The text of a value: true and false as in TOML and JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def fill(text: str, parameters: Parameters) -> str:
-    """The text with each `{name}` of a parameter replaced, once. Other braces stay: programs of
-    awk and shells have some."""
+    """The text with each `{name}` of a parameter replaced, once. Other braces, as of awk and
+    shells, stay."""
 
     def value(place: re.Match[str]) -> str:
         name = place[1]
@@ -89,8 +89,8 @@ def fill(text: str, parameters: Parameters) -> str:
 
 
 def of_input(path: str) -> dict[str, Value]:
-    """The parameters of one input: `input` as it is, `name` without its folders, and `stem`,
-    which has no suffix either."""
+    """The parameters of one input: `input` as it is, `name` without its folders, and `stem`
+    without its suffix as well."""
     file = PurePosixPath(path)
     return {"input": path, "name": file.name or path, "stem": file.stem or path}
 
@@ -127,7 +127,7 @@ def _check(
     exclude: Sequence[Parameters],
 ) -> None:
     if not isinstance(axes, Mapping):
-        raise InvalidInput("matrix", f"{shown(axes)} is no table of parameters and their values")
+        raise InvalidInput("matrix", f"{shown(axes)} is not a table of parameters and their values")
     if len(axes) > MAX_PARAMETERS:
         raise InvalidInput(
             "matrix", f"it has more than {MAX_PARAMETERS} parameters; leave some out"
@@ -135,7 +135,7 @@ def _check(
     for name, values in axes.items():
         _check_name(name)
         if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
-            raise InvalidInput(f"matrix.{name}", "is no list of values; write at least one")
+            raise InvalidInput(f"matrix.{name}", "is not a list of values; write at least one")
         _check_values(f"matrix.{name}", values)
         if len(set(map(written, values))) < len(values):
             raise InvalidInput(f"matrix.{name}", "has a value twice; write each once")
@@ -146,19 +146,23 @@ def _check(
             raise InvalidInput(what, f"it has more than {MAX_RULES} entries; write fewer")
         for rule in rules:
             if not isinstance(rule, Mapping) or not rule or len(rule) > MAX_PARAMETERS:
-                problem = f"is no table of 1 to {MAX_PARAMETERS} parameters and their values"
+                problem = f"is not a table of 1 to {MAX_PARAMETERS} parameters and their values"
                 raise InvalidInput(what, f"{shown(rule)} {problem}")
             for name in rule:
                 _check_name(name)
                 if what == "exclude" and name not in axes:
-                    problem = f"{name} is no parameter of the matrix; there are {', '.join(axes)}"
+                    problem = (
+                        f"{name} is not a parameter of the matrix; there are {', '.join(axes)}"
+                    )
                     raise InvalidInput(what, problem)
             _check_values(what, rule.values())
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        problem = "is no name of a parameter; use up to 32 letters, digits, _ and -, a letter first"
+        problem = (
+            "is not a name of a parameter; use up to 32 letters, digits, _ and -, a letter first"
+        )
         raise InvalidInput("matrix", f"{shown(name)} {problem}")
 
 
@@ -172,13 +176,13 @@ def _check_values(field: str, values: Iterable[object]) -> None:
             case float() if math.isfinite(value):
                 pass
             case _:
-                problem = "is no text, number, true or false of a task; write it as a short text"
+                problem = "is not a text, number, true or false of a task; write it as a short text"
                 raise InvalidInput(field, f"{shown(value)} {problem}")
 
 
 def _agreeing(texts: Mapping[str, Sequence[str]], rule: Parameters) -> list[int]:
-    """The places, in the product of all axes, of what has all that a rule says of them: reckoned,
-    since to hold each of many rules against each of many combinations takes a quarter minute."""
+    """The places, in the product of all axes, of the combinations that agree with a rule. Computed:
+    to compare each of many rules with each of many combinations takes 15 s."""
     places = [0]
     for name, values in texts.items():
         said = written(rule[name]) if name in rule else None

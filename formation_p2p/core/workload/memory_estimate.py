@@ -1,7 +1,7 @@
-"""How much memory a task needs of which nobody said it: what earlier ones of its kind have used.
+"""The memory of tasks without an explicit request: what earlier tasks of the same kind have used.
 
-The 95th percentile of the last runs, with a fifth on top. Who is stopped at that all the same is
-tried again with more, so that a size that was learnt never fails what the default would run.
+It is the 95th percentile of the last runs, and a fifth more. A task that is stopped at that limit
+is tried again with more, so that an estimate never fails what the default would run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from formation_p2p.core.workload.work import Work
 
 # Fewer say little of the next one.
 MIN_RUNS: Final = 5
-# Of one kind: what a task needs changes with its program, and older ones tell of an older one.
+# Of one kind. Needs change with the program: older samples tell of an older one.
 MAX_SAMPLES: Final = 200
 # Many more than a person has programs.
 MAX_KINDS: Final = 1_000
@@ -30,7 +30,7 @@ _STEP_BYTES: Final = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What a task of this kind is given. `kind` begins with its driver: `process:train.py`."""
+    """The memory for tasks of a kind, which begins with the driver: `process:train.py`."""
 
     kind: str
     runs: int
@@ -38,7 +38,7 @@ class MemoryEstimate:
 
     @property
     def more_bytes(self) -> int:
-        """What one is tried again with that was stopped at its memory limit."""
+        """The memory for another attempt of a task that was stopped at its limit."""
         return min(max(2 * self.memory_bytes, DEFAULT_MEMORY_BYTES), MAX_MEMORY_BYTES)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class MemoryEstimate:
 
 
 def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
-    """Of the memory that earlier runs have used; None where they are too few to say."""
+    """From the memory that earlier runs have used; None where they are too few."""
     if len(used_bytes) < MIN_RUNS:
         return None
     ranked = sorted(used_bytes)
@@ -60,8 +60,8 @@ def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
 
 
 def kind_of(work: Work, name: str = "") -> str:
-    """Under which name the sizes of a piece of work are learnt: the one given, or what it runs.
-    Empty where that says nothing, such as a command in the arguments of a shell."""
+    """The name under which the memory of a piece of work is learnt: the one given, or what it
+    runs. Empty where that says nothing, such as a command in the arguments of a shell."""
     named = name or str(getattr(work, "kind", ""))
     kind = f"{work.driver}:{named}" if named else ""
     return kind if len(kind) <= MAX_KIND_CHARS and kind.isprintable() else ""

@@ -1,9 +1,8 @@
-"""The tasks that the network has been seeing, as far as they decide what a free GPU is good for.
+"""The mix of tasks with GPUs that the network has seen, by which `packed` measures fragments.
 
-Nobody has the whole picture, and nobody needs it. A worker remembers the last few tasks with GPUs
-that it was asked about, and announces them; whoever places a task adds up what its candidates
-announce. Sixteen such memories of eight tasks place as well as the true distribution does
-(docs/packing.md), and follow it when it changes, since all that was seen before is forgotten.
+A worker remembers the last few tasks with GPUs that it was asked about, and announces them; a
+scheduler adds up what its candidates announce. Sixteen such memories of eight tasks place as well
+as the true distribution does (docs/packing.md), and follow it when it changes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import check_amount, shown
@@ -26,12 +25,11 @@ REMEMBERED: Final = 8
 MAX_SHAPES: Final = 32
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """What of a task's needs can leave a GPU idle for want of something else.
+class Shape(NamedTuple):
+    """The part of a task's needs that can leave a GPU idle for want of something else.
 
     Memory and storage of the machine are left out, as in the paper that
-    `core/placement/fragmentation.py` names: with memory the placements measured were no better.
+    `core/placement/fragmentation.py` names: with memory the measured placements were no better.
     """
 
     cpu_milli: int
@@ -61,7 +59,7 @@ class Mix:
 
     @property
     def weight(self) -> int:
-        """How many tasks these are."""
+        """The number of tasks."""
         return sum(count for _, count in self.shapes)
 
 
@@ -82,7 +80,7 @@ class Seen:
         self._last = deque(_NEWCOMER, REMEMBERED)
 
     def see(self, needs: Requirements) -> None:
-        """What asks for no GPU is not remembered: any GPU is as useless to it."""
+        """Tasks without GPUs are not remembered: every GPU is useless to them."""
         if needs.gpu_count:
             self._last.append(Shape.of(needs))
 
@@ -92,7 +90,7 @@ class Seen:
 
 
 def merged(mixes: Iterable[Mix]) -> Mix:
-    """What several have seen; `EMPTY_MIX` where there are none."""
+    """The sum of several; `EMPTY_MIX` of none."""
     counts: Counter[Shape] = Counter()
     for mix in mixes:
         for shape, count in mix.shapes:
@@ -101,28 +99,17 @@ def merged(mixes: Iterable[Mix]) -> Mix:
 
 
 def pack_mix(mix: Mix) -> list[list[object]]:
-    """For CBOR. What a newcomer expects is not written out: everybody knows it."""
+    """For CBOR. The mix of a newcomer is not written out: every peer has it."""
     if mix == EMPTY_MIX:
         return []
-    return [
-        [
-            count,
-            shape.cpu_milli,
-            shape.gpu_count,
-            shape.gpu_share_milli,
-            shape.gpu_memory_bytes,
-            shape.gpu_compute_capability,
-            list(shape.gpu_models),
-        ]
-        for shape, count in mix.shapes
-    ]
+    return [[count, *shape[:-1], list(shape.gpu_models)] for shape, count in mix.shapes]
 
 
 def unpack_mix(value: object) -> Mix:
-    """One worker's. Raises InvalidInput, also for more tasks than a worker remembers: nobody's
-    word counts for more than another's."""
+    """One worker's. Raises InvalidInput, also for more tasks than a worker remembers: all workers
+    count the same."""
     if not isinstance(value, list):
-        raise InvalidInput("mix", f"{shown(value)} is no list of shapes")
+        raise InvalidInput("mix", f"{shown(value)} is not a list of shapes")
     if not value:
         return EMPTY_MIX
     counts: Counter[Shape] = Counter()
@@ -149,7 +136,7 @@ def _unpack(item: Any) -> tuple[Shape, int]:
             check_amount("gpu", needs.gpu_count, 1, needs.gpu_count)
             return Shape.of(needs), count
         case _:
-            raise InvalidInput("mix", f"{shown(item)} is no shape of seven fields")
+            raise InvalidInput("mix", f"{shown(item)} is not a shape of seven fields")
 
 
 def _counted(counts: Counter[Shape]) -> Mix:

@@ -1,4 +1,4 @@
-"""How one attempt at a task ended on the machine that ran it, and what it has used of that."""
+"""How one attempt at a task ended on its worker, and what it has used there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class FailureKind(StrEnum):
-    """Whose doing a failed attempt was; the scheduler retries all but the first two elsewhere."""
+    """The cause of a failed attempt; the scheduler retries all but the first two elsewhere."""
 
     INVALID = "invalid"  # the payload does not parse: it will not anywhere
     CANCELLED = "cancelled"  # the owner asked for it, or its lease ended
@@ -48,10 +48,8 @@ MAX_CPU_MS: Final = 10**6 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an attempt has used; None where its worker does not know. Advice: nobody can check it.
-
-    `memory_bytes` is the most that was in use at once, as far as that was seen.
-    """
+    """What an attempt has used, None where its worker does not know: advice that cannot be checked.
+    `memory_bytes` is the largest amount that was seen in use at once."""
 
     memory_bytes: int | None = None
     cpu_ms: int | None = None

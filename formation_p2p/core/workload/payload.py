@@ -1,15 +1,16 @@
-"""What payloads and results of tasks have in common: how large they are, and how they decode."""
+"""Sizes and decoding of the payloads and results of tasks."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
 
 from formation_p2p.core import cbor
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import MIB, format_bytes
 
 # As a payload (workload/task.py): a result travels in one work frame of at most 16 MiB, and half
-# of it leaves room for whatever else the message grows to hold.
+# of it leaves room for the rest of the message.
 MAX_RESULT_BYTES: Final = 8 * MIB
 
 
@@ -20,7 +21,17 @@ def decode_cbor(field: str, encoded: bytes, max_bytes: int) -> object:
     try:
         return cbor.decode(encoded)
     except ValueError as problem:
-        raise InvalidInput(field, f"is no plain CBOR: {problem}") from problem
+        raise InvalidInput(field, f"is not plain CBOR: {problem}") from problem
+
+
+def decode_fields(
+    field: str, encoded: bytes, max_bytes: int, names: Collection[str]
+) -> dict[str, Any]:
+    """A map with exactly these names. Raises InvalidInput."""
+    value = decode_cbor(field, encoded, max_bytes)
+    if type(value) is not dict or value.keys() != set(names):
+        raise InvalidInput(field, f"must have exactly {', '.join(sorted(names))}")
+    return value
 
 
 def check_size(field: str, encoded: bytes, max_bytes: int) -> bytes:

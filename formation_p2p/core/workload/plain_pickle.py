@@ -1,9 +1,8 @@
 """Reading a result that another machine pickled, without running what it says.
 
-A pickle is a program. What comes back from a worker is read with nothing but plain data
-allowed: numbers, text, bytes, lists, tuples, dicts, sets, dates, decimals, UUIDs, paths, and the
-exceptions of the language itself. A caller that trusts its workers with its own machine says so
-and gets whatever they pickled.
+A pickle is a program. The result of a worker may hold nothing but plain data: numbers, text,
+bytes, lists, tuples, dicts, sets, dates, decimals, UUIDs, paths, and the exceptions of the language
+itself. A caller that trusts its workers with its own machine reads any pickle.
 """
 
 from __future__ import annotations
@@ -19,30 +18,15 @@ from typing import Any, Final
 from formation_p2p.core.errors import RemoteError
 
 # Each builds a value from plain arguments and does nothing else.
-_PLAIN: Final = frozenset(
-    {
-        ("builtins", "bytearray"),
-        ("builtins", "complex"),
-        ("builtins", "frozenset"),
-        ("builtins", "range"),
-        ("builtins", "set"),
-        ("builtins", "slice"),
-        ("collections", "Counter"),
-        ("collections", "OrderedDict"),
-        ("collections", "deque"),
-        ("datetime", "date"),
-        ("datetime", "datetime"),
-        ("datetime", "time"),
-        ("datetime", "timedelta"),
-        ("datetime", "timezone"),
-        ("decimal", "Decimal"),
-        ("fractions", "Fraction"),
-        ("pathlib", "PosixPath"),
-        ("pathlib", "PurePosixPath"),
-        ("uuid", "UUID"),
-    }
-)
-
+_PLAIN: Final = {
+    "builtins": ["bytearray", "complex", "frozenset", "range", "set", "slice"],
+    "collections": ["Counter", "OrderedDict", "deque"],
+    "datetime": ["date", "datetime", "time", "timedelta", "timezone"],
+    "decimal": ["Decimal"],
+    "fractions": ["Fraction"],
+    "pathlib": ["PosixPath", "PurePosixPath"],
+    "uuid": ["UUID"],
+}
 
 # What pickles from protocol 4 on are made of (PEP 3154, PEP 574): opcodes of a fixed length, and
 # how long the length of the others is. Of older ones BINPUT alone: LONG_BINPUT and PUT name a place
@@ -63,12 +47,12 @@ MAX_INT_BITS: Final = 16_384
 
 
 class NotPlain(RemoteError):
-    """A result holds more than plain data, or is no pickle."""
+    """A result holds more than plain data, or cannot be read."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _PLAIN:
+        if name in _PLAIN.get(module, ()):
             found = super().find_class(module, name)
             # A UUID is made without being called, which takes the class itself.
             return found if found is uuid.UUID else _Frugal(found)

@@ -1,4 +1,4 @@
-"""What a job is made of before it has an id: pieces of work, and what each of them needs."""
+"""A job before it has an id: pieces of work, and what each of them needs."""
 
 from __future__ import annotations
 

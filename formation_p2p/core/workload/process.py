@@ -1,4 +1,4 @@
-"""What the `process` driver runs, and what it gives back: nouns and their CBOR.
+"""The input and the result of the `process` driver, and their CBOR.
 
     ProcessSpec(
         argv=("sort", "words.txt", "-o", "sorted.txt"),
@@ -6,15 +6,15 @@
         files_out=("sorted.txt",),
     ).encode()
 
-Files have names relative to the folder that the process starts in. Both nouns check themselves
-where they are made, be it by a caller or from a stranger's bytes, and raise InvalidInput.
+Files have names relative to the folder that the process starts in. Both classes check their fields,
+given by a caller or read from a stranger's bytes, and raise InvalidInput.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Self
 
@@ -23,7 +23,7 @@ import cbor2
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, check_size, decode_cbor
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, check_size, decode_fields
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 # execve(2): Linux refuses a single argument or variable of more (MAX_ARG_STRLEN).
@@ -43,20 +43,15 @@ _INTERPRETER: Final = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|deno|bun|perl|ruby|php|lua|julia|Rscript"
 )
 
-_SPEC_FIELDS: Final = frozenset(
-    {"argv", "env", "stdin", "files_in", "files_out", "inputs", "outputs"}
-)
-_RESULT_FIELDS: Final = frozenset({"exit_code", "files", "stdout_tail", "stderr_tail", "outputs"})
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process: `argv[0]` is looked up in PATH; `env` is added to the driver's own minimum.
 
     `stdin` of None is an empty input. `files_in` are there, executable, when it starts;
-    `files_out` must be there when it has ended with 0. `inputs` and `outputs` are likewise, but by
-    content, and so of any size: the worker fetches the former from whoever has them, may only
-    read and execute them, and keeps the latter for whoever fetches them.
+    `files_out` must be there when it has ended with 0. `inputs` and `outputs` are files of any
+    size, by content: the worker fetches the inputs from the peers that have them, may only read
+    and execute them, and keeps the outputs for those that fetch them.
     """
 
     driver: ClassVar[str] = "process"
@@ -80,7 +75,7 @@ class ProcessSpec:
         for name, value in self.env.items():
             _check_text("env", name, MAX_NAME_BYTES)
             if name == "" or "=" in name:
-                raise InvalidInput("env", f"{name!r} is no name; leave out the = and the empty")
+                raise InvalidInput("env", f"{name!r} is not a name; leave out the = and the empty")
             _check_text("env", value, MAX_ARGUMENT_BYTES - len(name.encode()) - 1)
         if self.stdin is not None:
             _check_bytes("stdin", self.stdin)
@@ -121,26 +116,11 @@ class ProcessSpec:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
-        return check_size(
-            "payload",
-            cbor2.dumps(
-                {
-                    "argv": list(self.argv),
-                    "env": dict(self.env),
-                    "stdin": self.stdin,
-                    "files_in": dict(self.files_in),
-                    "files_out": list(self.files_out),
-                    "inputs": {name: blob.pack() for name, blob in self.inputs.items()},
-                    "outputs": list(self.outputs),
-                }
-            ),
-            MAX_PAYLOAD_BYTES,
-        )
+        return check_size("payload", _encoded(self, _SPEC_FIELDS), MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        fields = _map_of("payload", decode_cbor("payload", payload, MAX_PAYLOAD_BYTES))
-        _check_fields("payload", fields, _SPEC_FIELDS)
+        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _SPEC_FIELDS)
         return cls(
             argv=_tuple_of("argv", fields["argv"]),
             env=_map_of("env", fields["env"]),
@@ -165,7 +145,7 @@ class ProcessResult:
 
     def __post_init__(self) -> None:
         if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
-            raise InvalidInput("exit_code", "is no exit status from -64 to 255")
+            raise InvalidInput("exit_code", "is not an exit status from -64 to 255")
         _check_files("files", self.files)
         _check_blobs("outputs", self.outputs)
         _check_names("outputs", self.outputs)
@@ -176,24 +156,11 @@ class ProcessResult:
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
-        return check_size(
-            "result",
-            cbor2.dumps(
-                {
-                    "exit_code": self.exit_code,
-                    "files": dict(self.files),
-                    "stdout_tail": self.stdout_tail,
-                    "stderr_tail": self.stderr_tail,
-                    "outputs": {name: blob.pack() for name, blob in self.outputs.items()},
-                }
-            ),
-            MAX_RESULT_BYTES,
-        )
+        return check_size("result", _encoded(self, _RESULT_FIELDS), MAX_RESULT_BYTES)
 
     @classmethod
     def decode(cls, result: bytes) -> Self:
-        fields = _map_of("result", decode_cbor("result", result, MAX_RESULT_BYTES))
-        _check_fields("result", fields, _RESULT_FIELDS)
+        fields = decode_fields("result", result, MAX_RESULT_BYTES, _RESULT_FIELDS)
         return cls(
             exit_code=fields["exit_code"],
             files=_map_of("files", fields["files"]),
@@ -203,25 +170,36 @@ class ProcessResult:
         )
 
 
+_SPEC_FIELDS: Final = tuple(each.name for each in fields(ProcessSpec))
+_RESULT_FIELDS: Final = tuple(each.name for each in fields(ProcessResult))
+
+
+def _encoded(noun: ProcessSpec | ProcessResult, names: Iterable[str]) -> bytes:
+    return cbor2.dumps({name: _plain(getattr(noun, name)) for name in names})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    if not isinstance(value, Mapping):
+        return value
+    return {name: each.pack() if type(each) is Blob else each for name, each in value.items()}
+
+
 def _map_of(name: str, value: object) -> dict[Any, Any]:
     if type(value) is not dict:
-        raise InvalidInput(name, "is no map")
+        raise InvalidInput(name, "is not a map")
     return value
 
 
 def _tuple_of(name: str, value: object) -> tuple[Any, ...]:
     if type(value) is not list:
-        raise InvalidInput(name, "is no list")
+        raise InvalidInput(name, "is not a list")
     return tuple(value)
 
 
 def _blobs_of(name: str, value: object) -> dict[Any, Blob]:
     return {key: Blob.unpack(each) for key, each in _map_of(name, value).items()}
-
-
-def _check_fields(name: str, fields: dict[Any, Any], expected: frozenset[str]) -> None:
-    if fields.keys() != expected:
-        raise InvalidInput(name, f"must have exactly {', '.join(sorted(expected))}")
 
 
 def _check_count(name: str, items: tuple[str, ...] | Mapping[str, Any], most: int) -> None:
@@ -269,7 +247,9 @@ def _check_names(name: str, files: Iterable[str]) -> None:
         _check_text(name, file, MAX_NAME_BYTES)
         # Not PurePosixPath: it would quietly mend `a//b` and `./a` into other names.
         if any(part in ("", ".", "..") for part in file.split("/")):
-            raise InvalidInput(name, f"{file!r} is no plain relative name such as data/words.txt")
+            raise InvalidInput(
+                name, f"{file!r} is not a plain relative name such as data/words.txt"
+            )
         if file in names:
             raise InvalidInput(name, f"{file!r} is there twice")
         names.add(file)

@@ -1,7 +1,7 @@
 """What the `python` driver runs: one call of one function, both pickled.
 
-A pickle runs code when it is read, so only the process that runs the call reads one of the
-caller's, and only the caller reads the one that comes back.
+A pickle runs code when it is read: only the process that runs the call reads the caller's, and only
+the caller reads the result.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class PythonCall:
-    """`function` is pickled once, with cloudpickle, and shared by any number of calls: it travels
-    to a worker once, and is read there once. `arguments` is the pickle of `(args, kwargs)`. `kind`
-    is the function's qualified name, under which it is learnt how much memory it takes.
+    """`function`, pickled with cloudpickle, is shared by any number of calls: it travels to a
+    worker once, and is read there once. `arguments` is the pickle of `(args, kwargs)`. `kind` is
+    the function's qualified name, under which its memory is learnt.
     """
 
     driver: ClassVar[str] = "python"

@@ -1,18 +1,17 @@
-"""How far from home a task may go: the circles that two peers share, and what a machine gives each.
+"""How far a task may go: the circles that two peers share, and a machine's share for each.
 
-A peer's grant says of which cell, organisation and federation it is. The smallest circle that two
-of them share is the scope between them:
+A peer's grant names its cell, organisation and federation. The smallest circle that two peers share
+is the scope between them:
 
-| scope | who |
+| scope | peers |
 | --- | --- |
 | local | the node itself |
-| cell | those of the same cell, in the same organisation and federation |
-| org | those of the same organisation, in the same federation |
-| federation | those of the same federation |
-| commons | everybody else in the network |
+| cell | of the same cell, in the same organisation and federation |
+| org | of the same organisation, in the same federation |
+| federation | of the same federation |
+| commons | all others of the network |
 
-A name counts inside the next larger circle alone: the `kitchen` of one organisation is not that of
-another.
+A name counts inside the next larger circle alone: two organisations may each have a `kitchen`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def parse_scope(text: str) -> Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a peer belongs; what is empty is not said. Raises InvalidInput."""
+    """The circles of a peer; an empty name is an unknown one. Raises InvalidInput."""
 
     cell: str = ""
     org: str = ""
@@ -67,7 +66,7 @@ class Place:
         for field in ("cell", "org", "federation"):
             name = getattr(self, field)
             if name != "" and (not isinstance(name, str) or _CIRCLE.fullmatch(name) is None):
-                problem = "is no name; use up to 63 letters, digits, dots, _ and -"
+                problem = "is not a name; use up to 63 letters, digits, dots, _ and -"
                 raise InvalidInput(field, f"{shown(name)} {problem}")
 
 
@@ -75,8 +74,7 @@ NOWHERE: Final = Place()
 
 
 def scope_between(mine: Place, theirs: Place) -> Scope:
-    """The smallest circle that two peers share. Of one peer with itself it is LOCAL, which its
-    place cannot tell."""
+    """The smallest circle that two different peers share. (Of a peer with itself it is LOCAL.)"""
     if mine.federation != theirs.federation:
         return Scope.COMMONS
     if mine.org == theirs.org:
@@ -106,7 +104,7 @@ class Shares:
 
     @classmethod
     def parse(cls, items: Iterable[str]) -> Self:
-        """Of `commons=0.25`, `cell=1`, …; a scope that is not named has the whole machine."""
+        """Reads `commons=0.25`, `cell=1`, …; scopes that are not named have the whole machine."""
         named: dict[Scope, int] = {}
         for item in items:
             name, _, amount = item.partition("=")
@@ -115,7 +113,7 @@ class Shares:
             except InvalidInput as unknown:
                 raise InvalidInput("share", unknown.problem) from None
             except ValueError:
-                why = f"{shown(item)} is no share; write it like commons=0.25, or 1 for all"
+                why = f"{shown(item)} is not a share; write it like commons=0.25, or 1 for all"
                 raise InvalidInput("share", why) from None
             if scope in named:
                 raise InvalidInput("share", f"{scope} is given twice; give it once")
@@ -129,13 +127,13 @@ class Shares:
         return self.milli[scope] > 0
 
     def left_milli(self, scope: Scope, cpu_milli: int, used_milli: int) -> int:
-        """What is left of a machine's `cpu_milli` for one scope, whose leases have `used_milli`."""
+        """The cores left for a scope whose leases have `used_milli` of a machine's `cpu_milli`."""
         return max(cpu_milli * self.milli[scope] // WHOLE_MILLI - used_milli, 0)
 
     def has_room(self, scope: Scope, cpu_milli: int, used_milli: int, needed_milli: int) -> bool:
-        """Whether one more lease fits. The whole is no limit: what is free, and who gives way to
-        whom, is for others to say. The first lease of a scope that is open always fits: a small
-        share is no way to say that nothing ever does."""
+        """Whether one more lease fits. A share of the whole machine is not a limit: free capacity
+        and preemption decide elsewhere. The first lease of an open scope always fits: a small
+        share must not mean that none ever does."""
         if used_milli == 0 or self.milli[scope] == WHOLE_MILLI:
             return self.allows(scope)
         return needed_milli <= self.left_milli(scope, cpu_milli, used_milli)

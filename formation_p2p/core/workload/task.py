@@ -19,11 +19,10 @@ MAX_PRIORITY: Final = 100
 # Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
 # (core/negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
 MAX_TASK_ID_CHARS: Final = 100
-# Of the name under which its sizes are learnt: as long as the longest name of a program's file,
-# with its driver in front.
+# Of the name under which its memory is learnt: the longest name of a program's file, and its
+# driver.
 MAX_KIND_CHARS: Final = 300
-# What a task has of a machine at the least, whatever it asks for: an interpreter that imports
-# little needs 20 MiB.
+# The least that a task has, whatever it asks for: an interpreter that imports little needs 20 MiB.
 MIN_MEMORY_BYTES: Final = 64 * MIB
 
 
@@ -69,7 +68,7 @@ class Task:
 
     @property
     def key(self) -> Key:
-        """Where the task stands in the key space: the workers nearest to it are asked first."""
+        """Its place in the key space: the workers nearest to it are asked first."""
         return key_of(self.task_id.encode())
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Self
 import cbor2
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.payload import check_size, decode_cbor
+from formation_p2p.core.workload.payload import check_size, decode_fields
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
@@ -40,10 +40,10 @@ class WasmSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, bytes) or not self.module.startswith(_MAGIC):
-            raise InvalidInput("module", "is no WebAssembly in the binary format (.wasm)")
+            raise InvalidInput("module", "is not WebAssembly in the binary format (.wasm)")
         check_size("module", self.module, MAX_PAYLOAD_BYTES)
         if type(self.fuel) is not int or not 0 <= self.fuel <= MAX_FUEL:
-            raise InvalidInput("fuel", f"is no number of instructions from 0 to {MAX_FUEL}")
+            raise InvalidInput("fuel", f"is not a number of instructions from 0 to {MAX_FUEL}")
 
     @property
     def shared(self) -> bytes:
@@ -67,9 +67,7 @@ class WasmSpec:
     @classmethod
     def decode(cls, shared: bytes, payload: bytes) -> Self:
         """Raises InvalidInput."""
-        fields = decode_cbor("payload", payload, MAX_PAYLOAD_BYTES)
-        if type(fields) is not dict or fields.keys() != {"process", "fuel"}:
-            raise InvalidInput("payload", "must have exactly fuel, process")
+        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, ("process", "fuel"))
         if type(fields["process"]) is not bytes:
-            raise InvalidInput("process", "is no bytes")
+            raise InvalidInput("process", "is not bytes")
         return cls(shared, ProcessSpec.decode(fields["process"]), fields["fuel"])
