@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from formation_p2p.core.capability.buckets import bucket_for, buckets_of
+from formation_p2p.core.capability.buckets import buckets_of, widening
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key
@@ -117,7 +117,7 @@ class Network:
         needs = requirements(pod)
         if self._by_capacity and len(pod.models) != 1 and pod.share_milli >= min(SHARES):
             return self._order[self._has_level(pod)[self._order]]
-        return self._members.get(bucket_for(needs), np.empty(0, np.int64))
+        return self._members.get(widening(needs)[0], np.empty(0, np.int64))
 
     def _has_level(self, pod: Pod) -> Bools:
         free = self._cluster.free

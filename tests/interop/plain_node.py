@@ -140,7 +140,7 @@ class PlainNode:
 
     async def _get_value(self, asked: dict[str, Any]) -> str | None:
         name = bytes.fromhex(asked["name"])
-        found = await self._searched(self._dht.get_value(name, moment(), "test"))
+        found = await self._searched(self._dht.search(name, kad.GetValue(name), moment(), "test"))
         values = [each.value.hex() for each in found.found if isinstance(each, ValueRecord)]
         return values[0] if values else None
 

@@ -83,7 +83,7 @@ def test_what_one_published_everyone_finds() -> None:
     for write in (PutValue(name, signed.raw), world.added(signed, ANY)):
         town.publish(author, write)
     for node in town.nodes.values():
-        value = node.dht.get_value(name, town.now, "a test")
+        value = node.dht.search(name, GetValue(name), town.now, "a test")
         found = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
         town.perform(node)
         town.elapse(1)
@@ -158,7 +158,7 @@ def test_storing_peers_who_lie_are_outvoted_by_one_who_does_not() -> None:
         (dave, lies()),
     ):
         liar.lie = lie
-    value = alice.dht.get_value(name, town.now, "a test")
+    value = alice.dht.search(name, GetValue(name), town.now, "a test")
     found = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
     misplaced = alice.dht.find_providers(other, EVERYONE, town.now, "a test")
     town.perform(alice)
@@ -173,7 +173,8 @@ def test_a_value_that_is_rightly_signed_but_anothers_is_not_taken_for_the_one_as
     alice, bob = town.join("alice", "bob")
     town.elapse(5)
     bob.lie = lies(world.signed("frank", town.now).raw)
-    operation = alice.dht.get_value(value_name(DAVE.peer_id), town.now, "a test")
+    name = value_name(DAVE.peer_id)
+    operation = alice.dht.search(name, GetValue(name), town.now, "a test")
     town.perform(alice)
     town.elapse(1)
     assert alice.searched(operation).found == ()

@@ -118,7 +118,7 @@ def test_only_who_was_asked_may_tell_and_only_once() -> None:
     reachability.wanted(crowd(1))
     for _ in range(5):
         reachability.answered(peer(0), False)
-    assert reachability.votes == {peer(0): False}
+    assert reachability.reach is Reach.UNKNOWN  # two that failed would make it a client
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,15 @@ def test_one_neighbour_who_dials_us_does_not_outvote_two_who_could_not() -> None
 
 
 def test_a_bounded_number_of_witnesses_is_remembered() -> None:
-    reachability = node()
-    for number in range(100):
-        reachability.dialled_by(peer(number), "9.9.9.9")
-    assert len(reachability.votes) == DHT.max_votes
+    for most, reach in ((1, Reach.SERVER), (3, Reach.CLIENT)):
+        reachability = Reachability(DhtParameters(max_votes=most))
+        reachability.moved((OUTSIDE,), 0.0)
+        for number in range(2):
+            reachability.wanted([Contact(peer(number), (OUTSIDE,))])
+        reachability.dialled_by(peer("bob"), "9.9.9.9")
+        for number in range(2):
+            reachability.answered(peer(number), False)
+        assert reachability.reach is reach
 
 
 def test_it_asks_again_now_and_then_and_until_then_is_what_it_was() -> None:

@@ -22,7 +22,7 @@ from formation_p2p.core.discovery.finder import (
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer
-from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
+from formation_p2p.core.keyspace import MAX_DEPTH, WHOLE, Key, Span, key_of
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
 from tests.support import dht_world as world
@@ -82,7 +82,8 @@ class Settler:
 
     @property
     def span(self) -> Span:
-        return self.announcer.memberships["any"].span
+        publications = self.announcer.publications.values()
+        return next((each.membership.span for each in publications if each.membership), WHOLE)
 
 
 class Colony(DhtWorld):

@@ -10,7 +10,8 @@ Each name that a worker announces costs it a lookup and k messages twice in each
 profile. So levels are geometric and few, start where an ordinary machine ends (below that, `any`
 serves as well), and exist only for what requirements can ask: no bucket has a vendor, an
 architecture, a price. A large machine (128 cores, 1 TiB, 8 x H100) with two drivers and two
-labels is in 26, a laptop in 4; none can be in more than `MAX_BUCKETS`.
+labels is in 26, a laptop in 4; none can be in more than 24 and one for each of its GPU models,
+labels and drivers.
 
 GPU memory is in decimal gigabytes, just below the sizes that cards are sold in: one of 24 GB
 reports 25.7e9 bytes or 23.99 GiB, and would miss a level of 24 GiB.
@@ -22,7 +23,6 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from formation_p2p.core.resources.bounds import MAX_DRIVERS, MAX_GPU_MODELS, MAX_LABELS
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, TIB
@@ -47,13 +47,6 @@ _GPU_CC: Final = tuple((f"gpu/cc/{cc}", cc) for cc in (80, 90, 100, 120))
 
 _Levels = tuple[tuple[str, int], ...]
 
-MAX_BUCKETS: Final = (
-    len((ANY, *_CPU, *_MEMORY, *_STORAGE, *_NETWORK, *_GPU, *_GPU_MEMORY, *_GPU_CC))
-    + MAX_GPU_MODELS
-    + MAX_LABELS
-    + MAX_DRIVERS
-)
-
 
 def buckets_of(
     capability: Capability, labels: Mapping[str, str], drivers: Collection[str]
@@ -75,15 +68,11 @@ def buckets_of(
     )
 
 
-def bucket_for(needs: Requirements) -> str:
-    """The bucket to ask: every worker that `fits` is in it."""
-    return widening(needs)[0]
-
-
 def widening(needs: Requirements) -> tuple[str, ...]:
     """Every bucket that the requirements imply, from the most to the least selective, to `any`.
 
-    Each holds every worker that fits; the later ones are for when the first cannot be read.
+    Each holds every worker that `fits`; the first is asked, and the later ones are for when it
+    cannot be read.
     The order is a rule of thumb (GPUs are rarer than what a person labels, and that rarer than
     cores; within these, more steps up a geometric scale are rarer than fewer). Where it is wrong
     it costs traffic, never an answer.

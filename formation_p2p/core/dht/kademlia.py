@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, assert_never
 
 from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.operations import (
     OperationId,
@@ -25,20 +26,6 @@ from formation_p2p.core.dht.reachability import ProbeLimits, Reach, Reachability
 from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import RoutingTable
-from formation_p2p.core.dht.rpc import (
-    Advertise,
-    DhtEffect,
-    DhtEvent,
-    InboundConnection,
-    PeerIdentified,
-    ProbeReachability,
-    ReachabilityProbed,
-    RequestFailed,
-    RequestReceived,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-)
 from formation_p2p.core.dht.serving import Server
 from formation_p2p.core.dht.subnets import crowding, subnets
 from formation_p2p.core.effects import Contact, Moment
@@ -83,14 +70,14 @@ class Kademlia(Generic[R]):
         self._retry_at = float("inf")
         self._retry_s = parameters.first_retry_s
         self._sweep_at = float("inf")
-        self._effects: list[DhtEffect] = []
+        self._effects: list[rpc.DhtEffect] = []
 
     def moved(self, addresses: tuple[str, ...], now: Moment) -> None:
         """The addresses at which others dial us: to call before joining, and when they change. A
         node without this call joins as a server, and probes nothing."""
         self.table.moved(addresses)
         self._reachability.moved(addresses, now.mono_s)
-        self._effects.append(Advertise(self._reachability.reach, cause="the addresses changed"))
+        self._effects.append(rpc.Advertise(self._reachability.reach, cause="the addresses changed"))
 
     # -- operations -------------------------------------------------------------------------
 
@@ -112,16 +99,12 @@ class Kademlia(Generic[R]):
         width: int | None = None,
     ) -> OperationId:
         """Ends as Searched, with the providers that `width` of the nearest peers hold."""
-        return self._search(name, kad.GetProviders(name, query), now, cause, width)
-
-    def get_value(self, name: bytes, now: Moment, cause: str) -> OperationId:
-        """Ends as Searched, with the value that the nearest peers hold, if any."""
-        return self._search(name, kad.GetValue(name), now, cause)
+        return self.search(name, kad.GetProviders(name, query), now, cause, width)
 
     def find_closest(self, name: bytes, now: Moment, cause: str) -> OperationId:
         """Ends as Searched, whose `closest` are the k peers nearest to a name, such as the bytes
         of a peer id."""
-        return self._search(name, kad.FindNode(name), now, cause, self._k)
+        return self.search(name, kad.FindNode(name), now, cause, self._k)
 
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
         """The `count` nearest to a name of these peers and, if others can ask it, this node. Those
@@ -138,39 +121,37 @@ class Kademlia(Generic[R]):
 
     # -- inputs and outputs -----------------------------------------------------------------
 
-    def handle(self, event: DhtEvent, now: Moment) -> None:
-        before = self._reachability.reach
+    def handle(self, event: rpc.DhtEvent, now: Moment) -> None:
+        before, emit = self._reachability.reach, self._effects.append
         match event:
-            case RequestReceived(request_id, sender, kad.Ping(dial_back=True)) if (
+            case rpc.RequestReceived(request_id, sender, kad.Ping(dial_back=True)) if (
                 self._probe_limits.admits(sender.peer_id, now.mono_s)
             ):
                 cause, probe_s = f"asked by {sender.peer_id}", self.parameters.probe_s
-                self._effects.append(ProbeReachability(request_id, sender, probe_s, cause=cause))
+                emit(rpc.ProbeReachability(request_id, sender, probe_s, cause=cause))
                 self._meet(sender)
-            case ReachabilityProbed(request_id, reached):
+            case rpc.ReachabilityProbed(request_id, reached):
                 self._probe_limits.ended()
-                self._effects.append(
-                    SendResponse(request_id, kad.Pong(reached), cause="dialled back")
-                )
-            case InboundConnection(peer_id, host):
+                emit(rpc.SendResponse(request_id, kad.Pong(reached), cause="dialled back"))
+            case rpc.InboundConnection(peer_id, host):
                 self._reachability.dialled_by(peer_id, host)
-            case PeerIdentified(peer):
+            case rpc.PeerIdentified(peer):
                 if peer.addresses:
                     self._meet(peer)
                 else:
                     self._lost(peer.peer_id, now)
-            case RequestReceived(request_id, sender, message):
+            case rpc.RequestReceived(request_id, sender, message):
                 reply = self._server.reply(sender, message, now)
                 cause = f"asked by {sender.peer_id}"
-                self._effects.append(SendResponse(request_id, reply, cause=cause))
+                emit(rpc.SendResponse(request_id, reply, cause=cause))
                 self._meet(sender)
-            case ResponseReceived(request_id, sender, message):
+            case rpc.ResponseReceived(request_id, sender, message):
                 sent = self._in_flight.pop(request_id)
                 self._saw(sender, now)
                 if isinstance(message, kad.Pong):
                     self._reachability.answered(sent.to.peer_id, message.reached)
                 self._settle(request_id, sent, True, message, now)
-            case RequestFailed(request_id):
+            case rpc.RequestFailed(request_id):
                 sent = self._in_flight.pop(request_id)
                 if self.table.is_at(sent.to):  # and not elsewhere, as a liar may have said
                     self._lost(sent.to.peer_id, now)
@@ -190,7 +171,7 @@ class Kademlia(Generic[R]):
             name = self._refresh.due(now.mono_s)
             if name is not None and len(self.table):  # or the gates are asked, see below
                 width = self._k if name == self._own_name else None
-                self._search(name, kad.FindNode(name), now, "refresh", width)
+                self.search(name, kad.FindNode(name), now, "refresh", width)
         before = self._reachability.reach
         self._reachability.tick(now.mono_s)
         self._reach_out(before)
@@ -199,7 +180,7 @@ class Kademlia(Generic[R]):
         """When `tick` is due next, on the monotonic clock."""
         return min(self._retry_at, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
-    def take(self) -> tuple[list[DhtEffect], list[Searched[R] | Published]]:
+    def take(self) -> tuple[list[rpc.DhtEffect], list[Searched[R] | Published]]:
         """The effects, and the operations that have ended, since the last `take`."""
         effects, self._effects = self._effects, []
         return effects, self.operations.take()
@@ -245,7 +226,7 @@ class Kademlia(Generic[R]):
         number = self._request_count
         self._in_flight[number] = _InFlight(to, operation)
         timeout_s = self.parameters.request_timeout_s + extra_s
-        self._effects.append(SendRequest(number, to, request, timeout_s, cause=cause))
+        self._effects.append(rpc.SendRequest(number, to, request, timeout_s, cause=cause))
         return number
 
     def _settle(
@@ -258,7 +239,7 @@ class Kademlia(Generic[R]):
         if lookup is not None:
             self.table.looked_into(lookup.target, now.mono_s)
 
-    def _search(
+    def search(
         self,
         name: bytes,
         request: Query,
@@ -266,6 +247,7 @@ class Kademlia(Generic[R]):
         cause: str,
         width: int | None = None,
     ) -> OperationId:
+        """Ask the peers nearest to a name. Ends as Searched."""
         ours = self.parameters
         if width is None:
             # With fewer than k peers every one of them is among the k nearest to every name, and
@@ -310,7 +292,7 @@ class Kademlia(Generic[R]):
         """Advertise our reachability where it has changed, and probe it further."""
         reach = self._reachability.reach
         if reach is not before:
-            self._effects.append(Advertise(reach, cause=f"it was {before.value}"))
+            self._effects.append(rpc.Advertise(reach, cause=f"it was {before.value}"))
         for contact in self._reachability.wanted(self.table):
             probe = kad.Ping(dial_back=True)
             self._request(contact, probe, None, "can others dial us?", self.parameters.probe_s)

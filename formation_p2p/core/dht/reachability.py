@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -49,11 +49,6 @@ class Reachability:
         self._asked: dict[PeerId, bool] = {}  # whether it still has to answer
         self._subnets: set[Subnet] = set()  # of those who were asked
         self._votes: dict[PeerId, bool] = {}
-
-    @property
-    def votes(self) -> Mapping[PeerId, bool]:
-        """Whether each witness of this round reached us."""
-        return self._votes
 
     def moved(self, addresses: tuple[str, ...], now_s: float) -> None:
         """The addresses at which we are dialled from now on; none for a client."""

@@ -97,10 +97,6 @@ class Announcer:
         self._withdrawing: OperationId | None = None
 
     @property
-    def memberships(self) -> Mapping[str, ShardMembership]:
-        return self._memberships
-
-    @property
     def publications(self) -> Mapping[bytes, Publication]:
         return self._publications
 

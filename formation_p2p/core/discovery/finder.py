@@ -1,4 +1,4 @@
-"""From requirements to the workers that could meet them.
+"""Finds the workers that could meet requirements.
 
 The most selective bucket that the requirements imply is asked for the workers nearest to the
 task's key: its root shard first, which tells how deep to go, then the shard of the key's prefix;
@@ -95,8 +95,8 @@ class _Find:
 
 
 class Finder:
-    """Call `find`, hand every Searched of the DHT to `searched`, and `take` after either: what
-    has ended by then, each find once. `labels` are those of the workers that our grant is for."""
+    """Call `find`, hand every Searched of the DHT to `searched`, and `take` what has ended after
+    either. `labels` are those of the workers that our grant is for."""
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class Finder:
         fresh: bool = False,
         roomy: bool = False,
     ) -> FindId | None:
-        """None while too many finds are in flight. A `fresh` one remembers no answers. A `roomy`
-        one looks for those that have room now, as far as they have announced it; for all that
-        suit where there is none."""
+        """None while too many finds are in flight. A `fresh` one uses no remembered answers. A
+        `roomy` one looks for workers with room now, as far as announced, or else for all that
+        suit."""
         needs, requirements = self._narrowed(needs)
         buckets = list(widening(needs))
         first = buckets[0]
@@ -164,8 +164,8 @@ class Finder:
         return ended
 
     def _narrowed(self, needs: Requirements) -> tuple[Requirements, bytes]:
-        """For workers that our grant is for: else all that one search sees may be others. Where a
-        query has no room for more labels, it goes without."""
+        """With the labels that our grant demands of workers, where the query has room for them:
+        else all that one search sees may be others."""
         named = {key for key, _ in needs.labels}
         ours = tuple(label for label in self._labels if label[0] not in named)
         with suppress(InvalidInput):
@@ -320,7 +320,7 @@ class Finder:
 
 
 def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """What was learnt longest ago makes room."""
+    """The oldest entry makes room."""
     table.pop(key, None)
     table[key] = value
     if len(table) > most:

@@ -12,15 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.records.codec import (
-    MAX_INT,
-    Malformed,
-    decode,
-    encode,
-    take_bytes,
-    take_int,
-    take_list,
-)
+from formation_p2p.core.records import codec
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
 from formation_p2p.core.trust.experience import MEMORY
@@ -63,15 +55,15 @@ def seal_attestation(
 ) -> bytes:
     """Of at most MAX_SUBJECTS."""
     told = [[peer_id_to_bytes(peer_id), *each] for peer_id, each in opinions.items()]
-    return seal(identity, _DOMAIN, _PAYLOAD_TYPE, encode([issued_unix_ms, told]))
+    return seal(identity, _DOMAIN, _PAYLOAD_TYPE, codec.encode([issued_unix_ms, told]))
 
 
 def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
     """Raises BadRecord."""
     author, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_ATTESTATION_BYTES)
     try:
-        issued_unix_ms, opinions = _read(decode(payload, MAX_ATTESTATION_BYTES))
-    except Malformed as error:
+        issued_unix_ms, opinions = _read(codec.decode(payload, MAX_ATTESTATION_BYTES))
+    except codec.Malformed as error:
         raise MalformedRecord(f"an attestation by {author}: {error}") from error
     attestation = Attestation(author, issued_unix_ms, opinions, raw)
     if issued_unix_ms / 1000 > now_unix_s + MAX_CLOCK_SKEW_S:
@@ -84,24 +76,24 @@ def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
 def _read(fields: Any) -> tuple[int, dict[PeerId, Opinion]]:
     match fields:
         case [issued_unix_ms, told]:
-            each = [_opinion(item) for item in take_list(told, "subject", MAX_SUBJECTS)]
+            each = [_opinion(item) for item in codec.take_list(told, "subject", MAX_SUBJECTS)]
             if len(dict(each)) < len(each):
-                raise Malformed("subject", "is spoken of twice")
-            return take_int(issued_unix_ms, "issued", 0, MAX_INT), dict(each)
+                raise codec.Malformed("subject", "is spoken of twice")
+            return codec.take_int(issued_unix_ms, "issued", 0, codec.MAX_INT), dict(each)
         case _:
-            raise Malformed("attestation", "is not a date with opinions")
+            raise codec.Malformed("attestation", "is not a date with opinions")
 
 
 def _opinion(fields: Any) -> tuple[PeerId, Opinion]:
     match fields:
         case [peer, rate_milli, weight_milli]:
             try:
-                peer_id = peer_id_from_bytes(take_bytes(peer, "subject", _MAX_PEER_ID_BYTES))
+                peer_id = peer_id_from_bytes(codec.take_bytes(peer, "subject", _MAX_PEER_ID_BYTES))
             except ValueError as error:
-                raise Malformed("subject", "is not a peer id") from error
+                raise codec.Malformed("subject", "is not a peer id") from error
             return peer_id, Opinion(
-                take_int(rate_milli, "rate", 0, 1000),
-                take_int(weight_milli, "weight", 0, MEMORY * 1000),
+                codec.take_int(rate_milli, "rate", 0, 1000),
+                codec.take_int(weight_milli, "weight", 0, MEMORY * 1000),
             )
         case _:
-            raise Malformed("opinion", "is not a subject with its rate and weight")
+            raise codec.Malformed("opinion", "is not a subject with its rate and weight")

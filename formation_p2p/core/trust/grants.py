@@ -39,17 +39,9 @@ from formation_p2p.core.resources.bounds import (
     shown,
     sorted_labels,
 )
+from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
-from formation_p2p.core.trust.statements import (
-    CIRCLES,
-    Block,
-    kept,
-    read,
-    read_facts,
-    write,
-    write_facts,
-)
 from formation_p2p.core.trust.token import open_token, statements_of
 from formation_p2p.core.workload import task
 from formation_p2p.core.workload.scope import NOWHERE, Place
@@ -114,8 +106,8 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     if not rights.may:
         raise InvalidInput("rights", "the grant would allow nothing; name submit, work or both")
     builder = BiscuitBuilder()
-    builder.merge(write_facts(rights.may, rights.place))
-    limits = Block(
+    builder.merge(statements.write_facts(rights.may, rights.place))
+    limits = statements.Block(
         peers=_only(peer_id),
         expires_unix_s=rights.expires_unix_s,
         max_priority=rights.max_priority,
@@ -145,17 +137,15 @@ def attenuate(
     place: Place | None = None,
     weight_milli: int | None = None,
 ) -> bytes:
-    """A narrower grant, made without the root's private key. What is None stays as it is.
-
-    The result allows what both the old grant and the new limits allow, however they were
-    written. Raises InvalidInput.
-    """
+    """A narrower grant, made without the root's private key: it allows what both the old grant and
+    the new limits allow. None stays as it is. Raises InvalidInput."""
     # Raises where the grant is refused anyway.
     known = _read(grant, root_public_key).rights.place
     circles = None
     if place is not None:
-        circles = frozenset(c for c in CIRCLES if getattr(place, c) == getattr(known, c))
-    limits = Block(
+        named = statements.CIRCLES
+        circles = frozenset(c for c in named if getattr(place, c) == getattr(known, c))
+    limits = statements.Block(
         peers=_only(peer_id),
         may=None if may is None else frozenset({may.value}),
         expires_unix_s=expires_unix_s,
@@ -211,12 +201,10 @@ def check(
     driver: str | None = None,
     priority: int = 0,
 ) -> Rights | Denied:
-    """Whether `peer_id`, which showed `grant`, may do this now; None for anything at all. Denied
-    unless all of it holds.
+    """Whether `peer_id`, which showed `grant`, may do this now; None for anything at all.
 
-    That the peer is who it says has been proved before: by the connection's handshake, or by
-    the signature around the grant. `driver` None asks of none in particular; what is dispatched
-    later is to be held against the Rights returned.
+    The peer id has been proved before, by the connection's handshake or by the signature around
+    the grant. `driver` None checks none.
     """
     action = "belong" if right is None else right.value
     if not grant:
@@ -280,7 +268,7 @@ def _only(peer_id: PeerId | None) -> frozenset[str]:
         raise InvalidInput("peer", str(error)) from error
 
 
-def _checked(limits: Block) -> BlockBuilder:
+def _checked(limits: statements.Block) -> BlockBuilder:
     """Raises InvalidInput for an invalid limit."""
     if limits.expires_unix_s is not None:
         check_amount("expires", limits.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
@@ -295,7 +283,7 @@ def _checked(limits: Block) -> BlockBuilder:
     if limits.hours is not None and not limits.hours.spans:
         raise InvalidInput("hours", "name some, or leave them open")
     _check_labels(limits.labels)
-    return write(limits)
+    return statements.write(limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +303,10 @@ def _read(grant: bytes, root_public_key: bytes) -> _Terms:
 def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
     token = open_token(grant, root_public_key)
     # Rights and places count in the root's own block alone: later ones are by its holders.
-    granted, place, statements = read_facts(statements_of(token, 0))
-    blocks = [read(statements)]
-    blocks += (read(statements_of(token, number)) for number in range(1, token.block_count()))
+    granted, place, limits = statements.read_facts(statements_of(token, 0))
+    blocks = [statements.read(limits)]
+    later = range(1, token.block_count())
+    blocks += (statements.read(statements_of(token, number)) for number in later)
     whole = reduce(and_, blocks)
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
@@ -330,7 +319,7 @@ def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
         whole.quota,
         whole.hours,
         whole.labels,
-        kept(place, whole.circles),
+        statements.kept(place, whole.circles),
         _weight_milli(blocks),
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
@@ -351,7 +340,7 @@ _read_short: Final = lru_cache(maxsize=16_384)(_read_anew)
 _read_long: Final = lru_cache(maxsize=2_048)(_read_anew)
 
 
-def _weight_milli(blocks: list[Block]) -> int:
+def _weight_milli(blocks: list[statements.Block]) -> int:
     """More than even is the root's alone to give."""
     given = blocks[0].weight_milli
     first = EVEN_WEIGHT_MILLI if given is None else given

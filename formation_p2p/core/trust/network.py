@@ -17,18 +17,12 @@ from typing import Any, Final
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.records import codec
 from formation_p2p.core.records.addresses import (
     MAX_ADDRESS_BYTES,
     address_bytes,
     address_text,
     read_addresses,
-)
-from formation_p2p.core.records.codec import (
-    Malformed,
-    decode,
-    encode,
-    take_bytes,
-    take_list,
 )
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.trust.grants import bind, rights_of
@@ -90,7 +84,7 @@ class Network:
     def join_string(self) -> str:
         """The invite; with a bearer grant in it, a secret."""
         gates = [address_bytes(gate) for gate in self.gates]
-        body = encode([self.root_public_key, gates, self.grant])
+        body = codec.encode([self.root_public_key, gates, self.grant])
         return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
 
@@ -110,8 +104,8 @@ def parse_join_string(text: str) -> Network:
     if not body or checksum != _checksum(body):
         raise InvalidInput(_FIELD, "it is incomplete or was altered; paste all of it again")
     try:
-        return _unpack(decode(body, _MAX_BODY_BYTES))
-    except Malformed:
+        return _unpack(codec.decode(body, _MAX_BODY_BYTES))
+    except codec.Malformed:
         problem = "this version cannot read it; ask for one of the same version"
         raise InvalidInput(_FIELD, problem) from None
 
@@ -120,15 +114,15 @@ def _unpack(fields: Any) -> Network:
     match fields:
         case [root_public_key, gates, grant]:
             return Network(
-                take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
+                codec.take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
                 read_addresses(
-                    take_bytes(gate, "gate", MAX_ADDRESS_BYTES)
-                    for gate in take_list(gates, "gate", MAX_GATES)
+                    codec.take_bytes(gate, "gate", MAX_ADDRESS_BYTES)
+                    for gate in codec.take_list(gates, "gate", MAX_GATES)
                 ),
-                take_bytes(grant, "grant", MAX_GRANT_BYTES),
+                codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
             )
         case _:
-            raise Malformed("network", "is not a list of three fields")
+            raise codec.Malformed("network", "is not a list of three fields")
 
 
 def _one_form(gate: str) -> str:

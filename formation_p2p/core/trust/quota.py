@@ -51,9 +51,9 @@ class Quota:
     def __and__(self, other: Quota) -> Quota:
         """What both allow."""
         return Quota(
-            _least(self.cpu_milli_hours, other.cpu_milli_hours),
-            _least(self.gpu_milli_hours, other.gpu_milli_hours),
-            _least(self.leases, other.leases),
+            least(self.cpu_milli_hours, other.cpu_milli_hours),
+            least(self.gpu_milli_hours, other.gpu_milli_hours),
+            least(self.leases, other.leases),
         )
 
     def exceeded(self, used: Used, takes_gpu: bool) -> str | None:
@@ -122,5 +122,5 @@ def format_hours(milli_hours: int) -> str:
     return f"{whole}.{decimals}"
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def least(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)

@@ -142,7 +142,7 @@ class Reputation:
     # -- gossip --------------------------------------------------------------------------
 
     def heard(self, attestations: Iterable[bytes], now: Moment) -> None:
-        """Take what others have signed, as far as it is sound and they have a voice."""
+        """Take the attestations that are valid, by peers with a voice."""
         for author in [each for each in self._voices if self._has_expired(each, now)]:
             self._silence(author)
         for raw in attestations:
@@ -181,9 +181,9 @@ class Reputation:
             self._heard = None
 
     def voice_milli(self, peer_id: PeerId, now: Moment) -> int:
-        """How far a peer is heard: by how much more good it has done than bad, of all that can
-        be remembered of it. So work that is shared out among many identities gives them no more
-        voice together than it gives one."""
+        """How far a peer is heard: its good experiences less the bad, of all that can be
+        remembered. So work spread over many identities gives them no more voice together than
+        one."""
         account = self._accounts.get(peer_id)
         if account is None:
             return 0
@@ -192,7 +192,7 @@ class Reputation:
         return 1000 * max(good - bad, 0) // (MEMORY * age.unit)
 
     def passed_on(self, most: int, now: Moment) -> tuple[bytes, ...]:
-        """What the voices listened to have signed last, at most so many."""
+        """The latest attestations of others, at most so many."""
         holding = (x for author, x in self._voices.items() if not self._has_expired(author, now))
         latest = sorted(holding, key=lambda each: (-each.issued_unix_ms, each.author))
         return tuple(each.raw for each in latest[:most])
@@ -200,8 +200,8 @@ class Reputation:
     # -- attestations ----------------------------------------------------------------------
 
     def attest(self, identity: Identity, now: Moment) -> bytes | None:
-        """What this node tells others, signed by it: of those it has had most bad experience
-        with, and of those it knows best. None where it knows no peer."""
+        """This node's signed opinions: of the peers it has most bad experience with, and of those
+        it knows best. None where it knows no peer."""
         since_s, raw = self._attested
         if not since_s <= now.unix_s < since_s + self.parameters.attest_every_s:
             opinions = self._opinions(now)
@@ -264,7 +264,7 @@ class Reputation:
         )
 
     def standings(self, now: Moment) -> tuple[Standing, ...]:
-        """Of all that this node has worked with or heard of, the most trusted first."""
+        """Of all peers that this node has worked with or heard of, the most trusted first."""
         everyone = {*self._accounts, *(each for x in self._voices.values() for each in x.opinions)}
         found = (self.explain(each, now) for each in everyone - {self._own})
         return tuple(sorted(found, key=lambda each: (-each.score_milli, each.peer_id)))
@@ -281,7 +281,7 @@ class Reputation:
         return heard
 
     def _speaking(self, now: Moment) -> tuple[tuple[Attestation, int], ...]:
-        """One decision weighs hundreds of workers by the same voices."""
+        """Cached for a second: one decision weighs hundreds of workers by the same voices."""
         second = int(now.unix_s)
         if self._heard is None or self._heard[0] != second:
             voices = ((each, self._voice_now(author, now)) for author, each in self._voices.items())
@@ -301,7 +301,7 @@ class Reputation:
     # -- storage -------------------------------------------------------------------------------
 
     def take(self) -> Changes:
-        """What has changed since the last time; all of it that can be kept."""
+        """What has changed since the last time."""
         changed, self._changed = self._changed, set()
         voices, self._changed_voices = self._changed_voices, set()
         accounts = ((each, self._accounts.get(each)) for each in sorted(changed))

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from biscuit_auth import BlockBuilder
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.hours import MAX_SPANS, Hours
-from formation_p2p.core.trust.quota import UNLIMITED, Quota
+from formation_p2p.core.trust.quota import UNLIMITED, Quota, least
 from formation_p2p.core.workload.scope import Place
+
+_T = TypeVar("_T", frozenset[str], Hours)
 
 # The circles that a place names; a task that stays in none of them is of the commons.
 CIRCLES: Final = ("cell", "org", "federation")
@@ -43,27 +45,19 @@ class Block:
         return Block(
             peers=self.peers | other.peers,
             may=_both(self.may, other.may),
-            expires_unix_s=_least(self.expires_unix_s, other.expires_unix_s),
-            max_priority=_least(self.max_priority, other.max_priority),
-            weight_milli=_least(self.weight_milli, other.weight_milli),
+            expires_unix_s=least(self.expires_unix_s, other.expires_unix_s),
+            max_priority=least(self.max_priority, other.max_priority),
+            weight_milli=least(self.weight_milli, other.weight_milli),
             drivers=_both(self.drivers, other.drivers),
             quota=self.quota & other.quota,
-            hours=hours_of_both(self.hours, other.hours),
+            hours=_both(self.hours, other.hours),
             labels=self.labels | other.labels,
             circles=_both(self.circles, other.circles),
         )
 
 
-def hours_of_both(one: Hours | None, other: Hours | None) -> Hours | None:
+def _both(one: _T | None, other: _T | None) -> _T | None:
     return other if one is None else one if other is None else one & other
-
-
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    return other if one is None else one if other is None else one & other
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
 
 
 # -- the forms --------------------------------------------------------------------------------
