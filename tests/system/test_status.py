@@ -85,8 +85,8 @@ async def test_a_node_tells_what_it_does(world: World) -> None:
         job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
 
         async def four_run() -> bool:
-            (status,) = await ask(world.folder / "bob", {"ask": "status"})
-            return bool(sum(each["under_way"] for each in status["jobs"]) >= 4)
+            (status,) = await ask(world.folder / "alice", {"ask": "status"})
+            return bool(sum(each["under_way"] for each in status["granted"]) >= 4)
 
         await until(four_run)
         (bobs,) = await ask(world.folder / "bob", {"ask": "status"})
