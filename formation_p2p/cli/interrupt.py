@@ -9,7 +9,9 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+import typer
 
 from formation_p2p.cli.exits import SIGNALLED
 from formation_p2p.cli.words import say
@@ -59,6 +61,11 @@ def run_interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> 
     """Run `work` on a new asyncio loop. Returns its exit code, or that of the signal that
     cancelled it."""
     return asyncio.run(_guarded(work))
+
+
+def end_with(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> NoReturn:
+    """End the command with the exit code of `work`, run as `run_interruptible` does."""
+    raise typer.Exit(run_interruptible(work))
 
 
 async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:

@@ -1,42 +1,6 @@
 """The job file of `formation submit`: TOML, of which every key is known or refused.
 
-    name = "count-words"
-    needs = "cpu=1,memory=256MiB"     # or a table: needs = { cpu = 1, memory = "256MiB" }
-    priority = 0
-    attempts = 3
-    timeout = "5m"                    # of one attempt; or seconds, as a number
-    deadline = "2h"                   # of the whole job, from its submission
-    speculate = false                 # whether an idle worker tries to overtake a slow task
-    policy = "xor"                    # how workers are ranked (docs/placement.md)
-    hints = ["region=eu-west"]        # where the tasks should run (docs/locality.md)
-    scope = "commons"                 # how far from home they may go
-    max_price = "0.05"                # of a core-hour
-    learn = true                      # size memory by earlier runs (docs/jobs.md)
-
-    [[task]]
-    name = "count"                    # for those that come after it; in front of its labels
-    each = ["a.txt", "b.txt"]         # one task for each; {each} stands for it below
-    label = "count-{each}"
-    argv = ["wc", "-w", "{each}"]
-    files_in = ["texts/{each}"]       # relative to the job file; the task sees the base name
-    files_out = []                    # what the task leaves in its folder and sends back
-    env = { LANG = "C" }
-    stdin = ""
-    wasm = "count.wasm"               # this module in place of a program, which `argv` is for
-    fuel = 1_000_000_000              # the instructions that it may take
-    image = "alpine:3.22"             # or the command in a container of this image
-
-    [[task]]
-    name = "train"
-    matrix = { lr = [0.1, 0.01], seed = { from = 1, to = 3 } }    # one for each combination
-    inputs = ["data/*.csv"]           # of each file, which is sent along; or { lines = "urls.txt" }
-    after = ["count"]                 # tasks by name, or a task by its label, that come before
-    needs = "cpu=4,gpu=1"             # in place of the job's
-    kind = "train"                    # under which its memory is learnt (docs/jobs.md)
-    argv = ["./train.py", "--lr", "{lr}", "--seed", "{seed}", "{name}"]
-
-Only `task` and its `argv` must be there. `each` may also be a range of numbers, both ends in it:
-`each = { from = 1, to = 250 }`. `matrix` has `include` and `exclude` as well (docs/jobs.md).
+`formation submit --help` and docs/jobs.md show the keys. Only `task` and its `argv` must be there.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
-from formation_p2p.cli.interrupt import run_interruptible
+from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     CpuOption,
@@ -28,7 +26,6 @@ from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import say
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
-    TaskOptions,
     TaskOptionWords,
 )
 from formation_p2p.host.policies import options_of
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.refusals import Refusal
     from formation_p2p.core.resources.requirements import Requirements
-    from formation_p2p.host.machine.home import Home
 
 WORKERS_EPILOG: Final = """
 \b
@@ -79,28 +75,28 @@ def workers(
     shown if any worker asks one.
     """
     place = home_of(home, join)
-    raise typer.Exit(run_interruptible(lambda _: _workers(place, as_json)))
 
+    async def show(_: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli import as_json as documents
+        from formation_p2p.cli import tables
+        from formation_p2p.cli.outcomes import why_alone
 
-async def _workers(home: Home, as_json: bool) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli import as_json as documents
-    from formation_p2p.cli import tables
-    from formation_p2p.cli.outcomes import why_alone
+        async with Node.join(home=place.path, listen=()) as node:
+            found = await node.workers()
+            alone = "" if found else await why_alone(node, place)
+        if as_json:
+            documents.put({"workers": [documents.profile(each) for each in found]})
+        elif found:
+            tables.console().print(tables.workers(found))
+        if alone:
+            say(f"formation: {alone}")
+            return UNPLACEABLE
+        if not found:
+            say("formation: no worker is in this network; start one with `formation worker`")
+        return DONE
 
-    async with Node.join(home=home.path, listen=()) as node:
-        found = await node.workers()
-        alone = "" if found else await why_alone(node, home)
-    if as_json:
-        documents.put({"workers": [documents.profile(each) for each in found]})
-    elif found:
-        tables.console().print(tables.workers(found))
-    if alone:
-        say(f"formation: {alone}")
-        return UNPLACEABLE
-    if not found:
-        say("formation: no worker is in this network; start one with `formation worker`")
-    return DONE
+    end_with(show)
 
 
 @takes("needs", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
@@ -108,11 +104,7 @@ def explain(
     words: TaskOptionWords,
     name: Annotated[
         str,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            help="The workers nearest to this name come first: try several to see work spread.",
-        ),
+        option("--name", "NAME", "The workers nearest to this name come first."),
     ] = "a task",
     discovery: Annotated[
         bool,
@@ -134,50 +126,42 @@ def explain(
     """
     options = options_of(words)
     place = home_of(home, join)
-    raise typer.Exit(
-        run_interruptible(lambda _: _explain(place, name, options, discovery, as_json))
-    )
 
+    async def show(_: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli import as_json as documents
+        from formation_p2p.cli import tables
+        from formation_p2p.cli.outcomes import why_empty
 
-async def _explain(
-    home: Home,
-    name: str,
-    options: TaskOptions,
-    discovery: bool,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli import as_json as documents
-    from formation_p2p.cli import tables
-    from formation_p2p.cli.outcomes import why_empty
+        async with Node.join(home=place.path, listen=()) as node:
+            found, everyone = await asyncio.gather(
+                node.discover(options.needs, name=name, options=options),
+                node.workers(),
+            )
+            decision = found.decision
+            rejected = _with_unsuited(decision, everyone, options.needs)
+            why = "" if decision.ranked or rejected else await why_empty(node, place)
+        if as_json:
+            document = documents.decision(decision, rejected)
+            if discovery:
+                document["discovery"] = documents.trace(found.trace)
+            documents.put(document)
+        else:
+            console = tables.console()
+            if decision.ranked:
+                tables.put_ranked(console, decision.ranked)
+            if decision.ranked and rejected:
+                console.print()
+            if rejected:
+                console.print(tables.rejected(rejected))
+            if discovery:
+                console.print()
+                console.print(tables.trace(found.trace))
+        if why:
+            say(f"formation: {why}")
+        return DONE if decision.ranked else UNPLACEABLE
 
-    async with Node.join(home=home.path, listen=()) as node:
-        found, everyone = await asyncio.gather(
-            node.discover(options.needs, name=name, options=options),
-            node.workers(),
-        )
-        decision = found.decision
-        rejected = _with_unsuited(decision, everyone, options.needs)
-        why = "" if decision.ranked or rejected else await why_empty(node, home)
-    if as_json:
-        document = documents.decision(decision, rejected)
-        if discovery:
-            document["discovery"] = documents.trace(found.trace)
-        documents.put(document)
-    else:
-        console = tables.console()
-        if decision.ranked:
-            tables.put_ranked(console, decision.ranked)
-        if decision.ranked and rejected:
-            console.print()
-        if rejected:
-            console.print(tables.rejected(rejected))
-        if discovery:
-            console.print()
-            console.print(tables.trace(found.trace))
-    if why:
-        say(f"formation: {why}")
-    return DONE if decision.ranked else UNPLACEABLE
+    end_with(show)
 
 
 def _with_unsuited(

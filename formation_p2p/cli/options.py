@@ -1,4 +1,4 @@
-"""Options that several commands have, each described once, and how their values are read."""
+"""Options that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from formation_p2p.cli.logs import log_from
+from formation_p2p.cli.option import option
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.limits import Limits
@@ -21,120 +20,73 @@ from formation_p2p.core.units import parse_bytes, parse_milli
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.machine.home import Home
 
-# As the home's own file (host/machine/home.py): a join string with all the gates that it may have
-# takes 6 KiB.
+# As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB.
 _MAX_JOIN_CHARS: Final = 16 * 1024
 _PREFIX: Final = re.compile(r"\s*formation\d+:")
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--home",
+        "DIR",
+        "The folder of this node's identity and network; ~/.local/share/formation by default.",
         envvar="FORMATION_HOME",
-        metavar="DIR",
-        help="The folder of this node's identity and network; ~/.local/share/formation by default.",
-        show_default=False,
     ),
 ]
 JoinOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--join",
+        "INVITE|FILE|-",
+        "Join the network of this invite first: the invite, a file with it, or - for stdin. It is "
+        "a secret, and others can see the arguments of a program: prefer - or a file.",
         envvar="FORMATION_JOIN",
-        metavar="STRING|FILE|-",
-        help="Join the network of this join string first: itself, a file that holds it, or - for "
-        "stdin. It is a secret, and others can see the arguments of a program: prefer - or a file.",
-        show_default=False,
     ),
 ]
 StateOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--state",
+        "FILE",
+        "Keep the job and its results in this file, so that it survives a crash: see `formation "
+        "resume`. Ctrl-C then keeps the job. One program at a time may use the file.",
         envvar="FORMATION_STATE",
-        metavar="FILE",
-        help="Keep the job and its results in this file, so that it goes on after a crash: see "
-        "`formation resume`. Ctrl-C then leaves it as it is. One program at a time may use it.",
-        show_default=False,
     ),
 ]
 MetricsOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--metrics",
+        "ADDR",
+        "Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
         envvar="FORMATION_METRICS",
-        metavar="ADDR",
-        help="Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
-        show_default=False,
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Write JSON for programs instead of text for people.")
-]
+JsonOption = Annotated[bool, option("--json", "", "Write JSON for programs, not text for people.")]
 VerboseOption = Annotated[
     int,
-    typer.Option(
-        "-v",
-        "--verbose",
+    option(
+        "-v --verbose",
+        "",
+        "Log to stderr; twice for everything, with tracebacks of errors.",
         count=True,
         callback=lambda verbosity: log_from(verbosity),
-        help="Log what happens to stderr; twice for everything, with tracebacks of errors.",
-        show_default=False,
     ),
 ]
-PriceOption = Annotated[
-    str,
-    typer.Option(
-        "--price",
-        metavar="PRICE",
-        help="Ask this for a core-hour, such as 0.05, in the network's currency unit.",
-    ),
-]
-ShareOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--share",
-        metavar="SCOPE=SHARE",
-        help="How much of the cores one circle may have, such as commons=0.25; 0 closes the "
-        "machine to it. local, cell, org and federation are the others. All have the whole by "
-        "default. Can be given again.",
-        show_default=False,
-    ),
-]
-CpuOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cpu", metavar="CORES", help="Cores to offer, such as 4 or 1.5.", show_default=False
-    ),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--memory", metavar="SIZE", help="Memory to offer, such as 8GiB.", show_default=False
-    ),
-]
+CpuOption = Annotated[str | None, option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")]
+MemoryOption = Annotated[str | None, option("--memory", "SIZE", "Memory to offer, such as 8GiB.")]
 StorageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--storage", metavar="SIZE", help="Disk space to offer, such as 50GiB.", show_default=False
-    ),
+    str | None, option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")
 ]
 NetworkOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--network",
-        metavar="MBPS",
-        help="The network's speed to declare, in megabits a second, where it cannot be measured: "
-        "1 is offered then, and tasks that need more go elsewhere.",
-        show_default=False,
+        "MBPS",
+        "The network's speed in megabits a second, where it cannot be measured; 1 by default.",
     ),
 ]
-GpusOption = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus", metavar="N", help="How many of the GPUs to offer; 0 for none.", show_default=False
-    ),
-]
+GpusOption = Annotated[int | None, option("--gpus", "N", "GPUs to offer; 0 for none.")]
 
 
 def refuse_local(scope: Scope) -> None:
@@ -187,7 +139,7 @@ def pairs_of(field: str, items: Iterable[str]) -> dict[str, str]:
 
 
 def read_join_string(given: str) -> str:
-    """The join string that `--join` names: itself, the file it is in, or `-` for stdin.
+    """The invite that `--join` names: itself, a file with it, or `-` for stdin.
 
     Raises InvalidInput, which does not repeat what was given: it may be half a secret.
     """
@@ -195,18 +147,18 @@ def read_join_string(given: str) -> str:
         return given
     if given == "-":
         if sys.stdin.isatty():
-            print("Paste the join string, then press Enter and Ctrl-D.", file=sys.stderr)
+            print("Paste the invite, then press Enter and Ctrl-D.", file=sys.stderr)
         return sys.stdin.read(_MAX_JOIN_CHARS)
     try:
         with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
             return file.read(_MAX_JOIN_CHARS)
     except (OSError, ValueError):
-        problem = "it is neither a join string nor a file that can be read; paste all of it"
+        problem = "it is neither an invite nor a readable file; paste all of it"
         raise InvalidInput("join", problem) from None
 
 
 def home_of(home: Path | None, join: str | None) -> Home:
-    """The home folder, put in the network of a join string if there is one.
+    """The home folder, after joining the network of an invite if there is one.
 
     Raises InvalidInput, LocalError.
     """
@@ -217,15 +169,15 @@ def home_of(home: Path | None, join: str | None) -> Home:
 
 
 def require(home: Home, right: Right, *, driver: str | None = None, priority: int = 0) -> None:
-    """That the home's own grant gives a right, before anybody else has to say that it does not.
+    """Check that the home's own grant gives a right, before another peer refuses it.
 
     Raises Unauthorized; LocalError where the home is in no network.
     """
     network = home.network()
     if network is None:
         raise LocalError(
-            f"{home.path} is in no network; run `formation network create`, or join one with a "
-            "join string: formation network join -"
+            f"{home.path} is in no network; run `formation network create`, or join one with "
+            "an invite: formation network join -"
         )
     verdict = check(
         network.grant,

@@ -1,4 +1,4 @@
-"""`formation resume` and `formation jobs`: what a state keeps, gone on with or listed."""
+"""`formation resume` and `formation jobs`: continue or list the jobs of a state file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from formation_p2p.cli.data import fetch_outputs
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import make_folder, write_outputs, write_tail
-from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
 from formation_p2p.cli.kinds import process_of
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from formation_p2p.api.node import Node
     from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.workload.task import Task
-    from formation_p2p.host.machine.home import Home
     from formation_p2p.host.storage.rows import JobSummary
 
 RESUME_EPILOG: Final = f"""
@@ -59,104 +59,81 @@ Examples:
 """
 
 StateArgument = Annotated[
-    Path,
-    typer.Option(
-        "--state",
-        envvar="FORMATION_STATE",
-        metavar="FILE",
-        help="The file in which the jobs are kept.",
-        show_default=False,
-    ),
+    Path, option("--state", "FILE", "The file that keeps the jobs.", envvar="FORMATION_STATE")
 ]
 
 
 def resume(
     state: StateArgument,
-    job: Annotated[
+    job_id: Annotated[
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="Wait for this job, or show how it ended: its id, or how it begins. All that are "
-            "under way by default.",
+            help="Wait for this job, or show how it ended: its id, or the start of it. By default "
+            "all jobs in progress.",
             show_default=False,
         ),
     ] = None,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take back what waits, and stop what runs.")
-    ] = False,
+    cancel: Annotated[bool, option("--cancel", "", "Cancel waiting and running tasks.")] = False,
     out_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--out-dir",
-            metavar="DIR",
-            help="Put what each task brings into DIR/LABEL/: its files, and as stdout and stderr "
-            "the last 64 KiB of what it printed.",
-            show_default=False,
-        ),
+        option("--out-dir", "DIR", "Put the files and the last output of tasks into DIR/LABEL/."),
     ] = None,
     home: HomeOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Go on with jobs whose program ended, crashed or was killed, and wait for them.
+    """Continue jobs whose program ended, crashed or was killed, and wait for them.
 
-    What has been done is not done again, and tasks that still run on workers are taken over:
-    those keep them, and their results, for some seconds after their scheduler fell silent. Ends
-    as `formation submit` does. With --json, each event is a line of JSON, of what was before as
-    well.
+    Finished tasks are not repeated, and tasks that still run on workers are taken over: workers
+    keep tasks and results for some seconds after their scheduler falls silent. Ends as `formation
+    submit` does. With --json, each event is a line of JSON, earlier events included.
     """
     _check_there(state)
     place = home_of(home, join)
-    code = run_interruptible(
-        lambda interrupt: _resume(interrupt, place, state, job, cancel, out_dir, as_json)
-    )
-    raise typer.Exit(code)
 
+    async def follow_all(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.as_json import EventLines, put
+        from formation_p2p.cli.outcomes import exit_code_of
 
-async def _resume(
-    interrupt: Interrupt,
-    home: Home,
-    state: Path,
-    job_id: str | None,
-    cancel: bool,
-    out_dir: Path | None,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli.as_json import EventLines, put
-    from formation_p2p.cli.outcomes import exit_code_of
+        began_s = time.monotonic()
+        async with Node.join(home=place.path, listen=(), state=state) as node:
+            jobs = node.jobs() if job_id is None else (await node.job(await _whole(node, job_id)),)
+            interrupt.leaves(state)
+            if not jobs:
+                say(f"formation: no job is in progress in {state}; see `formation jobs`")
+                return DONE
+            with (
+                contextlib.nullcontext()
+                if as_json
+                else bar(sum(len(j.tasks) for j in jobs)) as show
+            ):
 
-    began_s = time.monotonic()
-    async with Node.join(home=home.path, listen=(), state=state) as node:
-        jobs = node.jobs() if job_id is None else (await node.job(await _whole(node, job_id)),)
-        interrupt.leaves(state)
-        if not jobs:
-            say(f"formation: nothing is under way in {state}; `formation jobs` lists what ended")
-            return DONE
-        with contextlib.nullcontext() if as_json else bar(sum(len(j.tasks) for j in jobs)) as show:
+                async def follow(job: JobHandle) -> None:
+                    lines = EventLines({task.task_id: task.label for task in job.tasks})
 
-            async def follow(job: JobHandle) -> None:
-                lines = EventLines({task.task_id: task.label for task in job.tasks})
+                    async def write(event: JobEvent) -> None:
+                        await asyncio.to_thread(put, {"job": job.job_id, **lines.line(event)})
 
-                async def write(event: JobEvent) -> None:
-                    await asyncio.to_thread(put, {"job": job.job_id, **lines.line(event)})
+                    if cancel:
+                        job.cancel()
+                    async for event in job.events():
+                        await (write if show is None else show)(event)
 
-                if cancel:
-                    job.cancel()
-                async for event in job.events():
-                    await (write if show is None else show)(event)
+                await asyncio.gather(*(follow(job) for job in jobs))
+            results: list[TaskResult] = []
+            for job in jobs:
+                ended = await job
+                results += ended
+                if out_dir is not None:
+                    await _fetch(node, out_dir, job, ended)
+            if not as_json:
+                report(results, time.monotonic() - began_s, out_dir)
+            return exit_code_of(results)
 
-            await asyncio.gather(*(follow(job) for job in jobs))
-        results: list[TaskResult] = []
-        for job in jobs:
-            ended = await job
-            results += ended
-            if out_dir is not None:
-                await _fetch(node, out_dir, job, ended)
-        if not as_json:
-            report(results, time.monotonic() - began_s, out_dir)
-        return exit_code_of(results)
+    end_with(follow_all)
 
 
 def _check_there(state: Path) -> None:
@@ -194,7 +171,7 @@ async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[Ta
 
 
 def _folder_name(task: Task, index: int) -> str:
-    """Its label, unless a program gave it one that is no name of a folder."""
+    """Its label, or its index if the label cannot name a folder."""
     try:
         return folder_label("label", task.label)
     except InvalidInput:
@@ -204,25 +181,24 @@ def _folder_name(task: Task, index: int) -> str:
 def jobs(
     state: StateArgument,
     prune: Annotated[
-        bool,
-        typer.Option("--prune", help="First delete ended jobs beyond the --keep options."),
+        bool, option("--prune", "", "First delete ended jobs beyond the --keep options.")
     ] = False,
     keep_time: Annotated[
-        str, typer.Option("--keep-time", metavar="TIME", help="Keep ended jobs for so long.")
+        str, option("--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True)
     ] = "30d",
     keep_jobs: Annotated[
-        int, typer.Option("--keep-jobs", metavar="N", min=0, help="Keep at most so many of them.")
+        int, option("--keep-jobs", "N", "Keep at most so many.", show_default=True, min=0)
     ] = 1_000,
     keep_size: Annotated[
-        str, typer.Option("--keep-size", metavar="SIZE", help="Let the file be at most this large.")
+        str, option("--keep-size", "SIZE", "The largest size of the file.", show_default=True)
     ] = "1GiB",
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """List the jobs of a state, whether or not a program goes on with them at the moment.
+    """List the jobs of a state file, whether or not a program continues them.
 
-    Jobs under way are kept always; ended ones for 30 days, of the last 1,000 and as far as the
-    file has less than 1 GiB, unless --prune is to delete more of them. Needs no network.
+    Jobs in progress are always kept; ended jobs for 30 days, up to the last 1,000, and while the
+    file is smaller than 1 GiB, unless --prune deletes more of them. Needs no network.
     """
     from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console

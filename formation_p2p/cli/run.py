@@ -1,10 +1,10 @@
-"""`formation run`: one command, on some worker, as if it ran here."""
+"""`formation run`: one command, on a worker, as if it ran here."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
@@ -14,8 +14,9 @@ import typer
 from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import check_outputs, named, read_stdin
-from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
@@ -33,7 +34,6 @@ from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
-    TaskOptions,
     TaskOptionWords,
 )
 from formation_p2p.core.trust.grants import Right
@@ -42,7 +42,6 @@ from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.dispatch.job_events import JobEvent
-    from formation_p2p.host.machine.home import Home
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -78,36 +77,19 @@ def run(
     ] = None,
     files_in: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--in",
-            metavar="FILE",
-            help="Send this file, of any size, along; the command finds it in its folder, by its "
-            "base name. Can be given again.",
-        ),
+        option("--in", "FILE", "Send this file to the command's folder. Repeatable."),
     ] = None,
     files_out: Annotated[
         list[str] | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Bring this file back from the command's folder to the same name here, over what "
-            "is there. Can be given again.",
-        ),
+        option("--out", "FILE", "Fetch this file from the command's folder. Repeatable."),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--env", metavar="KEY=VALUE", help="Set a variable for the command. Can be given again."
-        ),
+        option("--env", "KEY=VALUE", "Set a variable for the command. Repeatable."),
     ] = None,
     stdin: Annotated[
         str | None,
-        typer.Option(
-            "--stdin",
-            metavar="FILE|-",
-            help="Give the command this file, or all of our stdin, to read. Nothing by default.",
-            show_default=False,
-        ),
+        option("--stdin", "FILE|-", "The command's stdin: this file, or our stdin; else empty."),
     ] = None,
     wasm: WasmOption = None,
     fuel: FuelOption = 0,
@@ -121,9 +103,9 @@ def run(
 ) -> None:
     """Run one command on a worker, and wait for it.
 
-    What it prints is passed on while it runs, byte for byte. It runs in an empty folder of its
-    own, which holds the --in files and is removed afterwards. Options for formation itself go
-    before the command. With --json, each event is a line of JSON.
+    Its output is passed on while it runs, byte for byte. It runs in a new folder with the --in
+    files, which is removed afterwards. Options of formation itself go before the command. With
+    --json, each event is a line of JSON.
     """
     small, large = inline(named("in", files_in or ()))
     kind = Kind(wasm, fuel, image)
@@ -135,64 +117,49 @@ def run(
         outputs=tuple(files_out or ()),
     )
     check_outputs(Path(), spec.outputs)
-    kind.of(spec)  # what is wrong with it is told before anybody is asked
+    kind.of(spec)  # errors in it come before any worker is asked
     options = options_of(words, RUN_OPTIONS)
     refuse_local(options.scope)
     place = home_of(home, join)
     require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
-    code = run_interruptible(
-        lambda interrupt: _run(
-            interrupt, place, kind, spec, large, options, state, metrics, as_json
-        )
-    )
-    raise typer.Exit(code)
 
+    async def place_and_wait(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.as_json import lines_of
+        from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
-async def _run(
-    interrupt: Interrupt,
-    home: Home,
-    kind: Kind,
-    spec: ProcessSpec,
-    large: Mapping[str, Path],
-    options: TaskOptions,
-    state: Path | None,
-    metrics: str | None,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli.as_json import lines_of
-    from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
+        async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
+            sent = replace(spec, inputs=await put_inputs(node, large))
+            job = await node.submit(
+                kind.of(sent),
+                name=spec.argv[0],
+                labels=[one_line(spec.argv[0])],
+                options=options,
+            )
+            tell_sizes(job.sizes, as_json=as_json)
+            if state is None:
+                interrupt.first(job.cancel, "cancelling the command")
+            else:
+                interrupt.leaves(state)
+            show = lines_of(job) if as_json else _pass_on(spec.argv[0])
+            async for event in job.events():
+                await show(event)
+            (result,) = await job
+            if result.status == "cancelled" and interrupt.number is not None:
+                return interrupt.exit_code
+            if result.status == "unplaceable" and not result.refusals:
+                raise Unplaceable(f"no worker runs {spec.argv[0]}: {await why_empty(node, place)}")
+            error = error_of(result, spec.argv[0])
+            if error is not None:
+                raise error
+            await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
+            return DONE
 
-    async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
-        spec = replace(spec, inputs=await put_inputs(node, large))
-        job = await node.submit(
-            kind.of(spec),
-            name=spec.argv[0],
-            labels=[one_line(spec.argv[0])],
-            options=options,
-        )
-        tell_sizes(job.sizes, as_json=as_json)
-        if state is None:
-            interrupt.first(job.cancel, "cancelling the command")
-        else:
-            interrupt.leaves(state)
-        show = lines_of(job) if as_json else _pass_on(spec.argv[0])
-        async for event in job.events():
-            await show(event)
-        (result,) = await job
-        if result.status == "cancelled" and interrupt.number is not None:
-            return interrupt.exit_code
-        if result.status == "unplaceable" and not result.refusals:
-            raise Unplaceable(f"no worker runs {spec.argv[0]}: {await why_empty(node, home)}")
-        error = error_of(result, spec.argv[0])
-        if error is not None:
-            raise error
-        await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
-        return DONE
+    end_with(place_and_wait)
 
 
 def _pass_on(what: str) -> Show:
-    """What the command prints, as it is; beside it, on stderr, what keeps it from ending well."""
+    """Pass the output on as it is, and retries on stderr."""
     from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, TaskRetried
 
     note = f"formation: no worker is free for {what} yet; waiting for one"

@@ -1,20 +1,20 @@
-"""`formation worker` and `formation gate`: what runs until somebody ends it."""
+"""`formation worker` and `formation gate`: nodes that run until Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
 from typer.core import TyperCommand
 
 from formation_p2p.cli.exits import DONE
-from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     CpuOption,
     GpusOption,
@@ -24,8 +24,6 @@ from formation_p2p.cli.options import (
     MemoryOption,
     MetricsOption,
     NetworkOption,
-    PriceOption,
-    ShareOption,
     StorageOption,
     VerboseOption,
     home_of,
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
     from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
-    from formation_p2p.core.resources.limits import Limits
     from formation_p2p.host.drivers.driver import DriverMaker
     from formation_p2p.host.machine.home import Home
 
@@ -74,7 +71,7 @@ Examples:
   formation gate --announce /dns/gate.example.org/tcp/4001
 """
 
-LISTEN_HELP: Final = "Listen here. Can be given again."
+ListenOption = Annotated[list[str], option("--listen", "MULTIADDR", "Listen here. Repeatable.")]
 
 # As supervised.Sandboxing, which is behind much that need not be imported to print a help text.
 Sandbox = Literal["auto", "required", "off"]
@@ -93,24 +90,17 @@ class WorkerCommand(TyperCommand):
 
 
 def worker(
-    listen: Annotated[
-        list[str], typer.Option("--listen", metavar="MULTIADDR", help=LISTEN_HELP)
-    ] = [WORKER_LISTEN],  # noqa: B006 - typer takes a copy
+    listen: ListenOption = [WORKER_LISTEN],  # noqa: B006 - typer takes a copy
     drivers: Annotated[
         list[str],
-        typer.Option(
-            "--driver",
-            metavar="NAME",
-            help="Run tasks of this kind; below are those installed. Can be given again.",
-        ),
+        option("--driver", "NAME", "Run tasks of this driver; see below. Repeatable."),
     ] = ["process", "python"],  # noqa: B006
     sandbox: Annotated[
         str,
-        typer.Option(
+        option(
             "--sandbox",
-            metavar="|".join(SANDBOXES),
-            help="Run tasks of process, python and wasm in bubblewrap: where it is installed, or "
-            "not at all without it, or never.",
+            "|".join(SANDBOXES),
+            "Use bubblewrap for process, python and wasm: if it works, always, or never.",
         ),
     ] = "auto",
     cpu: CpuOption = None,
@@ -120,20 +110,24 @@ def worker(
     gpus: GpusOption = None,
     labels: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="KEY=VALUE",
-            help="Say this of the machine; tasks can ask for it. Can be given again.",
+        option("--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."),
+    ] = None,
+    price: Annotated[
+        str,
+        option("--price", "PRICE", "For a core-hour, such as 0.05, in the network's currency."),
+    ] = "0",
+    shares: Annotated[
+        list[str] | None,
+        option(
+            "--share",
+            "SCOPE=SHARE",
+            "The largest share of the cores for one scope, such as commons=0.25; 0 closes the "
+            "machine to it. Scopes: local, cell, org, federation, commons. Repeatable.",
         ),
     ] = None,
-    price: PriceOption = "0",
-    shares: ShareOption = None,
     permissive: Annotated[
         bool,
-        typer.Option(
-            "--permissive",
-            help="Only say what quotas, hours and labels of grants forbid, and allow it.",
-        ),
+        option("--permissive", "", "Allow what quotas, hours and labels forbid, and log it."),
     ] = False,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -154,83 +148,53 @@ def worker(
     given = Shares.parse(shares or ())
     place = home_of(home, join)
     require(place, Right.WORK)
-    raise typer.Exit(
-        run_interruptible(
-            lambda interrupt: _worker(
-                interrupt,
-                place,
-                listen,
-                drivers,
-                wanted,
-                limits,
-                said,
-                asked,
-                given,
-                permissive,
-                metrics,
-                as_json,
+
+    async def lend(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.as_json import put
+        from formation_p2p.cli.tables import offer_in_words
+        from formation_p2p.cli.watched import Watch
+        from formation_p2p.cli.worklog import WorkLog, show_as_json
+
+        leave = asyncio.Event()
+        log = WorkLog()
+        watch = Watch()
+        makers = await asyncio.to_thread(_makers, drivers, place.path, wanted, watch)
+        async with Node.join(home=place.path, listen=listen, metrics=metrics) as node:
+            interrupt.first(leave.set, "leaving the network")
+            _freeze_imports()
+            hardware = await node.worker(
+                drivers=makers,
+                limits=limits,
+                labels=said,
+                price_micro=asked,
+                shares=given,
+                permissive=permissive,
             )
-        )
-    )
-
-
-async def _worker(
-    interrupt: Interrupt,
-    home: Home,
-    listen: Sequence[str],
-    drivers: Sequence[str],
-    sandbox: Sandbox,
-    limits: Limits,
-    labels: Mapping[str, str],
-    price_micro: int,
-    shares: Shares,
-    permissive: bool,
-    metrics: str | None,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli.as_json import put
-    from formation_p2p.cli.tables import offer_in_words
-    from formation_p2p.cli.watched import Watch
-    from formation_p2p.cli.worklog import WorkLog, show_as_json
-
-    leave = asyncio.Event()
-    log = WorkLog()
-    watch = Watch()
-    makers = await asyncio.to_thread(_makers, drivers, home.path, sandbox, watch)
-    async with Node.join(home=home.path, listen=listen, metrics=metrics) as node:
-        interrupt.first(leave.set, "leaving the network")
-        _freeze_imports()
-        hardware = await node.worker(
-            drivers=makers,
-            limits=limits,
-            labels=labels,
-            price_micro=price_micro,
-            shares=shares,
-            permissive=permissive,
-        )
-        can = hardware.capability
+            can = hardware.capability
+            if as_json:
+                what = {"drivers": sorted(makers), "labels": said, "capability": asdict(can)}
+                put({"event": "ready", **_who(node), **what})
+            else:
+                log.line(f"worker {node.peer_id}")
+                for address in node.addresses:
+                    log.line(f"  listens at {address}")
+                log.line(f"  offers {offer_in_words(can, sorted(makers), said, asked)}")
+                if limited := str(given):
+                    log.line(f"  gives of its cores, at most: {limited}")
+            showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
+            showing.add_done_callback(lambda _: leave.set())  # the output was closed
+            alone = asyncio.create_task(_say_when_alone(node, place))
+            with contextlib.nullcontext() if as_json else log.counting(watch):
+                await leave.wait()
+            alone.cancel()
+        watch.close()
+        await showing
         if as_json:
-            what = {"drivers": sorted(makers), "labels": labels, "capability": asdict(can)}
-            put({"event": "ready", **_who(node), **what})
-        else:
-            log.line(f"worker {node.peer_id}")
-            for address in node.addresses:
-                log.line(f"  listens at {address}")
-            log.line(f"  offers {offer_in_words(can, sorted(makers), labels, price_micro)}")
-            if limited := str(shares):
-                log.line(f"  gives of its cores, at most: {limited}")
-        showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
-        showing.add_done_callback(lambda _: leave.set())  # the output was closed
-        alone = asyncio.create_task(_say_when_alone(node, home))
-        with contextlib.nullcontext() if as_json else log.counting(watch):
-            await leave.wait()
-        alone.cancel()
-    watch.close()
-    await showing
-    if as_json:
-        put({"event": "left"})
-    return DONE
+            put({"event": "left"})
+        return DONE
+
+    end_with(lend)
 
 
 async def _show(watch: Watch, show: Callable[[Sequence[WorkEvent]], None]) -> None:
@@ -269,17 +233,10 @@ async def _say_when_alone(node: Node, home: Home) -> None:
 
 
 def gate(
-    listen: Annotated[
-        list[str], typer.Option("--listen", metavar="MULTIADDR", help=LISTEN_HELP)
-    ] = [GATE_LISTEN],  # noqa: B006
+    listen: ListenOption = [GATE_LISTEN],  # noqa: B006
     announce: Annotated[
         list[str] | None,
-        typer.Option(
-            "--announce",
-            metavar="MULTIADDR",
-            help="Where others reach this gate, if not where it listens. Can be given again.",
-            show_default=False,
-        ),
+        option("--announce", "MULTIADDR", "The address of this gate for others. Repeatable."),
     ] = None,
     metrics: MetricsOption = None,
     home: HomeOption = None,
@@ -287,47 +244,38 @@ def gate(
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Be the peer that others join through, until Ctrl-C.
+    """Be the peer through which others join, until Ctrl-C.
 
-    A gate is a peer like any other, with an address that all the others can reach, and that
-    stays. It coordinates nothing: who has joined goes on without it. Its address goes into the
-    network's list here, so that invitations made on this machine name it.
+    A gate is an ordinary peer with a lasting address that all others can reach. It coordinates
+    nothing: nodes that have joined work on without it. Its address is added to the list of the
+    network here, so that invites made on this machine name it.
     """
     place = home_of(home, join)
-    raise typer.Exit(
-        run_interruptible(
-            lambda interrupt: _gate(interrupt, place, listen, announce, metrics, as_json)
+
+    async def serve_gate(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.as_json import put
+
+        leave = asyncio.Event()
+        joining = Node.join(
+            home=place.path, listen=listen, announce=announce or (), metrics=metrics
         )
-    )
-
-
-async def _gate(
-    interrupt: Interrupt,
-    home: Home,
-    listen: Sequence[str],
-    announce: Sequence[str] | None,
-    metrics: str | None,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli.as_json import put
-
-    leave = asyncio.Event()
-    joining = Node.join(home=home.path, listen=listen, announce=announce or (), metrics=metrics)
-    async with joining as node:
-        interrupt.first(leave.set, "leaving the network")
-        _freeze_imports()
-        gates = node.addresses
-        for address in reversed(gates):  # each goes first, so that they end in their order
-            home.add_gate(address)
+        async with joining as node:
+            interrupt.first(leave.set, "leaving the network")
+            _freeze_imports()
+            gates = node.addresses
+            for address in reversed(gates):  # each goes first, so that they end in their order
+                place.add_gate(address)
+            if as_json:
+                put({"event": "ready", **_who(node), "gates": gates})
+            else:
+                _print_gate(node, place, gates)
+            await leave.wait()
         if as_json:
-            put({"event": "ready", **_who(node), "gates": gates})
-        else:
-            _print_gate(node, home, gates)
-        await leave.wait()
-    if as_json:
-        put({"event": "left"})
-    return DONE
+            put({"event": "left"})
+        return DONE
+
+    end_with(serve_gate)
 
 
 def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
@@ -337,7 +285,7 @@ def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
     if home.has_root_key():
         print("to invite others, run: formation network invite", flush=True)
     else:
-        print("to name it in invitations, run where the network was created:")
+        print("to name it in invites, run where the network was created:")
         print(f"  formation network add-gate {gates[0]}", flush=True)
     if node.peer_id != home.identity().peer_id:
         say(

@@ -1,4 +1,4 @@
-"""`formation submit`: the tasks of a job file, each on whichever worker can."""
+"""`formation submit`: the tasks of a job file, each on a worker that can run it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import typer
 
 from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import append, make_folder, write_outputs
-from formation_p2p.cli.interrupt import Interrupt, run_interruptible
-from formation_p2p.cli.job_file import PRINTED, JobFile, TaskLine, read_job_file
+from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.job_file import PRINTED, TaskLine, read_job_file
+from formation_p2p.cli.option import option
 from formation_p2p.cli.options import (
     HomeOption,
     JoinOption,
@@ -30,7 +31,7 @@ from formation_p2p.cli.options import (
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed
-from formation_p2p.core.placement.task_options import TaskOptions, TaskOptionWords
+from formation_p2p.core.placement.task_options import TaskOptionWords
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes
 from formation_p2p.host.policies import options_of
@@ -38,8 +39,6 @@ from formation_p2p.host.policies import options_of
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle, TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
-    from formation_p2p.core.workload.plan import Plan
-    from formation_p2p.host.machine.home import Home
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -51,28 +50,31 @@ A job file:
   priority = 0                    # at most what your grant allows
   attempts = 3                    # of a task that fails
   timeout = "5m"                  # of one attempt; seconds where it is a number
-  deadline = "2h"                 # what has not ended by then is given up
-  speculate = false               # whether an idle worker tries to overtake a slow task
+  deadline = "2h"                 # tasks that have not ended by then fail
+  speculate = false               # second attempts of slow tasks, on idle workers
   policy = "xor"                  # how workers are ranked; this, hints and scope as for run
   hints = ["region=eu-west"]
   scope = "commons"
+  max_price = "0.05"              # of a core-hour
+  learn = true                    # estimate memory from earlier runs
 \b
   [[task]]                        # as many of these as you like
-  name = "small"                  # how later ones call it that say: after = ["small"]
+  name = "small"                  # for later tasks: after = ["small"]
   each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
-  label = "small-{{each}}"          # how it is called; its number or `each` otherwise
+  label = "small-{{each}}"          # its number or `each` by default
   argv = ["convert", "{{each}}", "-resize", "25%", "small.png"]
   files_in = ["images/{{each}}"]    # from the job file's folder; seen by base name
   files_out = ["small.png"]       # brought back to DIR/LABEL/
   env = {{ LANG = "C" }}
   stdin = ""
-  image = "alpine:3.22"           # in a container; or wasm = "count.wasm", a module
+  image = "alpine:3.22"           # in a container; or wasm = "count.wasm" and fuel = 1_000_000
 \b
   [[task]]
   after = ["small"]               # once these have succeeded
   matrix = {{ lr = [0.1, 0.01], seed = {{ from = 1, to = 3 }} }}   # one for each combination
   inputs = ["data/*.csv"]         # of each file, which is sent along; {{input}} and {{name}} below
   needs = "cpu=4,gpu=1"           # in place of the job's
+  kind = "train"                  # the key of its memory estimate
   argv = ["./train.py", "--lr", "{{lr}}", "--seed", "{{seed}}", "{{name}}"]
 
 Only argv must be there. `each = {{ from = 1, to = 250 }}` counts. An unknown key is an error.
@@ -95,13 +97,7 @@ def submit(
     ],
     out_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--out-dir",
-            metavar="DIR",
-            help="Keep what each task brings: in DIR/LABEL/ its files, and what it printed as "
-            "stdout and stderr.",
-            show_default=False,
-        ),
+        option("--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."),
     ] = None,
     state: StateOption = None,
     metrics: MetricsOption = None,
@@ -110,70 +106,55 @@ def submit(
     as_json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Run many tasks, written in a TOML file, and wait for them.
+    """Run the tasks of a TOML file, and wait for them.
 
-    Each task is a command, and runs once, on a worker that has what it needs: the one that the
-    job's policy likes best, or another that is free. One whose worker dies is placed again. Ends
-    with a table of what became of each task; with --json, each event is a line of JSON.
+    Each task is a command that runs once, on a worker that meets its needs: the best one by the
+    job's policy, or another with room. A task whose worker dies is placed again. Ends with a table
+    of the results; with --json, each event is a line of JSON.
     """
-    job = read_job_file(job_file)
-    options = options_of(words, job.options)
+    file = read_job_file(job_file)
+    options = options_of(words, file.options)
     refuse_local(options.scope)
-    if out_dir is None and any(task.files_out for task in job.tasks):
+    if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
-    plan = job.plan()
+    plan = file.plan()
     place = home_of(home, join)
-    for driver in sorted({task.kind.driver for task in job.tasks}):
+    for driver in sorted({task.kind.driver for task in file.tasks}):
         require(place, Right.SUBMIT, driver=driver, priority=options.priority)
-    code = run_interruptible(
-        lambda interrupt: _submit(
-            interrupt, place, job, plan, options, out_dir, state, metrics, as_json
-        )
-    )
-    raise typer.Exit(code)
 
+    async def place_and_wait(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.as_json import lines_of
+        from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
 
-async def _submit(
-    interrupt: Interrupt,
-    home: Home,
-    job_file: JobFile,
-    plan: Plan,
-    options: TaskOptions,
-    out_dir: Path | None,
-    state: Path | None,
-    metrics: str | None,
-    as_json: bool,
-) -> int:
-    from formation_p2p.api.node import Node
-    from formation_p2p.cli.as_json import lines_of
-    from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
+        began_s = time.monotonic()
+        async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
+            job = await node.submit(plan, name=file.name, options=options)
+            tell_sizes(job.sizes, as_json=as_json)
+            if state is None:
+                interrupt.first(job.cancel, "cancelling the job")
+            else:
+                interrupt.leaves(state)
+            kept = Kept(job, file.tasks, out_dir)
+            lines = contextlib.nullcontext(lines_of(job))
+            with lines if as_json else bar(len(job.tasks)) as show:
+                async for event in job.events():
+                    kept.take(event)
+                    await show(event)
+            results = kept.checked(await job)
+            if not as_json:
+                report(results, time.monotonic() - began_s, out_dir)
+            if interrupt.number is not None and any(each.status == "cancelled" for each in results):
+                return interrupt.exit_code
+            if all(each.status == "unplaceable" and not each.refusals for each in results):
+                say(f"formation: no worker could be asked: {await why_empty(node, place)}")
+            return exit_code_of(results)
 
-    began_s = time.monotonic()
-    async with Node.join(home=home.path, listen=(), state=state, metrics=metrics) as node:
-        job = await node.submit(plan, name=job_file.name, options=options)
-        tell_sizes(job.sizes, as_json=as_json)
-        if state is None:
-            interrupt.first(job.cancel, "cancelling the job")
-        else:
-            interrupt.leaves(state)
-        kept = Kept(job, job_file.tasks, out_dir)
-        lines = contextlib.nullcontext(lines_of(job))
-        with lines if as_json else bar(len(job.tasks)) as show:
-            async for event in job.events():
-                kept.take(event)
-                await show(event)
-        results = kept.checked(await job)
-        if not as_json:
-            report(results, time.monotonic() - began_s, out_dir)
-        if interrupt.number is not None and any(each.status == "cancelled" for each in results):
-            return interrupt.exit_code
-        if all(each.status == "unplaceable" and not each.refusals for each in results):
-            say(f"formation: no worker could be asked: {await why_empty(node, home)}")
-        return exit_code_of(results)
+    end_with(place_and_wait)
 
 
 class Kept:
-    """What the tasks bring, put where the person wants it as it comes."""
+    """Writes the files and the output of tasks to --out-dir as they come."""
 
     def __init__(self, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None) -> None:
         self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
@@ -222,7 +203,7 @@ class Kept:
 
 @contextlib.contextmanager
 def bar(total: int) -> Iterator[Show]:
-    """How far the job is, where somebody looks on."""
+    """A progress bar, on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from formation_p2p.cli.tables import console
@@ -235,14 +216,14 @@ def bar(total: int) -> Iterator[Show]:
         TaskUnplaceable,
     )
 
-    async def nobody_looks(event: JobEvent) -> None:
+    async def ignore(event: JobEvent) -> None:
         pass
 
     if not sys.stderr.isatty():
-        yield nobody_looks
+        yield ignore
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    under_way: set[str] = set()
+    in_flight: set[str] = set()
     failed = 0
     with Progress(*columns, TextColumn("{task.description}"), console=console(stderr=True)) as bar:
         row = bar.add_task("looking for workers", total=total)
@@ -251,21 +232,21 @@ def bar(total: int) -> Iterator[Show]:
             nonlocal failed
             match event:
                 case TaskPlaced(task_id):
-                    under_way.add(task_id)
+                    in_flight.add(task_id)
                 case TaskRetried(task_id):
-                    under_way.discard(task_id)
+                    in_flight.discard(task_id)
                 case (
                     TaskSucceeded(task_id)
                     | TaskGaveUp(task_id)
                     | TaskUnplaceable(task_id)
                     | TaskCancelled(task_id)
                 ):
-                    under_way.discard(task_id)
+                    in_flight.discard(task_id)
                     failed += not isinstance(event, TaskSucceeded)
                     bar.advance(row)
                 case _:
                     return
-            bar.update(row, description=f"{len(under_way)} under way, {failed} without a result")
+            bar.update(row, description=f"{len(in_flight)} in flight, {failed} without a result")
 
         yield show
 
@@ -281,12 +262,12 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
         for status in ("succeeded", "failed", "unplaceable", "cancelled")
     }
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    where = "" if out_dir is None else f"; what they brought is in {out_dir}"
+    where = "" if out_dir is None else f"; their files are in {out_dir}"
     say(f"{told}, in {took_s:.1f} s{where}")
 
 
 def _note(result: TaskResult) -> str:
-    """Why it brought nothing, or the last that it printed."""
+    """Why it has no result, or the last line of its output."""
     from formation_p2p.cli.outcomes import process_result, why_failed, why_nobody
 
     match result.status:

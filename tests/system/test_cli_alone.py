@@ -106,7 +106,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["submit", "none.toml"], "none.toml: No such file"),
         (["worker", "--memory", "much"], "memory: 'much' is not a size"),
         (["worker", "--label", "zone"], "label: 'zone' is no pair"),
-        (["workers", "--join", "ormation1:c2VjcmV0"], "neither a join string nor a file"),
+        (["workers", "--join", "ormation1:c2VjcmV0"], "neither an invite nor a readable file"),
         (["network", "invite", "--peer", "bob"], "peer: "),
         (["network", "add-gate", "here"], "formation: "),
         (["network", "invite", "--hours", "nights"], "hours: 'nights' is not a span of hours"),

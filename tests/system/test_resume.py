@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
     assert done.out.decode().count("succeeded") == 4
     again = formation(carol, "resume", "--state", str(state))
     assert (again.code, again.out) == (0, b"")
-    assert "nothing is under way" in again.err
+    assert "no job is in progress" in again.err
     (listed,) = json.loads(formation(carol, "jobs", "--state", str(state), "--json").out)["jobs"]
     assert (listed["tasks"], listed["succeeded"]) == (4, 4)
     shown = formation(carol, "resume", "--state", str(state), listed["job"][:6])
