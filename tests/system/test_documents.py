@@ -339,6 +339,7 @@ PROGRAMS: Final = {
     "class Greenest(Policy)": Around(),
     "rank_by_xor(": Around(needs_node=True),
     "report_wrong": Around(_work),
+    "await job.story(0)": Around(_work, needs_node=True),
 }
 
 
