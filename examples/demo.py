@@ -128,7 +128,7 @@ async def demo(console: Console) -> dict[str, bool | int | float]:
         console.print(f"gate      {network.gate.address}")
         for worker in network.workers:
             console.print(f"worker    {worker.address}")
-        async with Node.join(network.join_string, home=network.home, listen=()) as node:
+        async with Node.join(network.invite, home=network.home, listen=()) as node:
             await network.seen_by(node)
             job = await node.submit(
                 python_calls(analyse, modules.values()),

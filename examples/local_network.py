@@ -1,11 +1,11 @@
 """A network of processes on this machine: one gate, some workers, homes that are thrown away.
 
     async with LocalNetwork(workers=3) as network:
-        async with Node.join(network.join_string, home=network.home, listen=()) as node:
+        async with Node.join(network.invite, home=network.home, listen=()) as node:
             await network.seen_by(node)
             print(await node.map(abs, [-1, -2, -3]))
 
-Each process is this file, run with a home and what it is to be. It reads the join string, if it
+Each process is this file, run with a home and what it is to be. It reads the invite, if it
 needs one, from its standard input and serves until that ends, so that none outlives the process
 that started it, however that one ends.
 """
@@ -97,12 +97,12 @@ class LocalNetwork:
         gate_home.create_network()
         self.gate = await self._run("", root / "gate", "gate")
         gate_home.add_gate(self.gate.address)
-        self.join_string = gate_home.invite(Rights(int(time.time()) + GRANT_S))
+        self.invite = gate_home.invite(Rights(int(time.time()) + GRANT_S))
         homes = [root / f"worker-{number}" for number in range(1, self._worker_count + 1)]
-        starting = [self._run(self.join_string, home, "worker", *self._offers) for home in homes]
+        starting = [self._run(self.invite, home, "worker", *self._offers) for home in homes]
         self.workers += await asyncio.gather(*starting)
 
-    async def _run(self, join_string: str, home: Path, *role: str) -> NodeProcess:
+    async def _run(self, invite: str, home: Path, *role: str) -> NodeProcess:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, __file__, str(home), *role),
             stdin=PIPE,
@@ -113,7 +113,7 @@ class LocalNetwork:
         assert process.stdin is not None
         assert process.stdout is not None
         # A secret, and everyone can see the arguments of a program.
-        process.stdin.write(f"{join_string}\n".encode())
+        process.stdin.write(f"{invite}\n".encode())
         address = (await process.stdout.readline()).decode().strip()
         if not address:
             raise RuntimeError(f"a {role[0]} did not start; what it said is above")
@@ -137,8 +137,8 @@ async def end(process: Process) -> None:
 
 
 async def _serve(home: str, role: str, cpu_milli: str = "", sandbox: Sandbox = "auto") -> None:
-    join_string = sys.stdin.readline().strip() or None
-    async with Node.join(join_string, home=home, listen=[LOOPBACK]) as node:
+    invite = sys.stdin.readline().strip() or None
+    async with Node.join(invite, home=home, listen=[LOOPBACK]) as node:
         if role == "worker":
             await node.worker(limits=Limits(cpu_milli=int(cpu_milli)), sandbox=sandbox)
         print(node.addresses[0], flush=True)

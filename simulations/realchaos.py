@@ -39,7 +39,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State
@@ -146,7 +146,7 @@ class Cluster:
             gate_home.add_gate(str(address))
         invitation = gate_home.invite(Rights(int(time.time()) + GRANT_S))
         for name in (*(f"worker{n}" for n in range(WORKERS)), "scheduler"):
-            Home(self.home(name)).join(parse_join_string(invitation))
+            Home(self.home(name)).join(parse_invite(invitation))
         for number in range(WORKERS):
             limits = ("--cpu", CORES, "--memory", "1GiB", "--gpus", "0", "--sandbox", "off")
             name = f"worker{number}"

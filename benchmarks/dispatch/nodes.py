@@ -1,7 +1,7 @@
 """A private network without a gate, on loopback: worker processes, homes that are thrown away.
 
-The first worker is the address in the join string. Each worker process is this file, run as a
-module with a home; it reads the join string, if it needs one, from its standard input and serves
+The first worker is the address in the invite. Each worker process is this file, run as a
+module with a home; it reads the invite, if it needs one, from its standard input and serves
 until that ends, so that none outlives the process that started it.
 """
 
@@ -57,7 +57,7 @@ class Workers:
         self.all: list[Worker] = []
         self._count = count
         self._homes = 0
-        self._join_string = ""
+        self._invite = ""
         self._processes: list[Process] = []
         self._exit = AsyncExitStack()
 
@@ -70,7 +70,7 @@ class Workers:
             home.create_network()
             first, address = await self._run("", home.path)
             home.add_gate(address)
-            self._join_string = home.invite(Rights(int(time.time()) + GRANT_S))
+            self._invite = home.invite(Rights(int(time.time()) + GRANT_S))
             self.all += [first, *await asyncio.gather(*(self.add() for _ in range(1, self._count)))]
         except BaseException:
             await self._exit.aclose()
@@ -91,13 +91,13 @@ class Workers:
         return self._root / str(self._homes)
 
     async def add(self) -> Worker:
-        worker, _ = await self._run(self._join_string, self.new_home())
+        worker, _ = await self._run(self._invite, self.new_home())
         return worker
 
     @asynccontextmanager
     async def newcomer(self, *, state: Path | None = None) -> AsyncIterator[Node]:
         """A node of a new identity, in this process, that has met every worker."""
-        joining = Node.join(self._join_string, home=self.new_home(), listen=(), state=state)
+        joining = Node.join(self._invite, home=self.new_home(), listen=(), state=state)
         async with joining as node:
             until_s = time.monotonic() + ANNOUNCED_S
             while (met := await node.neighbours()) < len(self.all):
@@ -121,7 +121,7 @@ class Workers:
                 raise RuntimeError(f"not found in {ANNOUNCED_S:.0f} s: {', '.join(missing)}")
             await asyncio.sleep(AGAIN_S)
 
-    async def _run(self, join_string: str, home: Path) -> tuple[Worker, str]:
+    async def _run(self, invite: str, home: Path) -> tuple[Worker, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.dispatch.nodes", str(home)),
             stdin=PIPE,
@@ -133,7 +133,7 @@ class Workers:
         assert process.stdin is not None
         assert process.stdout is not None
         # A secret, and everyone can see the arguments of a program.
-        process.stdin.write(f"{join_string}\n".encode())
+        process.stdin.write(f"{invite}\n".encode())
         async with asyncio.timeout(START_S):
             address = (await process.stdout.readline()).decode().strip()
         if not address:
@@ -145,10 +145,10 @@ class Workers:
 
 
 async def _serve(home: Path) -> None:
-    join_string = sys.stdin.readline().strip() or None
+    invite = sys.stdin.readline().strip() or None
     importlib.import_module("formation_p2p.host.net.network")  # which the node imports late
     with profiled(f"worker-{home.name}"):
-        async with Node.join(join_string, home=home, listen=[LOOPBACK]) as node:
+        async with Node.join(invite, home=home, listen=[LOOPBACK]) as node:
             gc.collect()
             gc.freeze()  # as `formation worker` does once it has started
             await node.worker(drivers=["python"], limits=Limits(cpu_milli=WORKER_CPU_MILLI))

@@ -40,7 +40,7 @@ from formation_p2p.core.placement.task_options import (
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.plan import Plan, plan_of, tasks_of
@@ -88,7 +88,7 @@ class NodeBase:
         metrics: str | None = None,
         traces: bool | TracerProvider = False,
     ) -> Self:
-        """Take part in the network of a join string, or in that of the home folder.
+        """Take part in the network of an invite, or in that of the home folder.
 
         `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
         `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
@@ -103,7 +103,7 @@ class NodeBase:
         (host/observe/tracing.py), by the tracer provider that the application has set, or by one
         given here.
 
-        Raises InvalidInput for a malformed join string; entering raises LocalError where the node
+        Raises InvalidInput for a malformed invite; entering raises LocalError where the node
         has no network, or the network does not come up, and StateError where the state cannot be
         used.
         """
@@ -112,7 +112,7 @@ class NodeBase:
             tracing = Tracing(None if traces is True else traces)
         config = NodeConfig(
             Home(None if home is None else Path(home)),
-            None if join is None else parse_join_string(join),
+            None if join is None else parse_invite(join),
             tuple(listen),
             tuple(announce),
             None if state is None else Path(state),

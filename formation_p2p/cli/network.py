@@ -15,7 +15,7 @@ from formation_p2p.cli.options import (
     JsonOption,
     VerboseOption,
     pairs_of,
-    read_join_string,
+    read_invite,
 )
 from formation_p2p.cli.words import date, say
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -29,7 +29,7 @@ from formation_p2p.core.trust.grants import (
     rights_of,
 )
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.quota import Quota, format_hours
 from formation_p2p.core.units import format_milli, parse_milli
 from formation_p2p.core.workload.scope import Place
@@ -167,7 +167,7 @@ def invite(
     except ValueError as error:
         raise InvalidInput("peer", f"{error}; copy it from `formation network show`") from None
     join = Home(home).invite(rights, peer_id)
-    gates = parse_join_string(join).gates
+    gates = parse_invite(join).gates
     if as_json:
         from formation_p2p.cli.as_json import rights as in_json
 
@@ -185,7 +185,7 @@ def invite(
 
 @app.command(epilog=JOIN_EPILOG)
 def join(
-    join_string: Annotated[
+    invite: Annotated[
         str,
         typer.Argument(metavar="INVITE|FILE|-", help="The invite, a file with it, or - for stdin."),
     ],
@@ -199,7 +199,7 @@ def join(
     prefer - or a file.
     """
     place = Home(home)
-    network = place.join(parse_join_string(read_join_string(join_string)))
+    network = place.join(parse_invite(read_invite(invite)))
     rights = rights_of(network.grant, network.root_public_key)
     if as_json:
         _put(_document(place, network))

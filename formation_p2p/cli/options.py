@@ -15,7 +15,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.grants import Right, check
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import parse_bytes, parse_milli
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.machine.home import Home
@@ -138,7 +138,7 @@ def pairs_of(field: str, items: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def read_join_string(given: str) -> str:
+def read_invite(given: str) -> str:
     """The invite that `--join` names: itself, a file with it, or `-` for stdin.
 
     Raises InvalidInput, which does not repeat what was given: it may be half a secret.
@@ -164,7 +164,7 @@ def home_of(home: Path | None, join: str | None) -> Home:
     """
     found = Home(home)
     if join is not None:
-        found.join(parse_join_string(read_join_string(join)))
+        found.join(parse_invite(read_invite(join)))
     return found
 
 
@@ -189,4 +189,4 @@ def require(home: Home, right: Right, *, driver: str | None = None, priority: in
         priority=priority,
     )
     if isinstance(verdict, Denied):
-        raise Unauthorized(f"{verdict}; ask for a join string that allows it")
+        raise Unauthorized(f"{verdict}; ask for an invite that allows it")

@@ -9,7 +9,7 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.trust.grants import Right, Rights, check
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.claim import claim
 from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 
@@ -51,8 +51,8 @@ def test_a_home_in_no_network_says_how_to_get_into_one(tmp_path: Path) -> None:
         claim(Home(tmp_path / "empty"))
 
 
-def test_a_join_string_puts_the_home_into_its_network(home: Home, tmp_path: Path) -> None:
-    invitation = parse_join_string(home.invite(Rights(int(time.time()) + 60)))
+def test_an_invite_puts_the_home_into_its_network(home: Home, tmp_path: Path) -> None:
+    invitation = parse_invite(home.invite(Rights(int(time.time()) + 60)))
     claimed = claim(Home(tmp_path / "bob"), invitation)
     claimed.release()
     assert claimed.network.root_public_key == invitation.root_public_key
@@ -61,7 +61,7 @@ def test_a_join_string_puts_the_home_into_its_network(home: Home, tmp_path: Path
 def test_an_invitation_for_one_peer_serves_one_node_alone(home: Home, tmp_path: Path) -> None:
     bobs = Home(tmp_path / "bob")
     rights = Rights(int(time.time()) + 60)
-    invitation = parse_join_string(home.invite(rights, bobs.identity().peer_id))
+    invitation = parse_invite(home.invite(rights, bobs.identity().peer_id))
     first = claim(bobs, invitation)
     try:
         with pytest.raises(InvalidInput, match="only"):

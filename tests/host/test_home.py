@@ -15,7 +15,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Right, Rights, check, issue, rights_of
-from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home, default_path
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
@@ -226,7 +226,7 @@ def test_bob_joins_with_alices_invitation(alice: Home, bob: Home) -> None:
     alice.create_network()
     alice.add_gate(GATE)
     rights = Rights(in_a_day().expires_unix_s, frozenset({Right.SUBMIT}), frozenset({"process"}), 5)
-    joined = bob.join(parse_join_string(alice.invite(rights)))
+    joined = bob.join(parse_invite(alice.invite(rights)))
     assert joined.gates == (GATE,)
     assert everything_that(bob) == {Right.SUBMIT}
     assert rights_of(joined.grant, joined.root_public_key) == rights
@@ -238,7 +238,7 @@ def test_the_grant_that_bob_shows_serves_nobody_else(
     alice: Home, bob: Home, tmp_path: Path
 ) -> None:
     alice.create_network()
-    joined = bob.join(parse_join_string(alice.invite(in_a_day())))
+    joined = bob.join(parse_invite(alice.invite(in_a_day())))
     for shown in (joined, bob.network()):
         with pytest.raises(InvalidInput, match=f"for {bob.identity().peer_id} only"):
             Home(tmp_path / "mallory").join(shown or joined)
@@ -246,17 +246,17 @@ def test_the_grant_that_bob_shows_serves_nobody_else(
 
 def test_each_node_of_a_home_shows_a_grant_of_its_own(alice: Home, bob: Home) -> None:
     alice.create_network()
-    bob.join(parse_join_string(alice.invite(in_a_day())))
+    bob.join(parse_invite(alice.invite(in_a_day())))
     for home in (alice, bob):
         assert everything_that(home, 0) == everything_that(home, 1) == set(Right)
-    bob.join(parse_join_string(alice.invite(in_a_day(), bob.identity().peer_id)))
+    bob.join(parse_invite(alice.invite(in_a_day(), bob.identity().peer_id)))
     with pytest.raises(InvalidInput, match=f"for {bob.identity().peer_id} only"):
         bob.network(1)
 
 
 def test_an_invitation_can_be_for_bob_alone(alice: Home, bob: Home, tmp_path: Path) -> None:
     alice.create_network()
-    invitation = parse_join_string(alice.invite(in_a_day(), bob.identity().peer_id))
+    invitation = parse_invite(alice.invite(in_a_day(), bob.identity().peer_id))
     with pytest.raises(InvalidInput, match="only; ask for one for"):
         Home(tmp_path / "carol").join(invitation)
     bob.join(invitation)
@@ -268,13 +268,13 @@ def test_bob_joins_again_with_a_newer_grant_but_no_second_network(
     alice.create_network()
     carol = Home(tmp_path / "carol")
     carol.create_network()
-    bob.join(parse_join_string(alice.invite(in_a_day())))
+    bob.join(parse_invite(alice.invite(in_a_day())))
     newer = Rights(in_a_day().expires_unix_s + 3600)
-    joined = bob.join(parse_join_string(alice.invite(newer)))
+    joined = bob.join(parse_invite(alice.invite(newer)))
     assert rights_of(joined.grant, joined.root_public_key) == newer
     leave = f"run: rm {bob.path / 'network'}"
     with pytest.raises(InvalidInput, match=f"is in another; to leave it, {leave}"):
-        bob.join(parse_join_string(carol.invite(in_a_day())))
+        bob.join(parse_invite(carol.invite(in_a_day())))
     with pytest.raises(InvalidInput, match=f"is in one; to leave it, {leave}"):
         bob.create_network()
     known = bob.network()
@@ -284,8 +284,8 @@ def test_bob_joins_again_with_a_newer_grant_but_no_second_network(
 
 def test_an_expired_invitation_is_told(alice: Home, bob: Home) -> None:
     alice.create_network()
-    with pytest.raises(InvalidInput, match="it has expired; ask for a new join string"):
-        bob.join(parse_join_string(alice.invite(Rights(int(time.time()) - 1))))
+    with pytest.raises(InvalidInput, match="it has expired; ask for a new invite"):
+        bob.join(parse_invite(alice.invite(Rights(int(time.time()) - 1))))
     assert bob.network() is None
 
 
@@ -293,13 +293,13 @@ def test_only_the_networks_home_invites(alice: Home, bob: Home, tmp_path: Path) 
     with pytest.raises(InvalidInput, match="in none; create one or join one first"):
         alice.invite(in_a_day())
     alice.create_network()
-    bob.join(parse_join_string(alice.invite(in_a_day())))
+    bob.join(parse_invite(alice.invite(in_a_day())))
     with pytest.raises(InvalidInput, match="invite from where it was created"):
         bob.invite(in_a_day())
     carol = Home(tmp_path / "carol")
     carol.create_network()
     (carol.path / "network").unlink()
-    carol.join(parse_join_string(alice.invite(in_a_day())))
+    carol.join(parse_invite(alice.invite(in_a_day())))
     with pytest.raises(InvalidInput, match="is not that of this network"):
         carol.invite(in_a_day())
 
@@ -317,7 +317,7 @@ def test_a_gate_is_put_first(alice: Home) -> None:
     other = GATE.replace("192.0.2.1", "192.0.2.2")
     alice.add_gate(GATE)
     assert alice.add_gate(other).gates == (other, GATE)
-    assert parse_join_string(alice.invite(in_a_day())).gates == (other, GATE)
+    assert parse_invite(alice.invite(in_a_day())).gates == (other, GATE)
     with pytest.raises(InvalidInput, match="no multiaddr"):
         alice.add_gate("192.0.2.1:4001")
 
@@ -343,7 +343,7 @@ def test_no_secret_is_logged_or_shown(
     caplog.set_level(logging.DEBUG)
     alice.create_network()
     invitation = alice.invite(in_a_day())
-    bob.join(parse_join_string(invitation))
+    bob.join(parse_invite(invitation))
     seeds = [path.read_text().split()[0] for path in alice.path.glob("*.key")]
     said = caplog.text + repr((alice, bob, alice.identity(), bob.network()))
     for damaged in alice.path.iterdir():
@@ -368,7 +368,7 @@ def test_a_network_given_by_hand_is_joined_as_well(bob: Home) -> None:
 def test_the_creator_does_not_join_its_own_network_with_a_lesser_grant(alice: Home) -> None:
     alice.create_network()
     lesser = Rights(in_a_day().expires_unix_s, frozenset({Right.SUBMIT}))
-    invitation = parse_join_string(alice.invite(lesser))
+    invitation = parse_invite(alice.invite(lesser))
     with pytest.raises(InvalidInput, match="created it"):
         alice.join(invitation)
     assert everything_that(alice) == set(Right)

@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 @asynccontextmanager
 async def gate_at(folder: Path) -> AsyncIterator[Callable[..., str]]:
-    """A running gate of a new network; what it gives makes join strings, of rights that are
+    """A running gate of a new network; what it gives makes invites, of rights that are
     limited as `Rights` says."""
     home = Home(folder / "gate")
     home.create_network()

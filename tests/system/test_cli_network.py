@@ -19,7 +19,7 @@ import pytest
 import wasmtime
 
 from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from tests.support.programs import DEADLINE_S, ROOT, Program, running
 
@@ -70,7 +70,7 @@ class World:
     def invited(self, home: Path, drivers: frozenset[str] | None = None, *may: Right) -> Path:
         """A home that has joined with these rights."""
         rights = Rights(int(time.time()) + 3600, frozenset(may or Right), drivers)
-        Home(home).join(parse_join_string(Home(self.alice).invite(rights)))
+        Home(home).join(parse_invite(Home(self.alice).invite(rights)))
         return home
 
 

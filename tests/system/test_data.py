@@ -16,7 +16,7 @@ import pytest
 
 from formation_p2p import Blob, Home, Limits, Node, ProcessSpec, TaskPlaced
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
@@ -136,7 +136,7 @@ async def test_a_person_runs_a_command_on_large_files(tmp_path: Path) -> None:
         path, content = world.file("here/a.bin", 6 * MIB)
         (tmp_path / "here" / "small.txt").write_text("small")
         carol = tmp_path / "carol"
-        Home(carol).join(parse_join_string(world.invite))
+        Home(carol).join(parse_invite(world.invite))
         command = "--in a.bin --in small.txt --out sub/result.bin -- sh -c"
         script = "mkdir sub; cat a.bin small.txt > sub/result.bin"
         process = await asyncio.create_subprocess_exec(

@@ -53,7 +53,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import issue
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.net import stack as stack_module
 from formation_p2p.host.net.stack import Stack
 from tests.support.waiting import until
@@ -210,7 +210,7 @@ async def test_a_worker_killed_in_mid_task_loses_no_result_and_doubles_none(
     async with (
         asyncio.timeout(STORY_S),
         LocalNetwork(workers=2, sandbox="off") as network,  # they write where the test reads
-        Node.join(network.join_string, home=network.home, listen=()) as alice,
+        Node.join(network.invite, home=network.home, listen=()) as alice,
     ):
         await network.seen_by(alice)
         job = await alice.submit(python_calls(slow_square, range(10)))
@@ -326,7 +326,7 @@ async def test_a_stranger_gets_a_reason_and_no_lease(tmp_path: Path, shows: str,
         grant = {
             "nothing": b"",
             "another network's grant": issue(Identity.from_seed(bytes(32)), rights),
-            "bob's": parse_join_string(network.founder.invite(rights, bob)).grant,
+            "bob's": parse_invite(network.founder.invite(rights, bob)).grant,
         }[shows]
         needs = Requirements(driver="python")
         answers = await asyncio.to_thread(
@@ -349,7 +349,7 @@ async def test_a_stranger_gets_a_reason_and_no_lease(tmp_path: Path, shows: str,
 async def test_a_worker_that_waits_takes_next_to_nothing() -> None:
     watched_s = 10.0
     async with asyncio.timeout(STORY_S), LocalNetwork(workers=1) as network:
-        async with Node.join(network.join_string, home=network.home, listen=()) as alice:
+        async with Node.join(network.invite, home=network.home, listen=()) as alice:
             await network.seen_by(alice)
         worker = psutil.Process(network.workers[0].process.pid)
         before = worker.cpu_times()

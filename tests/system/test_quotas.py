@@ -16,7 +16,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
@@ -57,7 +57,7 @@ async def test_explain_tells_where_and_when_a_grant_is_good(tmp_path: Path) -> N
             ("dave", {"hours": other_day}),
             ("erin", {"drivers": frozenset({"wasm"})}),
         ):
-            Home(tmp_path / name).join(parse_join_string(invite(**limits)))
+            Home(tmp_path / name).join(parse_invite(invite(**limits)))
         async with Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=LIMITS)
             async with Node.join(home=tmp_path / "bob", listen=()) as bob:

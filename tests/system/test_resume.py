@@ -17,7 +17,7 @@ import pytest
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.network import parse_join_string
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State, peek
 from tests.support.programs import Program
@@ -42,7 +42,7 @@ def carol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         gate.line_with("to invite others")
         invitation = Home(alice).invite(Rights(int(time.time()) + 3600))
         for name in ("bob", "dave", "carol"):
-            Home(homes / name).join(parse_join_string(invitation))
+            Home(homes / name).join(parse_invite(invitation))
         workers = [
             running.enter_context(started(homes / name, "worker", "--json", *LOOPBACK, *OPTIONS))
             for name in ("bob", "dave")

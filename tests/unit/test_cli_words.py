@@ -27,7 +27,7 @@ from formation_p2p.cli.files import (
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
-from formation_p2p.cli.options import limits_of, pairs_of, read_join_string
+from formation_p2p.cli.options import limits_of, pairs_of, read_invite
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
@@ -107,20 +107,20 @@ def test_limits_are_read_and_name_what_is_wrong() -> None:
         assert error.value.field == field
 
 
-def test_a_join_string_comes_as_it_is_from_a_file_or_from_stdin(
+def test_an_invite_comes_as_it_is_from_a_file_or_from_stdin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read_join_string("formation1:abc") == "formation1:abc"
+    assert read_invite("formation1:abc") == "formation1:abc"
     (tmp_path / "join").write_text("formation1:def\n")
-    assert read_join_string(str(tmp_path / "join")) == "formation1:def\n"
+    assert read_invite(str(tmp_path / "join")) == "formation1:def\n"
     monkeypatch.setattr("sys.stdin", io.StringIO("formation1:\n  ghi\n"))
-    assert read_join_string("-") == "formation1:\n  ghi\n"
+    assert read_invite("-") == "formation1:\n  ghi\n"
 
 
 @pytest.mark.parametrize("wrong", ["ormation1:c2VjcmV0", "x" * 5000, "\0", "/"])
-def test_half_a_join_string_is_not_repeated_in_the_error(wrong: str) -> None:
+def test_half_an_invite_is_not_repeated_in_the_error(wrong: str) -> None:
     with pytest.raises(InvalidInput) as error:
-        read_join_string(wrong)
+        read_invite(wrong)
     assert wrong not in str(error.value).removesuffix("all of it")
 
 

@@ -1,4 +1,4 @@
-"""A network and its join string."""
+"""A network and its invite."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.trust.grants import Right, Rights, check, issue
-from formation_p2p.core.trust.network import MAX_GATES, Network, parse_join_string
+from formation_p2p.core.trust.network import MAX_GATES, Network, parse_invite
 
 ROOT, OTHER_ROOT = Identity.from_seed(b"r" * 32), Identity.from_seed(b"o" * 32)
 ALICE, BOB = (Identity.from_seed(name * 32).peer_id for name in (b"a", b"b"))
@@ -23,40 +23,40 @@ GATE = f"/ip4/192.0.2.1/tcp/4001/p2p/{ALICE}"
 NETWORK = Network(ROOT.public_key, (GATE, f"/dns4/gate.example/tcp/443/wss/p2p/{BOB}"), GRANT)
 
 
-def test_a_network_survives_as_a_join_string() -> None:
-    assert parse_join_string(NETWORK.join_string()) == NETWORK
-    assert NETWORK.join_string().startswith("formation1:")
-    assert NETWORK.join_string().isascii()
+def test_a_network_survives_as_an_invite() -> None:
+    assert parse_invite(NETWORK.invite()) == NETWORK
+    assert NETWORK.invite().startswith("formation1:")
+    assert NETWORK.invite().isascii()
 
 
 def test_the_largest_network_fits() -> None:
     name = ".".join(["a" * 60] * 3)
     gates = tuple(f"/dns4/{n}.{name}/tcp/4001/p2p/{ALICE}" for n in range(MAX_GATES))
     network = Network(ROOT.public_key, gates, GRANT)
-    assert parse_join_string(network.join_string()) == network
+    assert parse_invite(network.invite()) == network
 
 
 def test_a_paste_that_was_broken_into_lines_is_good() -> None:
-    text = NETWORK.join_string()
+    text = NETWORK.invite()
     broken = "  " + "\r\n  ".join(text[n : n + 60] for n in range(0, len(text), 60)) + "\n"
-    assert parse_join_string(broken) == NETWORK
+    assert parse_invite(broken) == NETWORK
 
 
 @given(st.data())
 def test_a_bad_paste_is_told(data: st.DataObject) -> None:
-    text = NETWORK.join_string()
+    text = NETWORK.invite()
     place = data.draw(st.integers(0, len(text) - 2))  # the last digit has unused bits
     other = data.draw(st.sampled_from("Aa0_-=é").filter(lambda letter: letter != text[place]))
-    with pytest.raises(InvalidInput, match="join string"):
-        parse_join_string(text[:place] + other + text[place + 1 :])
-    with pytest.raises(InvalidInput, match="join string"):
-        parse_join_string(text[:place])
+    with pytest.raises(InvalidInput, match="invite"):
+        parse_invite(text[:place] + other + text[place + 1 :])
+    with pytest.raises(InvalidInput, match="invite"):
+        parse_invite(text[:place])
 
 
 @pytest.mark.parametrize("text", ["", "formation1:", "formation2:AAAA", "formation1:" + "A" * 9000])
-def test_what_is_no_join_string_is_told(text: str) -> None:
-    with pytest.raises(InvalidInput, match="join string"):
-        parse_join_string(text)
+def test_what_is_no_invite_is_told(text: str) -> None:
+    with pytest.raises(InvalidInput, match="invite"):
+        parse_invite(text)
 
 
 def string_of(fields: object) -> str:
@@ -78,27 +78,27 @@ def string_of(fields: object) -> str:
         [ROOT.public_key, [], bytes(2049)],
     ],
 )
-def test_a_join_string_of_another_shape_is_told(fields: object) -> None:
+def test_an_invite_of_another_shape_is_told(fields: object) -> None:
     with pytest.raises(InvalidInput, match="this version cannot read it"):
-        parse_join_string(string_of(fields))
+        parse_invite(string_of(fields))
 
 
 @given(st.binary(max_size=80))
 def test_no_content_breaks_the_parser(body: bytes) -> None:
     raw = body + hashlib.sha256(body).digest()[:4]
     with pytest.raises(InvalidInput):
-        parse_join_string("formation1:" + base64.urlsafe_b64encode(raw).decode())
+        parse_invite("formation1:" + base64.urlsafe_b64encode(raw).decode())
 
 
 @given(st.text(max_size=80))
 def test_no_text_breaks_the_parser(text: str) -> None:
     with pytest.raises(InvalidInput):
-        parse_join_string("formation1:" + text)
+        parse_invite("formation1:" + text)
 
 
 def test_a_gate_that_this_version_cannot_read_is_left_out() -> None:
     known = b"\x04\xc0\x00\x02\x01\x06\x0f\xa1\xa5\x03\x26\x00\x24\x08\x01\x12\x20" + bytes(32)
-    network = parse_join_string(string_of([ROOT.public_key, [b"\xff\x7f\x01", known], GRANT]))
+    network = parse_invite(string_of([ROOT.public_key, [b"\xff\x7f\x01", known], GRANT]))
     assert len(network.gates) == 1
 
 
@@ -168,7 +168,7 @@ def test_the_grant_is_never_shown() -> None:
     shown = f"{NETWORK!r} {NETWORK}"
     assert "grant" not in shown
     assert repr(GRANT[:20])[2:-1] not in shown
-    wrong = NETWORK.join_string()[:-8]
+    wrong = NETWORK.invite()[:-8]
     with pytest.raises(InvalidInput) as caught:
-        parse_join_string(wrong)
+        parse_invite(wrong)
     assert wrong[11:31] not in str(caught.value)

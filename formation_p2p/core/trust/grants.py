@@ -2,7 +2,7 @@
 
 The network's root key issues a grant. Its holder can narrow it and hand it on, offline, by
 appending a block; it cannot be widened. A grant that names no peer is a bearer secret: it
-belongs in a join string. What a node shows to others is bound to its own peer id first, so
+belongs in an invite. What a node shows to others is bound to its own peer id first, so
 that a copy is worth nothing to anyone else, and an unbound one is refused.
 
 Where a holder belongs (its cell, organisation and federation) the root alone says; a holder can

@@ -1,10 +1,10 @@
 """A network: the root key that its grants come from, where to join it, and one's own grant.
 
-It travels as a join string, one line that a person can paste:
+It travels as an invite, one line that a person can paste:
 
     formation1:<base64url of CBOR [root key, [gate, …], grant] and 4 bytes of its SHA-256>
 
-A join string holds a bearer grant: treat it as a password.
+An invite holds a bearer grant: treat it as a password.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from formation_p2p.core.records.addresses import (
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.trust.grants import bind, rights_of
 
-# A newcomer needs one that answers; a join string that fits in a message has room for these.
+# A newcomer needs one that answers; an invite that fits in a message has room for these.
 MAX_GATES: Final = 8
 
 _PREFIX: Final = "formation1:"
-_FIELD: Final = "join string"
+_FIELD: Final = "invite"
 _ROOT_KEY_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 4
 _MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (MAX_ADDRESS_BYTES + 3) + 64
@@ -81,20 +81,20 @@ class Network:
         """As that peer joins it: with a grant that no other can use. Raises InvalidInput."""
         return replace(self, grant=bind(self.grant, self.root_public_key, peer_id))
 
-    def join_string(self) -> str:
+    def invite(self) -> str:
         """The invite; with a bearer grant in it, a secret."""
         gates = [address_bytes(gate) for gate in self.gates]
         body = codec.encode([self.root_public_key, gates, self.grant])
         return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
 
-def parse_join_string(text: str) -> Network:
+def parse_invite(text: str) -> Network:
     """Raises InvalidInput, whose message says nothing of what the text holds."""
     joined = "".join(text.split())  # terminals and mail programs break long lines
     if not joined.startswith(_PREFIX):
         raise InvalidInput(_FIELD, f"it does not begin with {_PREFIX}; paste all of it")
     if len(joined) > _MAX_CHARS:
-        raise InvalidInput(_FIELD, "it is too long to be one; paste one join string alone")
+        raise InvalidInput(_FIELD, "it is too long to be one; paste one invite alone")
     encoded = joined.removeprefix(_PREFIX)
     try:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars="-_", validate=True)

@@ -53,7 +53,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
             if known is None:
                 raise LocalError(
                     "this machine is in no network; run `formation network create`, or join one "
-                    "with a join string that `formation network invite` printed"
+                    "with an invite that `formation network invite` printed"
                 )
             return Claim(
                 identity,

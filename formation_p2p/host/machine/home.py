@@ -5,7 +5,7 @@
 | `identity.key` | the node's private key and its peer id, in one line of text |
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
 | `trust-0.db`…  | the peer histories of each of them (storage/trust.py) |
-| `network`      | the join string of the network; each node binds its grant to itself |
+| `network`      | the invite of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
 The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
@@ -28,7 +28,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue, rights_of
-from formation_p2p.core.trust.network import Network, parse_join_string
+from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 # The lock is held for as long as it takes to write two small files.
 LOCK_TIMEOUT_S: Final = 10.0
-# A join string with all the gates that it may have takes 6 KiB.
+# An invite with all the gates that it may have takes 6 KiB.
 _MAX_FILE_BYTES: Final = 16 * 1024
 _SEED_BYTES: Final = 32
 
@@ -111,7 +111,7 @@ class Home:
         has expired or is another node's.
         """
         if rights_of(network.grant, network.root_public_key).expires_unix_s <= time.time():
-            raise InvalidInput("grant", "it has expired; ask for a new join string")
+            raise InvalidInput("grant", "it has expired; ask for a new invite")
         with self._locked():
             known = self._network()
             if known is not None and known.root_public_key != network.root_public_key:
@@ -123,7 +123,7 @@ class Home:
             return self._enter(network)
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
-        """A join string for its bearer, or for one peer. It is a secret: see `Network`.
+        """An invite for its bearer, or for one peer. It is a secret: see `Network`.
 
         Raises InvalidInput unless the network that the node is in was created in this home.
         """
@@ -134,10 +134,10 @@ class Home:
             problem = f"{self.path / _ROOT} is not that of this network"
             raise InvalidInput("root key", f"{problem}; invite from where it was created")
         grant = issue(root, rights, peer_id)
-        return Network(network.root_public_key, network.gates, grant).join_string()
+        return Network(network.root_public_key, network.gates, grant).invite()
 
     def add_gate(self, gate: str) -> Network:
-        """Put a gate first in the network's list, here and in the join strings made here.
+        """Put a gate first in the network's list, here and in the invites made here.
 
         Raises InvalidInput for what is not a gate, or where the node is in no network.
         """
@@ -159,7 +159,7 @@ class Home:
         if text is None:
             return None
         try:
-            network = parse_join_string(text)
+            network = parse_invite(text)
         except InvalidInput:
             raise self._damaged(_NETWORK) from None
         return network
@@ -172,7 +172,7 @@ class Home:
 
     def _enter(self, network: Network) -> Network:
         bound = network.bound_to(self._load_or_make(_IDENTITY).peer_id)
-        self._write(_NETWORK, network.join_string())
+        self._write(_NETWORK, network.invite())
         return bound
 
     def _how_to_leave(self) -> str:
