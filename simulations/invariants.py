@@ -420,7 +420,7 @@ class Invariants:
             peer = _peer(node)
             if node.disk is not None:
                 _, leases = node.disk.saved()
-                left = (peer._scheduler._groups, peer._lessee.held, leases)
+                left = ([*peer._scheduler.groups], peer._lessee.held, leases)
                 if any(left):
                     what = f"{node.name} keeps {left} when all is done"
                     raise Violation("leases are given back", what, node.name)
@@ -432,8 +432,8 @@ class Invariants:
                 if free != whole or worker.has_leases or node.running:
                     what = f"{node.name} has {free} of {whole} free when all is done"
                     raise Violation("capacity is full when idle", what, node.name)
-                if worker._executions._runs:
-                    what = f"{node.name} keeps {list(worker._executions._runs)}"
+                if worker._executions.runs:
+                    what = f"{node.name} keeps {list(worker._executions.runs)}"
                     raise Violation("capacity is full when idle", what, node.name)
 
     def is_over(self, cluster: Cluster) -> bool:

@@ -19,7 +19,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
@@ -272,7 +272,7 @@ class CountsReads:
 def test_a_function_is_read_once_and_the_newest_ones_are_kept(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         assert [await world.value(CountsReads("a")) for _ in range(3)] == [1, 1, 1]
-        for number in range(MAX_PARTS - 1):
+        for number in range(MAX_SHARED_BLOBS - 1):
             assert await world.value(CountsReads(str(number))) == 1
         assert await world.value(CountsReads("a")) == 1
         assert await world.value(CountsReads("one more")) == 1  # in the place of the oldest

@@ -210,7 +210,7 @@ def free(node: SimNode) -> Capacity:
 def is_idle(node: SimNode) -> bool:
     """Whether nothing is reserved on a worker, and nothing is left of what was."""
     worker = worker_of(node)
-    nothing_runs = not node.running and not worker._executions._runs
+    nothing_runs = not node.running and not worker._executions.runs
     return free(node) == idle(worker._serve.capability) and not worker.has_leases and nothing_runs
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
@@ -148,7 +148,7 @@ def resumed(carol: Path, state: Path) -> Done:
 def assert_ran_once(runs: Path, dead_since_s: float) -> None:
     """A lease lives on without its scheduler, for a while: where the next life takes longer to
     begin, on a machine that is very busy, the task is run again."""
-    assert runs.read_text() == "ran\n" or time.monotonic() - dead_since_s > LEASE_S
+    assert runs.read_text() == "ran\n" or time.monotonic() - dead_since_s > LEASE_DEFAULTS.lease_s
 
 
 def test_a_task_that_runs_on_while_its_scheduler_is_dead_is_not_run_again(

@@ -27,10 +27,11 @@ from formation_p2p import (
 )
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.map import Mapped
-from formation_p2p.core.dispatch import jobs as jobs_module
 from formation_p2p.core.dispatch.job import Job
+from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.runtime import Runtime
@@ -232,11 +233,9 @@ async def test_whoever_waits_is_told_when_the_disk_fails_and_resume_has_it_later
         assert printed(await (await bob.job(job.job_id))) == ["0", "1", "2"]
 
 
-async def test_a_job_that_is_refused_is_not_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "MAX_JOBS", 0)
-    async with world.bob() as bob:
+async def test_a_job_that_is_refused_is_not_kept(world: World) -> None:
+    none = PeerParameters(dispatch=DispatchParameters(max_jobs=0))
+    async with world.bob(parameters=none) as bob:
         job = await bob.submit(sh("echo no"), needs=SMALL)
         with pytest.raises(InvalidInput, match="wait for one to end"):
             await job

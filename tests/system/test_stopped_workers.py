@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from formation_p2p import JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
-from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
 from tests.support.loopback import LISTEN
@@ -97,7 +97,7 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
     tmp_path: Path, stopped: str
 ) -> None:
     log = tmp_path / "log"
-    script = TASK.format(log=log, sleep_s=LEASE_S + 3)
+    script = TASK.format(log=log, sleep_s=LEASE_DEFAULTS.lease_s + 3)
     async with asyncio.timeout(STORY_S), AsyncExitStack() as held:
         invite = await held.enter_async_context(gate_at(tmp_path))
         workers: dict[str, tuple[Program, Path]] = {}
@@ -133,14 +133,14 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
 
             await until(dead, within_s=SILENCE_S + KILLING_S)
             took_s = time.monotonic() - stopped_s
-            assert LEASE_S - 1 < took_s < SILENCE_S + KILLING_S
+            assert LEASE_DEFAULTS.lease_s - 1 < took_s < SILENCE_S + KILLING_S
             assert node.status() == psutil.STATUS_STOPPED
             print(f"dead {took_s:.1f} s after the node was stopped")
         await job.results()
         await watching
         (elsewhere,) = [x for x in events if isinstance(x, TaskSucceeded)]
         assert elsewhere.worker != placed.worker
-        await asyncio.sleep(max(0.0, stopped_s + LEASE_S + 4 - time.monotonic()))
+        await asyncio.sleep(max(0.0, stopped_s + LEASE_DEFAULTS.lease_s + 4 - time.monotonic()))
         tell(asleep, signal.SIGCONT)
 
         async def tidy() -> bool:

@@ -19,7 +19,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.lessor import HOLD_S, LEASE_S, RENEW_AT, Lessor
+from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
     Commit,
     Dispatch,
@@ -33,7 +33,7 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.round import ANSWER_S, DELIBERATION_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.placement.cheapest import Cheapest
 from formation_p2p.core.placement.pricing import weight
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -256,22 +256,22 @@ def in_time(vector: Vector) -> None:
     alice = lessor(Capability(2000, 8 * GIB))
     assert isinstance(answer(alice, NEEDS), Offer)
     assert alice.ledger.free != idle(Capability(2000, 8 * GIB))
-    assert alice.next_timeout() <= HOLD_S + slack_s
+    assert alice.next_timeout() <= LEASE_DEFAULTS.hold_s + slack_s
     alice.tick(at(alice.next_timeout()))
     assert alice.ledger.free == idle(Capability(2000, 8 * GIB))
 
     lease_id, fence = leased(alice)
     lease_ms = given["lease_timeout_ms"]
-    assert round(LEASE_S * 1000) == lease_ms
+    assert round(LEASE_DEFAULTS.lease_s * 1000) == lease_ms
     assert expect["renew_sets"] == f"now+{lease_ms} (not old+{lease_ms})"
     ((_, renewed),) = sent(alice.renewed(BOB, Renew(lease_id, fence), at(4)))
     assert isinstance(renewed, Renewed)
     assert renewed.ttl_ms == lease_ms
-    assert alice.next_timeout() == 4 + LEASE_S
-    assert int(RENEW_AT * lease_ms) == expect["scheduler_next_renew_after_ms"]
+    assert alice.next_timeout() == 4 + LEASE_DEFAULTS.lease_s
+    assert int(LEASE_DEFAULTS.renew_at * lease_ms) == expect["scheduler_next_renew_after_ms"]
     # Who waits for better offers does so for no longer than the first of them lasts.
-    assert DELIBERATION_S <= HOLD_S - 0.1
-    assert ANSWER_S <= 5
+    assert LEASE_DEFAULTS.deliberation_s <= LEASE_DEFAULTS.hold_s - 0.1
+    assert LEASE_DEFAULTS.answer_s <= 5
 
 
 def leased(alice: Lessor) -> tuple[str, int]:
@@ -288,7 +288,7 @@ def the_owner_s_alone(vector: Vector) -> None:
     lease_id, fence = leased(alice)
     renew = Renew(lease_id, fence)
     answers = [sent(alice.renewed(BOB, renew, at(1))), sent(alice.renewed(MALLORY, renew, at(2)))]
-    alice.tick(at(1 + LEASE_S))
+    alice.tick(at(1 + LEASE_DEFAULTS.lease_s))
     alice.fenced(lease_id)
     answers.append(sent(alice.renewed(BOB, renew, at(30))))
     said = {Renewed: "Renewed", LeaseEnded: "Failed"}

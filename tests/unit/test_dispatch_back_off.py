@@ -7,7 +7,7 @@ from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
-from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.placement.decision import Ranked
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
@@ -34,49 +34,53 @@ def ranked(worker: Contact, sequence: int = 1) -> Ranked:
 
 def group_of(*workers: Contact) -> TaskGroup:
     group = TaskGroup(SchedulingKey(NEEDS))
-    group.learn(tuple(ranked(each) for each in workers), ())
+    group.candidates.learn(tuple(ranked(each) for each in workers), ())
     return group
 
 
 def askable(group: TaskGroup, now_s: float) -> set[PeerId]:
-    return {p for p in (ALICE.peer_id, CAROL.peer_id) if group._is_askable(p, at(now_s))}
+    return {p for p in (ALICE.peer_id, CAROL.peer_id) if group.candidates.is_askable(p, at(now_s))}
 
 
 def leased(group: TaskGroup, worker: Contact) -> None:
-    lease = HeldLease("1", worker, SchedulingKey(NEEDS), HeldState.LEASED, 10.0)
-    group.slots[lease.key] = ActiveLease(lease, idle_s=0.0)
+    lease = HeldLease("1", worker, SchedulingKey(NEEDS), HeldState.HELD, 10.0)
+    group.add_lease(ActiveLease(lease, idle_s=0.0))
 
 
 def test_a_worker_that_was_silent_twice_is_not_asked_a_third_time_until_it_shows_life() -> None:
     group = group_of(ALICE)
     for now_s in (0, 4):
-        group.back_off(ALICE.peer_id, SILENT, at(now_s))
+        group.candidates.refused(ALICE.peer_id, SILENT, at(now_s))
     assert askable(group, 1000) == {CAROL.peer_id}
-    assert group.next_askable_s() == float("inf")
-    group.learn((ranked(ALICE),), ())  # the same profile: somebody else kept it
+    assert group.candidates.next_askable_s() == float("inf")
+    group.candidates.learn((ranked(ALICE),), ())  # the same profile: somebody else kept it
     assert askable(group, 1000) == {CAROL.peer_id}
-    group.learn((ranked(ALICE, sequence=2),), ())
+    group.candidates.learn((ranked(ALICE, sequence=2),), ())
     assert askable(group, 6) == {ALICE.peer_id, CAROL.peer_id}
 
 
 def test_a_sign_of_life_wakes_the_group_when_the_wait_is_over() -> None:
     group = group_of(ALICE)
-    group.heard(ALICE.peer_id)
+    group.wake_by(group.candidates.heard(ALICE.peer_id))
     assert group.wake_s == float("inf")
     for now_s in (0, 4):
-        group.back_off(ALICE.peer_id, SILENT, at(now_s))
-    group.heard(ALICE.peer_id)
+        group.candidates.refused(ALICE.peer_id, SILENT, at(now_s))
+    group.wake_by(group.candidates.heard(ALICE.peer_id))
     assert group.wake_s == 6.0
 
 
 def test_who_leaves_is_a_candidate_again_once_found_and_with_a_new_profile_at_once() -> None:
     group = group_of(ALICE)
-    group.back_off(ALICE.peer_id, Leaving(), at(0))
+    group.candidates.refused(ALICE.peer_id, Leaving(), at(0))
     known = []
     for sequence in (1, 2):
-        known.append((not group.is_stranded, group.reasons(), group.next_askable_s()))
-        group.learn((ranked(ALICE, sequence),), ())
-    known.append((not group.is_stranded, group.reasons(), group.next_askable_s()))
+        known.append(
+            (not group.is_stranded, group.candidates.reasons(), group.candidates.next_askable_s())
+        )
+        group.candidates.learn((ranked(ALICE, sequence),), ())
+    known.append(
+        (not group.is_stranded, group.candidates.reasons(), group.candidates.next_askable_s())
+    )
     why = ((ALICE.peer_id, Leaving()),)
     never = float("inf")
     assert known == [(False, why, never), (True, why, 1.0), (True, (), never)]
@@ -85,32 +89,38 @@ def test_who_leaves_is_a_candidate_again_once_found_and_with_a_new_profile_at_on
 def test_a_worker_that_fails_tasks_gets_no_more_while_another_may_take_them() -> None:
     group = group_of(ALICE, CAROL)
     leased(group, ALICE)
-    assert not group.is_failing(ALICE.peer_id, at(0))
-    group.back_off(ALICE.peer_id, FAULTY, at(0))
-    assert group.is_failing(ALICE.peer_id, at(0))
-    assert not group.is_failing(ALICE.peer_id, at(2))  # it may try again
-    group.back_off(CAROL.peer_id, SILENT, at(0))
-    assert not group.is_failing(ALICE.peer_id, at(0))  # there is nobody else
+    assert not group.candidates.is_failing(ALICE.peer_id, at(0))
+    group.candidates.refused(ALICE.peer_id, FAULTY, at(0))
+    assert group.candidates.is_failing(ALICE.peer_id, at(0))
+    assert not group.candidates.is_failing(ALICE.peer_id, at(2))  # it may try again
+    group.candidates.refused(CAROL.peer_id, SILENT, at(0))
+    assert not group.candidates.is_failing(ALICE.peer_id, at(0))  # there is nobody else
     leased(group, CAROL)
-    assert group.is_failing(ALICE.peer_id, at(0))
-    group.succeeded(ALICE.peer_id)
-    assert not group.is_failing(ALICE.peer_id, at(0))
+    assert group.candidates.is_failing(ALICE.peer_id, at(0))
+    group.candidates.succeeded(ALICE.peer_id)
+    assert not group.candidates.is_failing(ALICE.peer_id, at(0))
 
 
 def test_two_workers_that_fail_are_as_good_as_each_other() -> None:
     group = group_of(ALICE, CAROL)
     for worker in (ALICE, CAROL):
         leased(group, worker)
-        group.back_off(worker.peer_id, FAULTY, at(0))
-    assert not group.is_failing(ALICE.peer_id, at(0))
-    assert not group.is_failing(CAROL.peer_id, at(0))
+        group.candidates.refused(worker.peer_id, FAULTY, at(0))
+    assert not group.candidates.is_failing(ALICE.peer_id, at(0))
+    assert not group.candidates.is_failing(CAROL.peer_id, at(0))
 
 
 def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
     group = group_of(ALICE, CAROL)
     work = job()
     head = TaskRun(work.tasks[0], JobRun(work), key_of_peer(ALICE.peer_id))
-    assert group.ask_order(head, at(0), known)[0].peer_id == ALICE.peer_id
-    group.back_off(ALICE.peer_id, SILENT, at(0))
-    order = [each.peer_id for each in group.ask_order(head, at(1), known)]
+    assert (
+        group.candidates.ask_order(head, group.queues.lengths(), at(0), known)[0].peer_id
+        == ALICE.peer_id
+    )
+    group.candidates.refused(ALICE.peer_id, SILENT, at(0))
+    order = [
+        each.peer_id
+        for each in group.candidates.ask_order(head, group.queues.lengths(), at(1), known)
+    ]
     assert order == [CAROL.peer_id, ALICE.peer_id]

@@ -22,6 +22,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.core.dispatch.jobs import Jobs
+from formation_p2p.core.dispatch.outbox import Outbox
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions
@@ -244,7 +245,8 @@ def graphs(draw: st.DrawFn) -> dict[int, list[int]]:
 def test_each_is_ready_once_after_all_before_it_or_falls_once(
     after: dict[int, list[int]], failing: set[int]
 ) -> None:
-    jobs = Jobs()
+    outbox = Outbox()
+    jobs = Jobs(outbox)
     given_job = replace(ordered(after, len(after) + 1), options=TaskOptions(attempts=1))
     run = jobs.begin(given_job, at(0))
     queue: list[TaskRun] = []
@@ -331,16 +333,17 @@ def test_but_only_once() -> None:
 
 
 def test_one_of_two_attempts_that_is_stopped_leaves_it_to_the_other() -> None:
-    jobs = Jobs()
+    outbox = Outbox()
+    jobs = Jobs(outbox)
     given_job = learnt(100 * MIB)
     owner = jobs.begin(given_job, at(0))
     run = TaskRun(given_job.tasks[0], owner, given_job.tasks[0].key)
     run.move("dispatch")
-    run.copies = 1  # the other one
+    run.dispatched()  # the other one
     stopped = Failed(FailureKind.MEMORY, "stopped at its memory limit")
     assert not jobs.failed(run, "first", BOB.peer_id, stopped)
     assert jobs.take_ready() == []
-    run.copies = 0
+    run.ended()
     assert not jobs.failed(run, "second", BOB.peer_id, stopped)
     assert jobs.take_ready() == [run]
     assert run.task.needs.memory_bytes == DEFAULT_MEMORY_BYTES
@@ -362,6 +365,6 @@ def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
     bob.submit(learnt(100 * MIB))
     world.elapse(0.3)
     jobs = next(iter(bob.peer._scheduler.jobs()))  # type: ignore[union-attr]
-    jobs.cancelled = True
+    jobs.move("cancel")
     world.elapse(5)
     assert bob.told[-1] == JobEnded(0, 0, 0, 1)

@@ -40,7 +40,7 @@ class Watched(World):
         worker = peer_of(node)._worker
         if worker is None or not node.alive:
             return
-        leases, ledger = worker._lessor._leases, worker._lessor.ledger
+        leases, ledger = {x.lease_id: x for x in worker._lessor}, worker._lessor.ledger
         for lease_id, attempt_id in node.running:
             lease = leases.get(lease_id)
             in_force = lease is not None and lease.state is LeaseState.LEASED
@@ -140,7 +140,7 @@ def test_each_task_ends_once_and_no_capacity_leaks(seed: int) -> None:
         jobs = [(job_id, n) for owner, job_id, n in story.submitted if owner is scheduler]
         assert set(ends(scheduler)) == {f"{job_id}/{i}" for job_id, n in jobs for i in range(n)}
         assert len(only(scheduler.told, JobEnded)) == len(jobs)
-        assert peer_of(scheduler)._scheduler._groups == {}
+        assert peer_of(scheduler)._scheduler.is_idle
         assert peer_of(scheduler)._lessee.held == {}
     for worker in story.workers:
         assert not worker.alive or is_idle(worker)

@@ -10,7 +10,7 @@ import pytest
 from formation_p2p.core.discovery.finder import FindId, Found
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job_events import TaskUnplaceable
-from formation_p2p.core.dispatch.placement_decider import JUDGED_EVERY_S
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.peer.events import Submit
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score
@@ -42,7 +42,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
     bob.submit(job(200, policy=f"trust>=0.3 & {ranking}"))
     world.elapse(20)
     shame(world, "alice")
-    world.elapse(JUDGED_EVERY_S + 1)
+    world.elapse(DISPATCH_DEFAULTS.review_every_s + 1)
     placed = workers_of(bob).count("alice")
     world.elapse(60)
     assert workers_of(bob).count("alice") == placed > 0
@@ -59,9 +59,10 @@ def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_m
     world.elapse(20)
     shame(world, "alice")
     scheduler = peer_of(bob)._scheduler
-    (group,) = scheduler._groups.values()
-    group.judged_s, group.find = world.now_s, FindId(99)  # just before all that
-    found = Found(FindId(99), group.profiles, Trace(()), True, True)
+    (group,) = scheduler.groups
+    group.candidates.reviewed(at(world.now_s))  # just before all that
+    group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
+    found = Found(FindId(99), group.candidates.profiles, Trace(()), True, True)
     scheduler.found(found, at(world.now_s))
     placed = workers_of(bob).count("alice")
     world.elapse(60)
@@ -155,7 +156,8 @@ def test_what_discovery_brings_when_all_is_done_is_left() -> None:
     while not ends(bob):
         world.elapse(0.05)
     scheduler = peer_of(bob)._scheduler
-    (group,) = scheduler._groups.values()  # its lease is kept warm for a moment
-    group.find, known = FindId(99), group.profiles
+    (group,) = scheduler.groups  # its lease is kept warm for a moment
+    group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
+    known = group.candidates.profiles
     assert scheduler.found(Found(FindId(99), (), Trace(()), True, True), at(world.now_s)) == []
-    assert group.profiles == known
+    assert group.candidates.profiles == known

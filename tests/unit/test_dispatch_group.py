@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import Attempt
-from formation_p2p.core.dispatch.task_group import (
-    HORIZON_S,
-    MAX_STEAL_SCAN,
-    MAX_WORKERS,
-    PIPELINE,
-    TaskGroup,
-)
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, distance
-from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.placement.decision import Ranked
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
@@ -50,7 +45,7 @@ def ranked(peer_id: PeerId, *, expires_s: float = 120) -> Ranked:
 
 def group_of(*workers: Contact) -> TaskGroup:
     group = TaskGroup(SchedulingKey(NEEDS))
-    group.learn(tuple(ranked(each.peer_id) for each in workers), ())
+    group.candidates.learn(tuple(ranked(each.peer_id) for each in workers), ())
     return group
 
 
@@ -76,20 +71,23 @@ def failed_at(run: TaskRun, worker: Contact) -> TaskRun:
 
 
 def held_by(worker: Contact) -> HeldLease:
-    return HeldLease("lease", worker, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10)
+    return HeldLease("lease", worker, SchedulingKey(NEEDS), HeldState.HELD, expires_s=10)
 
 
 def next_for(group: TaskGroup, worker: Contact, now_s: float = 0) -> TaskRun | None:
     """The one task that a free worker takes."""
-    taken = list(group.take(worker.peer_id, 1, lambda run: True, at(now_s)))
+    taken = list(group.queues.take(worker.peer_id, 1, lambda run: True, at(now_s)))
     assert len(taken) <= 1
     return taken[0][0] if taken else None
 
 
 def asked(group: TaskGroup, now_s: float = 0) -> list[PeerId]:
-    head = group.first_waiting()
+    head = group.queues.first()
     assert head is not None
-    return [each.peer_id for each in group.ask_order(head, at(now_s), known)]
+    return [
+        each.peer_id
+        for each in group.candidates.ask_order(head, group.queues.lengths(), at(now_s), known)
+    ]
 
 
 # -- who waits for whom ---------------------------------------------------------------------
@@ -101,32 +99,32 @@ def test_each_task_waits_for_the_nearest_worker(tasks: int, workers: int) -> Non
     group = group_of(*everyone)
     waiting = runs(tasks)
     for run in waiting:
-        group.wait(run)
-    assert group.waiting == tasks
+        group.queues.wait(run)
+    assert group.queues.waiting == tasks
     for run in waiting:
-        assert group.home(run) == (nearest(run, *everyone) if everyone else None)
+        assert group.candidates.home(run) == (nearest(run, *everyone) if everyone else None)
     for each in everyone:
         for run in [r for r in waiting if nearest(r, *everyone) == each.peer_id]:
             assert next_for(group, each) is run
-    assert group.waiting == (0 if everyone else tasks)
+    assert group.queues.waiting == (0 if everyone else tasks)
 
 
 def test_tasks_that_came_first_are_sent_to_the_nearest_once_there_is_one() -> None:
     group = TaskGroup(SchedulingKey(NEEDS))
     (run,) = near(CAROL, ALICE)
-    group.wait(run)
-    assert group.first_waiting() is run
-    group.learn((ranked(ALICE.peer_id),), ())
+    group.queues.wait(run)
+    assert group.queues.first() is run
+    group.candidates.learn((ranked(ALICE.peer_id),), ())
     assert asked(group) == [ALICE.peer_id]
-    group.learn((ranked(CAROL.peer_id),), ())
+    group.candidates.learn((ranked(CAROL.peer_id),), ())
     assert asked(group) == [CAROL.peer_id, ALICE.peer_id]
 
 
 def test_a_task_that_was_given_back_goes_first() -> None:
     group = group_of(ALICE)
     first, second = runs(2)
-    group.wait(first)
-    group.wait(second, first=True)
+    group.queues.wait(first)
+    group.queues.wait(second, first=True)
     assert next_for(group, ALICE) is second
 
 
@@ -134,37 +132,37 @@ def test_a_free_worker_takes_over_from_the_longest_queue() -> None:
     group = group_of(ALICE, CAROL, DAVE)
     of_carol, of_dave = near(CAROL, ALICE, DAVE, count=2), near(DAVE, ALICE, CAROL)
     for run in (*of_dave, *of_carol):
-        group.wait(run)
+        group.queues.wait(run)
     assert next_for(group, ALICE) is of_carol[0]
 
 
 def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left() -> None:
     group = group_of(ALICE, CAROL)
     (run,) = near(ALICE, CAROL)
-    group.wait(failed_at(run, ALICE))
-    assert group.home(run) == CAROL.peer_id
+    group.queues.wait(failed_at(run, ALICE))
+    assert group.candidates.home(run) == CAROL.peer_id
     assert next_for(group, ALICE) is None
-    group.back_off(CAROL.peer_id, FULL, at(0))
-    slot = ActiveLease(held_by(CAROL))
-    group.slots[slot.lease.key] = slot  # she is full of our own tasks, and will have it next
+    group.candidates.refused(CAROL.peer_id, FULL, at(0))
+    active = ActiveLease(held_by(CAROL))
+    group.add_lease(active)  # she is full of our own tasks, and will have it next
     assert next_for(group, ALICE) is None
-    group.slots.clear()  # nobody else works for us, or can be asked now
+    group.remove_lease(active)  # nobody else works for us, or can be asked now
     assert next_for(group, ALICE) is run
 
 
 def test_where_all_have_failed_a_task_the_nearest_has_it_again() -> None:
     group = group_of(ALICE, CAROL)
     (run,) = near(ALICE, CAROL)
-    group.wait(failed_at(failed_at(run, ALICE), CAROL))
-    assert group.home(run) == ALICE.peer_id
+    group.queues.wait(failed_at(failed_at(run, ALICE), CAROL))
+    assert group.candidates.home(run) == ALICE.peer_id
 
 
 def test_it_is_not_searched_for_ever_for_a_task_to_take_over() -> None:
     group = group_of(ALICE, CAROL)
-    for run in near(CAROL, ALICE, count=MAX_STEAL_SCAN):
-        group.wait(failed_at(run, ALICE))
+    for run in near(CAROL, ALICE, count=DISPATCH_DEFAULTS.max_steal_scan):
+        group.queues.wait(failed_at(run, ALICE))
     (good,) = near(CAROL, ALICE)
-    group.wait(good)
+    group.queues.wait(good)
     assert next_for(group, ALICE) is None
     assert next_for(group, CAROL) is not None
     assert next_for(group, ALICE) is good
@@ -174,11 +172,11 @@ def test_the_tasks_of_one_job_can_be_taken_out() -> None:
     group = group_of(ALICE)
     mine, other = runs(3), runs(2, "another")
     for run in (*mine, *other):
-        group.wait(run)
-    assert group.drain(mine[0].job) == mine
-    assert group.drain() == other
-    assert group.drain() == []
-    assert group.first_waiting() is None
+        group.queues.wait(run)
+    assert group.queues.drain(mine[0].job) == mine
+    assert group.queues.drain() == other
+    assert group.queues.drain() == []
+    assert group.queues.first() is None
 
 
 # -- whom to ask ----------------------------------------------------------------------------
@@ -188,35 +186,35 @@ def test_who_is_nearest_to_most_is_asked_first_and_then_who_is_nearest_to_the_fi
     group = group_of(ALICE, CAROL, DAVE)
     (head,) = near(ALICE, CAROL, DAVE)
     for run in (head, *near(DAVE, ALICE, CAROL, count=2)):
-        group.wait(run)
+        group.queues.wait(run)
     assert asked(group) == [DAVE.peer_id, ALICE.peer_id, CAROL.peer_id]
 
 
 def test_who_refused_is_asked_again_after_a_while_that_doubles() -> None:
     group = group_of(ALICE)
-    group.wait(runs(1)[0])
+    group.queues.wait(runs(1)[0])
     now_s, waits = 0.0, []
     for _ in range(7):
         assert asked(group, now_s) == [ALICE.peer_id]
-        group.back_off(ALICE.peer_id, FULL, at(now_s))
+        group.candidates.refused(ALICE.peer_id, FULL, at(now_s))
         assert asked(group, now_s) == []
-        waits.append(group.next_askable_s() - now_s)
-        now_s = group.next_askable_s()
+        waits.append(group.candidates.next_askable_s() - now_s)
+        now_s = group.candidates.next_askable_s()
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    group.welcome(ALICE.peer_id)
+    group.candidates.leased(ALICE.peer_id)
     assert asked(group, now_s) == [ALICE.peer_id]
-    group.back_off(ALICE.peer_id, FULL, at(now_s))
-    assert group.next_askable_s() == now_s + 1
+    group.candidates.refused(ALICE.peer_id, FULL, at(now_s))
+    assert group.candidates.next_askable_s() == now_s + 1
 
 
 def test_who_denied_is_not_asked_again_however_often_it_is_heard_of() -> None:
     group = group_of(ALICE, CAROL)
-    group.wait(runs(1)[0])
-    group.back_off(ALICE.peer_id, DENIED, at(0))
-    group.learn((ranked(ALICE.peer_id),), ())
+    group.queues.wait(runs(1)[0])
+    group.candidates.refused(ALICE.peer_id, DENIED, at(0))
+    group.candidates.learn((ranked(ALICE.peer_id),), ())
     assert asked(group, 1000) == [CAROL.peer_id]
     assert not group.is_stranded
-    assert group.reasons() == ((ALICE.peer_id, DENIED),)
+    assert group.candidates.reasons() == ((ALICE.peer_id, DENIED),)
 
 
 def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
@@ -227,24 +225,24 @@ def test_a_worker_that_was_unfit_and_is_fit_now_is_asked() -> None:
         (fit, True, ()),
         (unfit, False, unfit[1]),
     ):
-        group.learn(*heard)
-        assert (not group.is_stranded, group.reasons()) == (candidates, reasons)
+        group.candidates.learn(*heard)
+        assert (not group.is_stranded, group.candidates.reasons()) == (candidates, reasons)
 
 
 def test_it_tells_whether_there_are_more_workers_than_before() -> None:
     group = TaskGroup(SchedulingKey(NEEDS))
     alice, carol = ranked(ALICE.peer_id), ranked(CAROL.peer_id)
     assert [
-        group.learn((alice,), ()),
-        group.learn((alice,), ()),
-        group.learn((alice, carol), ()),
-        group.learn((), ((CAROL.peer_id, FULL),)),
+        group.candidates.learn((alice,), ()),
+        group.candidates.learn((alice,), ()),
+        group.candidates.learn((alice, carol), ()),
+        group.candidates.learn((), ((CAROL.peer_id, FULL),)),
     ] == [True, False, True, False]
 
 
 def test_looks_for_more_spread_evenly_over_the_key_space() -> None:
     group, (head,) = group_of(ALICE), runs(1)
-    looks = [group.look_around(head) for _ in range(8)]
+    looks = [group.candidates.look_around(head) for _ in range(8)]
     assert looks[0] == head.key
     eighths = [distance(look, head.key) >> (KEY_BITS - 3) for look in looks]
     assert eighths == [0, 4, 2, 6, 1, 5, 3, 7]
@@ -252,34 +250,36 @@ def test_looks_for_more_spread_evenly_over_the_key_space() -> None:
 
 def test_a_profile_that_expires_is_forgotten() -> None:
     group = TaskGroup(SchedulingKey(NEEDS))
-    group.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())
+    group.candidates.learn((ranked(ALICE.peer_id, expires_s=10), ranked(CAROL.peer_id)), ())
     (run,) = near(ALICE, CAROL)
-    group.wait(run)
-    group.forget_expired(at(9))
-    assert group.home(run) == ALICE.peer_id
-    group.forget_expired(at(10))
-    assert group.home(run) == CAROL.peer_id
-    assert group.next_askable_s() == float("inf")
+    group.queues.wait(run)
+    group.candidates.forget_expired(at(9))
+    assert group.candidates.home(run) == ALICE.peer_id
+    group.candidates.forget_expired(at(10))
+    assert group.candidates.home(run) == CAROL.peer_id
+    assert group.candidates.next_askable_s() == float("inf")
 
 
 def test_however_many_workers_are_heard_of_a_bounded_number_is_kept() -> None:
     group = TaskGroup(SchedulingKey(NEEDS))
-    strangers = [peer_id_of(n.to_bytes(32, "big")) for n in range(MAX_WORKERS + 10)]
+    strangers = [
+        peer_id_of(n.to_bytes(32, "big")) for n in range(DISPATCH_DEFAULTS.max_workers + 10)
+    ]
     refused: list[tuple[PeerId, Refusal]] = [(each, FULL) for each in strangers]
-    group.learn(tuple(map(ranked, strangers)), ())
-    group.wait(runs(1)[0])
+    group.candidates.learn(tuple(map(ranked, strangers)), ())
+    group.queues.wait(runs(1)[0])
     assert set(asked(group)) == set(strangers[10:])
-    group.learn((), tuple(refused))
-    assert len(group.reasons()) == MAX_WORKERS
+    group.candidates.learn((), tuple(refused))
+    assert len(group.candidates.reasons()) == DISPATCH_DEFAULTS.max_workers
     for each in strangers:
-        group.back_off(each, FULL, at(0))
-    assert len(group.reasons()) == MAX_WORKERS
+        group.candidates.refused(each, FULL, at(0))
+    assert len(group.candidates.reasons()) == DISPATCH_DEFAULTS.max_workers
 
 
 def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
     group = group_of(ALICE)
     assert group.is_idle
-    group.committing.add(ALICE.peer_id)
+    group.acquisition.round_ended([ALICE.peer_id])
     assert not group.is_idle
 
 
@@ -293,32 +293,35 @@ def window_of(size: int) -> ActiveLease:
 
 
 def test_as_much_is_under_way_as_hides_the_round_trip() -> None:
-    group, slot = group_of(ALICE), window_of(512)
-    assert (group.mean_s, group.depth(slot)) == (float("inf"), PIPELINE)
-    group.took(0.001)
-    assert group.depth(slot) == round(HORIZON_S / 0.001)
-    group.took(0.0)
-    group._mean_s = 0.0
-    assert group.depth(slot) == 512
-    group.took(1.0)
-    assert group.depth(slot) == PIPELINE
-    group.took(5.0)
-    assert group.depth(slot) == 1  # the round trip is little beside it
+    group, active = group_of(ALICE), window_of(512)
+    assert (group.estimates.mean_s, group.estimates.depth(active.lease.window)) == (
+        float("inf"),
+        DISPATCH_DEFAULTS.pipeline,
+    )
+    group.estimates.took(0.001)
+    assert group.estimates.depth(active.lease.window) == round(DISPATCH_DEFAULTS.horizon_s / 0.001)
+    quick = group_of(ALICE)
+    quick.estimates.took(0.0)
+    assert quick.estimates.depth(active.lease.window) == 512
+    group.estimates.took(1.0)
+    assert group.estimates.depth(active.lease.window) == DISPATCH_DEFAULTS.pipeline
+    group.estimates.took(5.0)
+    assert group.estimates.depth(active.lease.window) == 1  # the round trip is little beside it
 
 
 def test_a_worker_gets_no_more_than_it_says_it_takes() -> None:
     group = group_of(ALICE)
-    assert [group.depth(window_of(size)) for size in (1, 2, 3)] == [1, 2, 2]
-    group.took(0.001)
-    assert [group.depth(window_of(size)) for size in (1, 7, 512)] == [1, 7, 100]
+    assert [group.estimates.depth(size) for size in (1, 2, 3)] == [1, 2, 2]
+    group.estimates.took(0.001)
+    assert [group.estimates.depth(size) for size in (1, 7, 512)] == [1, 7, 100]
 
 
 def test_a_longer_task_counts_at_once_and_shorter_ones_bit_by_bit() -> None:
     group = group_of(ALICE)
     means = []
     for ran_s in (1.0, 3.0, 1.0, 1.0):
-        group.took(ran_s)
-        means.append(round(group.mean_s, 6))
+        group.estimates.took(ran_s)
+        means.append(round(group.estimates.mean_s, 6))
     assert means == [1.0, 3.0, 2.6, 2.28]
 
 
@@ -332,7 +335,7 @@ def taken(group: TaskGroup, worker: Contact, count: int, room_bytes: int) -> lis
         return sum(len(each.task.payload) for each in (*under_way, run)) <= room_bytes
 
     ids = []
-    for run, nearest in group.take(worker.peer_id, count, fits, at(0)):
+    for run, nearest in group.queues.take(worker.peer_id, count, fits, at(0)):
         under_way.append(run)
         ids.append((run.task.task_id, nearest))
     return ids
@@ -342,7 +345,7 @@ def test_its_own_tasks_come_first_and_are_told_from_those_of_others() -> None:
     group = group_of(ALICE, CAROL)
     own, others = near(ALICE, CAROL, count=2), near(CAROL, ALICE, count=3)
     for run in (*others, *own):
-        group.wait(run)
+        group.queues.wait(run)
     mine = [(run.task.task_id, True) for run in own]
     theirs = [(run.task.task_id, False) for run in others]
     assert taken(group, ALICE, 1, MIB) == mine[:1]
@@ -357,7 +360,7 @@ def test_no_more_bytes_are_taken_than_there_is_room_for(whose: Contact) -> None:
     other = CAROL if whose is ALICE else ALICE
     for run in near(whose, other, count=3):  # each has a payload of its number
         run.task = replace(run.task, payload=bytes(10))
-        group.wait(run)
+        group.queues.wait(run)
     assert len(taken(group, ALICE, 9, 9)) == 0
     assert len(taken(group, ALICE, 9, 25)) == 2
     assert len(taken(group, ALICE, 9, 10)) == 1
@@ -372,10 +375,10 @@ def test_what_was_lost_goes_to_whoever_is_free_next_before_all_that_waits() -> N
     lost, *waiting = near(ALICE, CAROL, count=5)
     others = near(CAROL, ALICE, count=5)
     for run in (*waiting, *others):
-        group.wait(run)
-    group.wait(lost, first=True)
-    assert group.waiting == 10
-    assert group.first_waiting() is lost
+        group.queues.wait(run)
+    group.queues.wait(lost, first=True)
+    assert group.queues.waiting == 10
+    assert group.queues.first() is lost
     assert next_for(group, CAROL) is lost
     assert next_for(group, CAROL) is others[0]
 
@@ -383,8 +386,8 @@ def test_what_was_lost_goes_to_whoever_is_free_next_before_all_that_waits() -> N
 def test_what_was_lost_is_passed_over_by_the_worker_that_failed_it() -> None:
     group = group_of(ALICE, CAROL)
     failed, lost = near(ALICE, CAROL, count=2)
-    group.wait(lost, first=True)
-    group.wait(failed_at(failed, ALICE), first=True)
+    group.queues.wait(lost, first=True)
+    group.queues.wait(failed_at(failed, ALICE), first=True)
     assert next_for(group, ALICE) is lost
     assert next_for(group, ALICE) is None
     assert next_for(group, CAROL) is failed
@@ -394,7 +397,7 @@ def test_what_was_lost_can_be_taken_out_with_its_job_and_keeps_its_place() -> No
     group = group_of(ALICE)
     mine, other = runs(2), runs(2, "another")
     for run in (*reversed(other), *reversed(mine)):
-        group.wait(run, first=True)
-    group.learn((ranked(CAROL.peer_id),), ())  # the queues are sorted out anew
-    assert group.drain(mine[0].job) == mine
+        group.queues.wait(run, first=True)
+    group.candidates.learn((ranked(CAROL.peer_id),), ())  # the queues are sorted out anew
+    assert group.queues.drain(mine[0].job) == mine
     assert [next_for(group, CAROL), next_for(group, ALICE)] == other

@@ -20,8 +20,10 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.jobs import MAX_LOST, Jobs
-from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, TaskRun, TaskState
+from formation_p2p.core.dispatch.jobs import Jobs
+from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
+from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.outcome import Failed, FailureKind
@@ -35,19 +37,25 @@ EVENTS = sorted({event for ways in TRANSITIONS.values() for event in ways})
 class Bob:
     """His jobs, and the task of the one he has begun."""
 
-    def __init__(self, tasks: int = 1, attempts: int = 3) -> None:
-        self.jobs = Jobs()
+    def __init__(
+        self,
+        tasks: int = 1,
+        attempts: int = 3,
+        parameters: DispatchParameters = DISPATCH_DEFAULTS,
+    ) -> None:
+        self.outbox = Outbox()
+        self.jobs = Jobs(self.outbox, parameters)
         self.job = self.jobs.begin(job(tasks, attempts=attempts), at(0))
         self.runs = [TaskRun(task, self.job, task.key) for task in self.job.job.tasks]
         for run in self.runs:
             run.move("dispatch")
 
     def told(self) -> list[JobEvent]:
-        return list(events(self.jobs))
+        return list(events(self.outbox))
 
 
-def events(jobs: Jobs) -> Iterator[JobEvent]:
-    for effect in jobs.take():
+def events(outbox: Outbox) -> Iterator[JobEvent]:
+    for effect in outbox.take():
         assert isinstance(effect, EmitJobEvent)
         assert effect.job_id == "job"
         yield effect.event
@@ -140,7 +148,7 @@ def test_a_cancellation_that_nobody_asked_for_is_a_failure_like_any_other() -> N
 def test_losses_and_failures_are_counted_apart() -> None:
     bob = Bob(attempts=2)
     (run,) = bob.runs
-    for _ in range(MAX_LOST - 1):
+    for _ in range(DISPATCH_DEFAULTS.max_lost - 1):
         assert bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke")
         run.move("dispatch")
     assert bob.jobs.failed(run, ATTEMPT, ALICE.peer_id, EXIT)
@@ -148,13 +156,13 @@ def test_losses_and_failures_are_counted_apart() -> None:
     assert not bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke")
     gave_up = bob.told()[-2]
     assert isinstance(gave_up, TaskGaveUp)
-    assert len(gave_up.attempts) == MAX_LOST + 1
+    assert len(gave_up.attempts) == DISPATCH_DEFAULTS.max_lost + 1
     assert (gave_up.kind, gave_up.result) == (FailureKind.EXIT, b"so far")  # the last that ended
 
 
 def test_a_task_that_only_ever_lost_its_worker_has_no_failure_to_show() -> None:
     bob = Bob()
-    for _ in range(MAX_LOST):
+    for _ in range(DISPATCH_DEFAULTS.max_lost):
         bob.jobs.lost(bob.runs[0], ATTEMPT, ALICE.peer_id, "it broke")
         bob.runs[0].move("dispatch")
     gave_up = bob.told()[-2]
@@ -165,18 +173,18 @@ def test_a_task_that_only_ever_lost_its_worker_has_no_failure_to_show() -> None:
 def test_a_task_that_had_not_started_is_not_blamed_for_the_loss() -> None:
     bob = Bob()
     (run,) = bob.runs
-    for _ in range(2 * MAX_LOST):
+    for _ in range(2 * DISPATCH_DEFAULTS.max_lost):
         assert bob.jobs.returned(run, ATTEMPT, ALICE.peer_id, "it broke")
         run.move("dispatch")
     assert (run.losses, run.avoids(ALICE.peer_id)) == (0, False)
     lost = Attempt(ATTEMPT, ALICE.peer_id, "it broke", lost=True)
     retried = TaskRetried("job/0", lost, counts=False)
-    assert bob.told() == [retried] * (2 * MAX_LOST)
+    assert bob.told() == [retried] * (2 * DISPATCH_DEFAULTS.max_lost)
 
 
 def test_what_was_cancelled_is_not_tried_again() -> None:
     bob = Bob(tasks=3)
-    bob.job.cancelled = True
+    bob.job.move("cancel")
     failed, lost, returned = bob.runs
     assert not bob.jobs.failed(
         failed, ATTEMPT, ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed")
@@ -191,7 +199,7 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
 
 def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None:
     bob = Bob(tasks=4)
-    bob.job.overdue = True
+    bob.job.move("deadline")
     waiting, failed, lost, recalled = bob.runs
     waiting.move("retry")
     bob.jobs.stopped(waiting)
@@ -210,7 +218,7 @@ def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None
 
 
 def test_a_job_is_overdue_once_from_its_deadline_on() -> None:
-    jobs = Jobs()
+    jobs = Jobs(Outbox())
     assert jobs.next_deadline_s() == float("inf")
     late = jobs.begin(job(deadline_s=5.0), at(10))
     jobs.begin(job(job_id="later", deadline_s=9.0), at(10))
@@ -218,7 +226,7 @@ def test_a_job_is_overdue_once_from_its_deadline_on() -> None:
     assert jobs.next_deadline_s() == 15
     assert jobs.overdue(at(14.9)) == []
     assert jobs.overdue(at(15)) == [late]
-    assert late.overdue
+    assert late.state is JobState.OVERDUE
     assert jobs.overdue(at(15)) == []
     assert jobs.next_deadline_s() == 19
 
@@ -268,7 +276,7 @@ def test_what_is_taken_back_before_it_began_waits_again_and_does_not_count() -> 
         run.move("dispatch")
     assert run.attempts == ()
     assert bob.told() == [TaskRecalled("job/0", f"{number}") for number in range(20)]
-    bob.job.cancelled = True
+    bob.job.move("cancel")
     assert not bob.jobs.recalled(run, "last")
     assert bob.told() == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
 
@@ -298,8 +306,7 @@ def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> N
                 run.copies, waits = run.copies + 1, False
             continue
         if what in ("cancel", "overdue"):
-            bob.job.cancelled |= what == "cancel"
-            bob.job.overdue |= what == "overdue"
+            bob.job.move("cancel" if what == "cancel" else "deadline")
             if waits:
                 bob.jobs.stopped(run)
                 waits = False
@@ -337,12 +344,11 @@ def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> N
 # -- bounds ---------------------------------------------------------------------------------
 
 
-def test_a_job_under_way_cannot_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    bob = Bob()
-    with pytest.raises(InvalidInput, match="under way already"):
+def test_a_job_that_is_running_cannot_begin_again() -> None:
+    bob = Bob(parameters=DispatchParameters(max_jobs=1))
+    with pytest.raises(InvalidInput, match="running already"):
         bob.jobs.begin(job(), at(0))
-    monkeypatch.setattr("formation_p2p.core.dispatch.jobs.MAX_JOBS", 1)
-    with pytest.raises(InvalidInput, match="1 are under way"):
+    with pytest.raises(InvalidInput, match="1 are running"):
         bob.jobs.begin(job(job_id="another"), at(0))
     bob.jobs.cancelled(bob.runs[0])
     bob.jobs.begin(job(), at(0))

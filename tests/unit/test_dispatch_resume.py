@@ -31,7 +31,7 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     ResultAck,
 )
-from formation_p2p.core.negotiation.round import ANSWER_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.disk import Disk
@@ -206,7 +206,7 @@ def test_what_ran_with_a_worker_that_is_gone_too_runs_elsewhere_and_does_not_cou
     victim = next(n for n in story.workers if n.running)
     story.world.kill(victim)
     story.live_again()
-    story.world.elapse(ANSWER_S + 20)
+    story.world.elapse(LEASE_DEFAULTS.answer_s + 20)
     events = story.events()
     assert events[-1] == JobEnded(3, 0, 0, 0)
     assert only(events, WorkerLost) == []
@@ -223,7 +223,7 @@ def test_a_worker_that_does_not_answer_has_lost_its_tasks_after_a_while() -> Non
     victim = next(n for n in story.workers if n.running)
     story.world.cut(story.bob, victim)
     story.live_again()
-    story.world.elapse(ANSWER_S - 0.1)
+    story.world.elapse(LEASE_DEFAULTS.answer_s - 0.1)
     assert only(story.bob.told, TaskRetried) == []
     story.world.elapse(0.2)
     assert len(only(story.bob.told, TaskRetried)) == 1
@@ -385,5 +385,5 @@ def test_whenever_it_dies_each_task_ends_once_on_its_disk(seed: int) -> None:
     assert sorted(ended) == sorted(f"job/{n}" for n in range(20))
     assert len(only(events, TaskSucceeded)) == 20
     assert events[-1] == JobEnded(20, 0, 0, 0)
-    assert peer_of(story.bob)._scheduler._groups == {}
+    assert peer_of(story.bob)._scheduler.is_idle
     assert all(map(is_idle, story.workers))

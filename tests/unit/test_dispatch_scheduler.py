@@ -8,7 +8,6 @@ import pytest
 
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.dispatch.attempts import MAX_PRINTED_BYTES
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
@@ -22,12 +21,11 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.jobs import MAX_LOST
-from formation_p2p.core.dispatch.leases import LINGER_S
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.execution.effects import ExecutionOutput
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance
-from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
+from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.messages import (
     MAX_OUTPUT_BYTES,
     Cancel,
@@ -533,7 +531,7 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     world = town(5, run)
     bob = world.nodes["bob"]
     bob.submit(Job("job", (Task("job/poison", NEEDS, b"poison"), *job(1).tasks)))
-    for n in range(MAX_LOST):
+    for n in range(DISPATCH_DEFAULTS.max_lost):
         victim = world.add(f"w{n}", serve=world.machine())
         world.elapse(40)
         assert {attempt.split("#")[0] for _, attempt in victim.running} == {"job/poison"}
@@ -544,7 +542,7 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     ended = ends(bob)
     gave_up = ended["job/poison"]
     assert isinstance(gave_up, TaskGaveUp)
-    assert (len(gave_up.attempts), gave_up.kind) == (MAX_LOST, None)
+    assert (len(gave_up.attempts), gave_up.kind) == (DISPATCH_DEFAULTS.max_lost, None)
     assert isinstance(ended["job/0"], TaskSucceeded)
     assert bob.told[-1] == JobEnded(1, 1, 0, 0)
 
@@ -615,7 +613,7 @@ def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
     world.elapse(0.5)
     (attempt,) = alice.running
     piece = TaskOutput(*attempt, False, bytes(MAX_OUTPUT_BYTES))
-    pieces = MAX_PRINTED_BYTES // MAX_OUTPUT_BYTES
+    pieces = DISPATCH_DEFAULTS.max_printed_bytes // MAX_OUTPUT_BYTES
     for _ in range(pieces + 10):
         world.tell(bob, Received(alice.contact, piece))
     assert len(only(bob.told, TaskPrinted)) == pieces
@@ -791,8 +789,8 @@ def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> No
     most = 0
     for _ in range(150):
         world.elapse(0.01)
-        under_way = [len(r.under_way) for r in worker_of(alice)._executions._runs.values()]
-        most = max([most, *under_way])
+        in_flight = [len(r.in_flight) for r in worker_of(alice)._executions.runs.values()]
+        most = max([most, *in_flight])
     assert all_succeeded(bob, 100)
     assert 5 <= most <= 10
 
@@ -814,11 +812,10 @@ def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
 
     def look(node: SimNode, event: object, effects: object) -> None:
         nonlocal most
-        for group in peer_of(bob)._scheduler._groups.values():
-            for slot in group.slots.values():
-                payloads = [len(run.task.payload) for run in slot.attempts.values()]
-                assert slot.load.total_bytes == sum(payloads)
-                most = max(most, slot.load.total_bytes)
+        for active in peer_of(bob)._scheduler.leases():
+            payloads = [len(run.task.payload) for run in active.attempts.values()]
+            assert active.load.total_bytes == sum(payloads)
+            most = max(most, active.load.total_bytes)
 
     world.witness = look
     size = MAX_PAYLOAD_BYTES // 2 + 1
@@ -826,7 +823,7 @@ def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
     bob.submit(Job("job", tasks))
     world.elapse(5)
     assert bob.told[-1] == JobEnded(6, 0, 0, 0)
-    assert size <= most <= MAX_UNDER_WAY_BYTES
+    assert size <= most <= MAX_IN_FLIGHT_BYTES
     assert len(only(bob.told, TaskRetried)) == 0  # the worker refused none
 
 
@@ -884,7 +881,7 @@ def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
         world.elapse(0.2)
         assert len(only(bob.told, JobEnded)) == n + 1
     assert len(only(passed(world, "alice", "bob"), Leased)) == 1
-    world.elapse(LINGER_S - 0.15)
+    world.elapse(DISPATCH_DEFAULTS.linger_s - 0.15)
     assert len(only(passed(world, "bob", "alice"), Release)) == 1
     world.elapse(0.1)
     assert is_idle(alice)
@@ -919,7 +916,7 @@ def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> N
     world = quickly(4.0)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(2, attempts=1))
-    for _ in range(MAX_LOST + 1):
+    for _ in range(DISPATCH_DEFAULTS.max_lost + 1):
         while not alice.running:
             world.elapse(0.5)
         ((lease_id, _),) = alice.running
@@ -928,7 +925,7 @@ def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> N
         alice.executor.fence(lease_id)
         world.elapse(1.5)
     retried = only(bob.told, TaskRetried)
-    assert len(retried) == 2 * (MAX_LOST + 1)
+    assert len(retried) == 2 * (DISPATCH_DEFAULTS.max_lost + 1)
     assert {each.attempt.why for each in retried} == {str(Preempted(50))}
     assert only(bob.told, WorkerLost) == []
     world.elapse(60)
@@ -1053,7 +1050,7 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     world.elapse(40)
     world.resume(bob)
     world.elapse(1)
-    assert peer_of(bob)._scheduler._groups == {}
+    assert peer_of(bob)._scheduler.is_idle
     bob.submit(job(job_id="another"))
     world.elapse(2)
     assert bob.told[-1] == JobEnded(1, 0, 0, 0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.estimates import Estimates
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
@@ -16,20 +17,10 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
-from formation_p2p.core.dispatch.leases import LINGER_S
-from formation_p2p.core.dispatch.stragglers import (
-    LEAST_PATIENCE_S,
-    LEAST_STRAGGLER_S,
-    MOST_PATIENCE_S,
-    PATIENCE,
-    STRAGGLER,
-    idle_of,
-    is_stuck,
-    overtake_s,
-    to_recall,
-)
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
+from formation_p2p.core.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.negotiation.messages import Cancel
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -56,89 +47,102 @@ NEVER = float("inf")
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
 
 
-def slot_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> ActiveLease:
+def lease_with(count: int, *, began_s: float | None = 0.0, speculate: bool = False) -> ActiveLease:
     """A lease with so many attempts under way. The first has been said to run since then."""
-    lease = HeldLease("lease", ALICE, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10)
-    slot, owner = ActiveLease(lease), JobRun(job(max(1, count), speculate=speculate))
+    lease = HeldLease("lease", ALICE, SchedulingKey(NEEDS), HeldState.HELD, expires_s=10)
+    active, owner = ActiveLease(lease), JobRun(job(max(1, count), speculate=speculate))
     for task in owner.job.tasks[:count]:
         run = TaskRun(task, owner, task.key)
         run.move("dispatch")
-        slot.add(f"{task.task_id}#1", run, at(0))
+        active.add(f"{task.task_id}#1", run, at(0))
     if began_s is not None:
-        slot.began, slot.began_s = "job/0#1", began_s
-    return slot
+        active.started("job/0#1", at(began_s))
+    return active
+
+
+def taking(mean_s: float) -> Estimates:
+    """Others take so long; nobody knows where it is infinite."""
+    estimates = Estimates(DISPATCH_DEFAULTS)
+    estimates.took(None if mean_s == NEVER else mean_s)
+    return estimates
 
 
 # -- when -----------------------------------------------------------------------------------
 
 
 def test_nothing_is_taken_back_from_behind_a_task_that_is_not_slow() -> None:
-    assert to_recall(slot_with(3, began_s=None), 0.1, True, at(99)) == ([], NEVER)
-    assert to_recall(slot_with(0), 0.1, True, at(99)) == ([], NEVER)
-    assert to_recall(slot_with(1), 0.1, True, at(99)) == ([], NEVER)  # nothing waits there
-    doubtful = slot_with(3)
-    doubtful.lease.doubtful = True
-    assert to_recall(doubtful, 0.1, True, at(99)) == ([], NEVER)  # nobody would hear it
+    assert to_recall(lease_with(3, began_s=None), taking(0.1), True, at(99)) == ([], NEVER)
+    assert to_recall(lease_with(0), taking(0.1), True, at(99)) == ([], NEVER)
+    assert to_recall(lease_with(1), taking(0.1), True, at(99)) == ([], NEVER)  # nothing waits there
+    suspect = lease_with(3)
+    suspect.lease.move("undelivered")
+    assert to_recall(suspect, taking(0.1), True, at(99)) == ([], NEVER)  # nobody would hear it
 
 
 def test_a_lease_is_idle_where_nothing_is_under_way_and_its_worker_is_not_in_doubt() -> None:
-    idle, busy, doubtful = slot_with(0), slot_with(1), slot_with(0)
-    doubtful.lease.doubtful = True
-    assert idle_of([busy, idle, doubtful]) == [idle]
+    idle, busy, suspect = lease_with(0), lease_with(1), lease_with(0)
+    suspect.lease.move("undelivered")
+    assert idle_of([busy, idle, suspect]) == [idle]
 
 
 @pytest.mark.parametrize(
     ("mean_s", "patience_s"),
     [
-        (0.0, LEAST_PATIENCE_S),
-        (0.5, PATIENCE * 0.5),
-        (60.0, MOST_PATIENCE_S),
-        (NEVER, MOST_PATIENCE_S),
+        (0.0, DISPATCH_DEFAULTS.min_patience_s),
+        (0.5, DISPATCH_DEFAULTS.patience * 0.5),
+        (60.0, DISPATCH_DEFAULTS.max_patience_s),
+        (NEVER, DISPATCH_DEFAULTS.max_patience_s),
     ],
 )
 def test_where_nobody_is_idle_it_is_taken_back_after_a_while_and_once(
     mean_s: float, patience_s: float
 ) -> None:
-    slot = slot_with(3, began_s=7.0)
+    active = lease_with(3, began_s=7.0)
     due_s = 7.0 + patience_s
-    assert to_recall(slot, mean_s, False, at(due_s - 0.01)) == ([], due_s)
-    assert not is_stuck(slot, mean_s, at(due_s - 0.01))
-    assert to_recall(slot, mean_s, False, at(due_s)) == (["job/1#1", "job/2#1"], NEVER)
-    assert slot.recalled == {"job/1#1", "job/2#1"}
-    assert is_stuck(slot, mean_s, at(due_s))
-    assert to_recall(slot, mean_s, True, at(due_s + 9)) == ([], NEVER)
+    assert to_recall(active, taking(mean_s), False, at(due_s - 0.01)) == ([], due_s)
+    assert not is_stuck(active, taking(mean_s), at(due_s - 0.01))
+    assert to_recall(active, taking(mean_s), False, at(due_s)) == (["job/1#1", "job/2#1"], NEVER)
+    assert active.recalled == {"job/1#1", "job/2#1"}
+    assert is_stuck(active, taking(mean_s), at(due_s))
+    assert to_recall(active, taking(mean_s), True, at(due_s + 9)) == ([], NEVER)
 
 
 def test_where_somebody_is_idle_it_is_taken_back_at_once_and_nothing_follows_it() -> None:
-    slot = slot_with(2)
-    assert to_recall(slot, 10.0, True, at(0.05)) == (["job/1#1"], NEVER)
-    assert is_stuck(slot, 10.0, at(0.05))
-    slot.remove("job/0#1", at(1))
-    assert not is_stuck(slot, 10.0, at(1))
+    active = lease_with(2)
+    assert to_recall(active, taking(10.0), True, at(0.05)) == (["job/1#1"], NEVER)
+    assert is_stuck(active, taking(10.0), at(0.05))
+    active.remove("job/0#1", at(1))
+    assert not is_stuck(active, taking(10.0), at(1))
 
 
 def test_a_task_is_overtaken_after_twice_what_others_take_if_its_job_allows_it() -> None:
-    for mean_s, after_s in ((0.0, LEAST_STRAGGLER_S), (2.0, STRAGGLER * 2.0), (NEVER, NEVER)):
-        assert overtake_s(slot_with(1, began_s=3.0, speculate=True), mean_s) == 3.0 + after_s
-    assert overtake_s(slot_with(1), 1.0) == NEVER
-    assert overtake_s(slot_with(0, speculate=True), 1.0) == NEVER
-    assert overtake_s(slot_with(1, began_s=None, speculate=True), 1.0) == NEVER
+    for mean_s, after_s in (
+        (0.0, DISPATCH_DEFAULTS.min_straggler_s),
+        (2.0, DISPATCH_DEFAULTS.straggler * 2.0),
+        (NEVER, NEVER),
+    ):
+        assert (
+            overtake_s(lease_with(1, began_s=3.0, speculate=True), taking(mean_s)) == 3.0 + after_s
+        )
+    assert overtake_s(lease_with(1), taking(1.0)) == NEVER
+    assert overtake_s(lease_with(0, speculate=True), taking(1.0)) == NEVER
+    assert overtake_s(lease_with(1, began_s=None, speculate=True), taking(1.0)) == NEVER
 
 
 @pytest.mark.parametrize("why", ["overtaken already", "over", "cancelled", "overdue"])
 def test_a_task_of_which_no_other_result_would_count_is_not_overtaken(why: str) -> None:
-    slot = slot_with(1, speculate=True)
-    run = slot.attempts["job/0#1"]
+    active = lease_with(1, speculate=True)
+    run = active.attempts["job/0#1"]
     match why:
         case "overtaken already":
-            run.copies += 1
+            run.dispatched()
         case "over":
             run.move("success")
         case "cancelled":
-            run.job.cancelled = True
+            run.job.move("cancel")
         case _:
-            run.job.overdue = True
-    assert overtake_s(slot, 1.0) == NEVER
+            run.job.move("deadline")
+    assert overtake_s(active, taking(1.0)) == NEVER
 
 
 # -- what waits behind a slow task ----------------------------------------------------------
@@ -219,8 +223,8 @@ def test_a_recall_that_was_lost_is_sent_again() -> None:
     assert len(only(bob.told, TaskPlaced)) == 2
     world.cut(bob, alice)
     world.elapse(4)  # the patience with the first ends
-    (slot,) = [s for g in peer_of(bob)._scheduler._groups.values() for s in g.slots.values()]
-    assert len(slot.recalled) == 1
+    (active,) = peer_of(bob)._scheduler.leases()
+    assert len(active.recalled) == 1
     assert only(bob.told, TaskRecalled) == []
     mend(world, bob, alice)
     world.elapse(0.1)
@@ -280,7 +284,7 @@ def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
 
 def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
     """An idle lease is kept for it, since it would be given back before."""
-    assert LINGER_S < LEAST_STRAGGLER_S
+    assert DISPATCH_DEFAULTS.linger_s < DISPATCH_DEFAULTS.min_straggler_s
     world = slowly(lambda running: running.attempt_id == "job/9#1")
     bob = world.nodes["bob"]
     bob.submit(job(10, speculate=True))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.negotiation import back_off, lease, lessee, lessor, preemption, round
+from formation_p2p.core.negotiation import back_off, held_lease, lease
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.host.drivers import heartbeat
 
 DOC = Path(__file__).parents[2] / "docs" / "leases.md"
@@ -36,13 +37,13 @@ def numbers() -> str:
         [
             "| what | how long or how many |",
             "| --- | --- |",
-            f"| deliberation, after the first offer | {round.DELIBERATION_S:g} s |",
-            f"| any answer to a request or a commit | {round.ANSWER_S:g} s |",
-            f"| a soft hold | {lessor.HOLD_S:g} s |",
-            f"| a lease, from its commit or renewal | {lessor.LEASE_S:g} s |",
-            f"| an unanswered renewal is repeated | every {lessee.RENEW_AGAIN_S:g} s |",
-            f"| attempts under way under one lease | {lessor.WINDOW} |",
-            f"| a request that preempts is remembered | {preemption.WANT_S:g} s |",
+            f"| deliberation, after the first offer | {LEASE_DEFAULTS.deliberation_s:g} s |",
+            f"| any answer to a request or a commit | {LEASE_DEFAULTS.answer_s:g} s |",
+            f"| a soft hold | {LEASE_DEFAULTS.hold_s:g} s |",
+            f"| a lease, from its commit or renewal | {LEASE_DEFAULTS.lease_s:g} s |",
+            f"| an unanswered renewal is repeated | every {LEASE_DEFAULTS.renew_again_s:g} s |",
+            f"| attempts in flight under one lease | {LEASE_DEFAULTS.window} |",
+            f"| a request that preempts is remembered | {LEASE_DEFAULTS.want_s:g} s |",
             f"| a stopped node's tasks live | {heartbeat.SILENCE_S:g} s |",
         ]
     )
@@ -50,7 +51,7 @@ def numbers() -> str:
 
 @pytest.mark.parametrize(
     "part",
-    [drawn(lease.TRANSITIONS), drawn(lessee.TRANSITIONS), waits(), numbers()],
+    [drawn(lease.TRANSITIONS), drawn(held_lease.TRANSITIONS), waits(), numbers()],
     ids=["worker", "scheduler", "back-off", "numbers"],
 )
 def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:

@@ -21,15 +21,9 @@ from formation_p2p.core.execution.effects import (
     Pause,
     Work,
 )
-from formation_p2p.core.execution.executions import (
-    BATCH_BYTES,
-    MAX_OUTBOX_BYTES,
-    MAX_REMEMBERED,
-    Executions,
-)
-from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES
+from formation_p2p.core.execution.executions import MAX_OUTBOX_BYTES, Executions
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
-from formation_p2p.core.negotiation.lessor import WINDOW
 from formation_p2p.core.negotiation.messages import (
     MAX_FRAME_BYTES,
     MAX_MESSAGE_CHARS,
@@ -46,8 +40,9 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.resources.fits import GpuClaim
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
@@ -55,6 +50,8 @@ from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outc
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
+
+WINDOW = LEASE_DEFAULTS.window
 
 FENCE = 5
 DONE = Succeeded(b"done")
@@ -81,12 +78,12 @@ def attempt(number: int) -> str:
     return f"job/{number}#1"
 
 
-def given_(number: int, payload: bytes = b"", *, part: int = 0, timeout_ms: int = 0) -> Assignment:
-    return Assignment(attempt(number), part, payload, timeout_ms)
+def given_(number: int, payload: bytes = b"", *, blob: int = 0, timeout_ms: int = 0) -> Assignment:
+    return Assignment(attempt(number), blob, payload, timeout_ms)
 
 
-def dispatch(*assignments: Assignment, parts: Iterable[tuple[int, bytes]] = ()) -> Dispatch:
-    return Dispatch("lease", FENCE, tuple(parts), assignments)
+def dispatch(*assignments: Assignment, blobs: Iterable[tuple[int, bytes]] = ()) -> Dispatch:
+    return Dispatch("lease", FENCE, tuple(blobs), assignments)
 
 
 def dispatch_of(*numbers: int, payload: bytes = b"") -> Dispatch:
@@ -165,11 +162,11 @@ def test_only_tasks_that_asked_for_a_network_have_one(alice: Executions) -> None
 
 
 def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
-    alice.dispatched(LEASE, dispatch(given_(0), parts=[(1, b"shared")]))
-    other = replace(dispatch(given_(0), given_(1, part=1)), lease_id="other")
+    alice.dispatched(LEASE, dispatch(given_(0), blobs=[(1, b"shared")]))
+    other = replace(dispatch(given_(0), given_(1, blob=1)), lease_id="other")
     (ran, refused) = alice.dispatched(lease_of(CAROL, "other"), other)
     assert ran == replace(execute(work(0)), lease_id="other")
-    assert isinstance(refused, Send)  # the part is not hers
+    assert isinstance(refused, Send)  # the blob is not hers
     assert refused.to == CAROL
 
 
@@ -207,26 +204,26 @@ def test_output_in_larger_pieces_than_travel_is_cut(alice: Executions) -> None:
 
 
 def test_what_tasks_share_comes_once_and_is_named_from_then_on(alice: Executions) -> None:
-    first = dispatch(given_(0, b"a", part=1), given_(1, b"b", part=2), parts=[(1, b"f"), (2, b"g")])
+    first = dispatch(given_(0, b"a", blob=1), given_(1, b"b", blob=2), blobs=[(1, b"f"), (2, b"g")])
     assert alice.dispatched(LEASE, first) == [execute(work(0, b"a", b"f"), work(1, b"b", b"g"))]
-    second = dispatch(given_(2, b"c", part=1))
+    second = dispatch(given_(2, b"c", blob=1))
     assert alice.dispatched(LEASE, second) == [execute(work(2, b"c", b"f"))]
 
 
-def test_a_part_that_is_not_here_refuses_its_attempt_and_no_other(alice: Executions) -> None:
-    missing = Failed(FailureKind.DRIVER, "part 3 is not here; dispatch it again")
-    assert alice.dispatched(LEASE, dispatch(given_(0, part=3), given_(1))) == [
+def test_a_blob_that_is_not_here_refuses_its_attempt_and_no_other(alice: Executions) -> None:
+    missing = Failed(FailureKind.DRIVER, "shared blob 3 is not here; dispatch it again")
+    assert alice.dispatched(LEASE, dispatch(given_(0, blob=3), given_(1))) == [
         execute(work(1)),
         told(over(0, missing, ran_us=0)),
     ]
-    again = dispatch(given_(0, part=3), parts=[(3, b"here")])
+    again = dispatch(given_(0, blob=3), blobs=[(3, b"here")])
     assert alice.dispatched(LEASE, again) == [execute(work(0, shared=b"here"))]
 
 
 def test_the_oldest_part_makes_room(alice: Executions) -> None:
-    for number in range(1, MAX_PARTS + 2):
-        alice.dispatched(LEASE, dispatch(parts=[(number, b"%d" % number)]))
-    effects = alice.dispatched(LEASE, dispatch(given_(0, part=1), given_(1, part=2)))
+    for number in range(1, MAX_SHARED_BLOBS + 2):
+        alice.dispatched(LEASE, dispatch(blobs=[(number, b"%d" % number)]))
+    effects = alice.dispatched(LEASE, dispatch(given_(0, blob=1), given_(1, blob=2)))
     assert only(effects, Execute) == [execute(work(1, shared=b"2"))]
     ((_, refused),) = sent(only(effects, Send))
     assert isinstance(refused, TasksEnded)
@@ -326,7 +323,7 @@ def test_what_many_failures_have_to_say_fits_into_messages_too(
         assert len(outcome.message) == MAX_MESSAGE_CHARS
     assert only(effects, Pause) == [Pause("lease", cause="")]
     assert alice.acknowledged(BOB.peer_id, ack(*range(WINDOW))) == [Continue("lease", cause="")]
-    assert alice._runs["lease"].outbox_bytes == 0
+    assert alice.runs["lease"].outbox_bytes == 0
 
 
 def test_a_result_too_large_to_travel_is_a_failure_and_not_a_broken_stream(
@@ -352,7 +349,7 @@ def test_more_than_the_window_is_refused_and_what_waits_still_runs(alice: Execut
 
 
 def test_more_bytes_than_a_lease_pays_for_are_refused(alice: Executions) -> None:
-    full = range(MAX_UNDER_WAY_BYTES // MAX_PAYLOAD_BYTES)
+    full = range(MAX_IN_FLIGHT_BYTES // MAX_PAYLOAD_BYTES)
     alice.dispatched(LEASE, dispatch_of(*full, payload=bytes(MAX_PAYLOAD_BYTES)))
     ((_, refused),) = sent(alice.dispatched(LEASE, dispatch_of(9, payload=b"x")))
     assert isinstance(refused, TasksEnded)
@@ -362,21 +359,21 @@ def test_more_bytes_than_a_lease_pays_for_are_refused(alice: Executions) -> None
 
 
 def test_what_is_shared_counts_once_for_as_long_as_it_is_needed(alice: Executions) -> None:
-    """Also where its part has made room since: what is to run holds it."""
-    eighth = [bytes([n]) * (MAX_UNDER_WAY_BYTES // 8) for n in range(1, 10)]
+    """Also where its blob has made room since: what is to run holds it."""
+    eighth = [bytes([n]) * (MAX_IN_FLIGHT_BYTES // 8) for n in range(1, 10)]
     for n, shared in enumerate(eighth[:8], 1):
-        effects = alice.dispatched(LEASE, dispatch(given_(n, part=n), parts=[(n, shared)]))
+        effects = alice.dispatched(LEASE, dispatch(given_(n, blob=n), blobs=[(n, shared)]))
         assert [type(effect) for effect in effects] == [Execute]
-    twice = alice.dispatched(LEASE, dispatch(given_(20, part=8)))
+    twice = alice.dispatched(LEASE, dispatch(given_(20, blob=8)))
     assert [type(effect) for effect in twice] == [Execute]
-    ninth = dispatch(given_(9, part=9), parts=[(9, eighth[8])])
+    ninth = dispatch(given_(9, blob=9), blobs=[(9, eighth[8])])
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
     alice.ended(executions_ended(8))  # another one needs what it shared
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
     alice.ended(executions_ended(1))
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Execute]
     alice.ended(executions_ended(2, 3, 4, 5, 6, 7, 9, 20))
-    assert alice._runs["lease"].load.total_bytes == 0
+    assert alice.runs["lease"].load.total_bytes == 0
 
 
 def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
@@ -387,11 +384,11 @@ def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
         taken = [each.attempt_id for e in only(effects, Execute) for each in e.work]
         ended = tuple(Ended(attempt_id, TAKEN_BACK, 0) for attempt_id in taken)
         alice.ended(ExecutionsEnded("lease", ended))
-    assert len(alice._runs["lease"].outbox) == MAX_REMEMBERED
+    assert len(alice.runs["lease"].outbox) == 2 * WINDOW
     alice.interrupted(BOB.peer_id)
     ((_, all_of_them),) = sent(alice.renewed(LEASE))
     assert isinstance(all_of_them, TasksEnded)
-    assert len(all_of_them.ended) == MAX_REMEMBERED <= MAX_WINDOW
+    assert len(all_of_them.ended) == 2 * WINDOW <= MAX_WINDOW
 
 
 def test_a_scheduler_that_dispatches_again_hears_again_what_runs_for_long(
@@ -425,7 +422,7 @@ def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) 
     ]
 
 
-def test_what_is_not_under_way_cannot_be_cancelled(alice: Executions) -> None:
+def test_what_is_not_in_flight_cannot_be_cancelled(alice: Executions) -> None:
     assert alice.cancelled(BOB.peer_id, cancel(0)) == []
     alice.dispatched(LEASE, dispatch_of(0, 1))
     alice.ended(executions_ended(0))
@@ -505,9 +502,9 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
             case "cancel":
                 kills = only(alice.cancelled(BOB.peer_id, cancel(*numbers)), Kill)
                 assert {kill.attempt_id for kill in kills} == running.keys() & set(names)
-        run = alice._runs.get("lease")
+        run = alice.runs.get("lease")
         if run is not None:
-            assert {name: size for name, (size, _) in run.under_way.items()} == running
-            assert run.load.total_bytes == sum(running.values()) <= MAX_UNDER_WAY_BYTES
+            assert {name: size for name, (size, _) in run.in_flight.items()} == running
+            assert run.load.total_bytes == sum(running.values()) <= MAX_IN_FLIGHT_BYTES
             assert run.outbox.keys() == waiting
             assert run.outbox_bytes == len(b"done") * len(waiting)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.negotiation.back_off import (
     DROPPED,
     LAST_ASKED,
-    MAX_WORKERS,
     RULES,
     BackOff,
     Fault,
@@ -38,7 +38,7 @@ NEVER = float("inf")
 
 @pytest.fixture
 def back_off() -> BackOff:
-    return BackOff()
+    return BackOff(DISPATCH_DEFAULTS.max_workers)
 
 
 def noted(back_off: BackOff, *refusals: Refusal, now_s: float = 0) -> float:
@@ -186,10 +186,9 @@ def test_a_denial_that_says_when_it_ends_is_a_refusal_until_then(back_off: BackO
     assert back_off.until_s(ALICE_ID) == 93.0
 
 
-def test_the_table_forgets_whoever_was_noted_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_WORKERS == 1024
-    monkeypatch.setattr("formation_p2p.core.negotiation.back_off.MAX_WORKERS", 2)
-    back_off = BackOff()
+def test_the_table_forgets_the_worker_noted_longest_ago() -> None:
+    assert DISPATCH_DEFAULTS.max_workers == 1024
+    back_off = BackOff(2)
     for name in ("alice", "carol", "alice", "dave"):
         back_off.note(contact(name).peer_id, NO_ROOM, 0, at(0))
     assert back_off.reasons().keys() == {ALICE_ID, contact("dave").peer_id}

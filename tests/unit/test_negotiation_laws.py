@@ -15,7 +15,7 @@ from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import Held, shortfall
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.lessor import LEASE_S, Lessor, LessorEffect
+from formation_p2p.core.negotiation.lessor import Lessor, LessorEffect
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
     Commit,
@@ -28,6 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.preemption import to_displace
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -165,7 +166,7 @@ class Worker(RuleBasedStateMachine):
     def teardown(self) -> None:
         """With nobody left, all that there was is free again."""
         if hasattr(self, "lessor"):
-            self.perform(self.lessor.tick(at(self.now_s + LEASE_S + 1)))
+            self.perform(self.lessor.tick(at(self.now_s + LEASE_DEFAULTS.lease_s + 1)))
             for lease_id in self.ending:
                 self.lessor.fenced(lease_id)
             assert self.lessor.ledger.free == idle(MACHINE)

@@ -11,12 +11,8 @@ import pytest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held_lease import TRANSITIONS, HeldLease, HeldState
 from formation_p2p.core.negotiation.lessee import (
-    MAX_LEASE_S,
-    RENEW_AGAIN_S,
-    TRANSITIONS,
-    HeldLease,
-    HeldState,
     LeaseHeld,
     LeaseLost,
     LeaseRecovered,
@@ -38,13 +34,8 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
     pack,
 )
-from formation_p2p.core.negotiation.round import (
-    ANSWER_S,
-    DELIBERATION_S,
-    MAX_HOLD_MS,
-    MIN_HOLD_MS,
-    RoundId,
-)
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.negotiation.session import Undelivered
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
@@ -52,6 +43,11 @@ from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent,
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
+
+ANSWER_S = LEASE_DEFAULTS.answer_s
+DELIBERATION_S = LEASE_DEFAULTS.deliberation_s
+MIN_HOLD_MS = round(DELIBERATION_S * 1000)
+MAX_HOLD_MS = round(LEASE_DEFAULTS.max_hold_s * 1000)
 
 BUSY = Busy("the table of leases", 1)
 LEASE_MS = 10_000
@@ -131,32 +127,34 @@ def bob() -> Bob:
 GONE = Gone("the lease", "for the test")
 
 
-def out_of_reach(bob: Bob) -> None:
-    for _ in range(2):
-        bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(1))
-
-
 HAPPEN: dict[str, Callable[[Bob, HeldLease], object]] = {
     "leased": lambda bob, x: bob.lessee.leased(ALICE, Leased(x.lease_id, 5, LEASE_MS, 64)),
     "refused": lambda bob, x: bob.lessee.commit_refused(ALICE, CommitRefused(x.lease_id, GONE)),
+    "renew": lambda bob, x: bob.lessee.tick(at(x.renew_s if x.renew_s < 1000 else 1)),
     "renewed": lambda bob, x: bob.lessee.renewed(ALICE, Renewed(x.lease_id, LEASE_MS, 64)),
     "ended": lambda bob, x: bob.lessee.ended(ALICE, LeaseEnded(x.lease_id, GONE)),
-    "silent": lambda bob, x: bob.lessee.tick(at(1000)),
     "expired": lambda bob, x: bob.lessee.tick(at(1000)),
     "released": lambda bob, x: bob.lessee.release(x, "for the test"),
-    "lost": lambda bob, x: out_of_reach(bob),
+    "disconnected": lambda bob, x: bob.lessee.disconnected(ALICE.peer_id, at(1)),
+    "undelivered": lambda bob, x: bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no"), at(1)),
 }
-# Both are what a tick brings when the worker has said nothing: one before it leased, one after.
-IN_TIME = {"silent", "expired"}
 
 
 def in_state(bob: Bob, state: HeldState) -> HeldLease:
     if state is HeldState.COMMITTED:
         return bob.committed(ALICE)
-    lease = bob.leased(ALICE)
-    if state is HeldState.ENDED:
-        bob.lessee.release(lease, "for the test")
-        bob.lessee.take()
+    if state is HeldState.ADOPTED:
+        lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, (), at(0))
+    else:
+        lease = bob.leased(ALICE)
+    match state:
+        case HeldState.RENEWING:
+            bob.lessee.tick(at(lease.renew_s))
+        case HeldState.SUSPECT:
+            bob.lessee.disconnected(ALICE.peer_id, at(0))
+        case HeldState.ENDED:
+            bob.lessee.release(lease, "for the test")
+    bob.lessee.take()
     return lease
 
 
@@ -164,15 +162,20 @@ def in_state(bob: Bob, state: HeldState) -> HeldLease:
 @pytest.mark.parametrize("state", HeldState)
 def test_a_lease_follows_the_table_and_nothing_else(bob: Bob, state: HeldState, event: str) -> None:
     lease = in_state(bob, state)
+    assert lease.state is state
     HAPPEN[event](bob, lease)
-    ways = TRANSITIONS.get(state, {})
-    if event in IN_TIME:
-        event = next((x for x in ways if x in IN_TIME), event)
-    assert lease.state == ways.get(event, state)
+    to = TRANSITIONS.get(state, {}).get(event)
+    assert lease.state is (to or state)
     assert (lease.key in bob.lessee.held) == (lease.state is not HeldState.ENDED)
-    lost = [x for x in bob.hears()[1] if isinstance(x, LeaseLost)]
-    ended_by_them = state is not lease.state is HeldState.ENDED and event != "released"
-    assert len(lost) == ended_by_them
+    sends, events = bob.hears()
+    asks = event in ("renew", "disconnected", "undelivered")
+    renewals = [message for _, message in sends if isinstance(message, Renew)]
+    assert len(renewals) == (asks and to not in (None, HeldState.ENDED))
+    lost = [x for x in events if isinstance(x, LeaseLost)]
+    ended_by_them = to is HeldState.ENDED and event != "released"
+    assert [x.state for x in lost] == [state] * ended_by_them
+    recovered = event == "renewed" and state in (HeldState.SUSPECT, HeldState.ADOPTED)
+    assert len([x for x in events if isinstance(x, LeaseRecovered)]) == recovered
 
 
 def test_every_event_of_the_table_is_tried_above() -> None:
@@ -479,7 +482,7 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
     assert bob.hears() == ([], [])
     bob.lessee.tick(at(6.7))
     assert bob.hears() == ([renew], [])
-    assert bob.lessee.next_timeout() == 6.7 + RENEW_AGAIN_S
+    assert bob.lessee.next_timeout() == 6.7 + LEASE_DEFAULTS.renew_again_s
     bob.lessee.tick(at(7.7))
     assert bob.hears() == ([renew], [])
     bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
@@ -497,7 +500,7 @@ def test_this_side_never_believes_in_a_lease_longer_than_the_worker(bob: Bob) ->
 def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000, 64))
-    assert lease.expires_s == MAX_LEASE_S
+    assert lease.expires_s == LEASE_DEFAULTS.max_lease_s
 
 
 def test_a_lease_that_is_not_renewed_in_time_is_lost(bob: Bob) -> None:
@@ -505,7 +508,7 @@ def test_a_lease_that_is_not_renewed_in_time_is_lost(bob: Bob) -> None:
     bob.lessee.tick(at(10.0))
     assert bob.hears() == (
         [],
-        [LeaseLost(lease, Silent("it did not answer in time"))],
+        [LeaseLost(lease, Silent("it did not answer in time"), HeldState.HELD)],
     )
     assert bob.lessee.next_timeout() == float("inf")
 
@@ -516,7 +519,7 @@ def test_a_commit_that_is_not_answered_in_time_is_lost_and_the_late_lease_return
     lease = bob.committed(ALICE)
     bob.lessee.tick(at(ANSWER_S))
     gone = Silent("it did not answer in time")
-    assert bob.hears() == ([], [LeaseLost(lease, gone)])
+    assert bob.hears() == ([], [LeaseLost(lease, gone, HeldState.COMMITTED)])
     bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64))
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
 
@@ -535,7 +538,7 @@ def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) 
     bob.lessee.ended(MALLORY, LeaseEnded(lease.lease_id, Leaving()))
     bob.lessee.commit_refused(MALLORY, CommitRefused(lease.lease_id, Leaving()))
     assert bob.hears() == ([], [])
-    assert (lease.state, lease.expires_s) == (HeldState.LEASED, before)
+    assert (lease.state, lease.expires_s) == (HeldState.HELD, before)
 
 
 def test_renewals_that_nobody_asked_for_prolong_nothing(bob: Bob) -> None:
@@ -552,37 +555,42 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
     assert lease.window == 3
 
 
-# -- leases of an earlier life ----------------------------------------------------------------
+# -- leases of an earlier incarnation -------------------------------------------------------
 
 
 def adopted(bob: Bob) -> HeldLease:
     """Bob was started again, and knows from his disk of a lease of alice's."""
     lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, ("GPU-0",), at(100))
     assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
-    assert (lease.state, lease.doubtful) == (HeldState.LEASED, True)
+    assert lease.state is HeldState.ADOPTED
     assert bob.lessee.held == {(ALICE.peer_id, "a1"): lease}
     return lease
 
 
-def test_a_lease_of_an_earlier_life_is_taken_up_once_its_worker_answers(bob: Bob) -> None:
+def test_a_lease_of_an_earlier_incarnation_is_taken_up_once_its_worker_answers(bob: Bob) -> None:
     lease = adopted(bob)
     bob.lessee.renewed(ALICE, Renewed("a1", LEASE_MS, 64))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
-    assert (lease.doubtful, lease.expires_s, lease.window) == (False, 110.0, 64)
+    assert (lease.state, lease.expires_s, lease.window) == (HeldState.HELD, 110.0, 64)
 
 
-def test_a_lease_of_an_earlier_life_that_has_run_out_is_lost(bob: Bob) -> None:
+def test_a_lease_of_an_earlier_incarnation_that_has_run_out_is_lost(bob: Bob) -> None:
     lease = adopted(bob)
     bob.lessee.ended(ALICE, LeaseEnded("a1", GONE))
-    assert bob.hears() == ([], [LeaseLost(lease, GONE)])
+    assert bob.hears() == ([], [LeaseLost(lease, GONE, HeldState.ADOPTED)])
 
 
-def test_a_lease_of_an_earlier_life_is_lost_unless_its_worker_answers_in_time(bob: Bob) -> None:
+def test_a_lease_of_an_earlier_incarnation_is_lost_unless_its_worker_answers_in_time(
+    bob: Bob,
+) -> None:
     lease = adopted(bob)
     bob.lessee.tick(at(101))
     assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
     bob.lessee.tick(at(100 + ANSWER_S))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("it did not answer in time"))])
+    assert bob.hears() == (
+        [],
+        [LeaseLost(lease, Silent("it did not answer in time"), HeldState.ADOPTED)],
+    )
 
 
 # -- broken streams -------------------------------------------------------------------------
@@ -594,7 +602,7 @@ def test_after_a_broken_stream_the_worker_is_asked_and_its_answer_recovers_the_l
     lease, others = bob.leased(ALICE), bob.leased(CAROL)
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
     assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
-    assert (lease.doubtful, others.doubtful) == (True, False)
+    assert (lease.state, others.state) == (HeldState.SUSPECT, HeldState.HELD)
     bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
     assert lease.expires_s == 12.0
@@ -607,13 +615,13 @@ def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
     bob.lessee.take()
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "refused"), at(2))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"))])
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"), HeldState.SUSPECT)])
 
 
 def test_a_commit_that_may_not_have_arrived_is_lost_at_once(bob: Bob) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"))])
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"), HeldState.COMMITTED)])
 
 
 def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
@@ -623,7 +631,7 @@ def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:
     bob.lessee.disconnected(ALICE.peer_id, at(2))
     bob.lessee.disconnected(CAROL.peer_id, at(2))  # her answer may still come
     assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
-    assert lease.doubtful
+    assert lease.state is HeldState.SUSPECT
 
 
 def test_who_leaves_gives_everything_back(bob: Bob) -> None:

@@ -15,13 +15,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lease import TRANSITIONS, Lease, LeaseState
-from formation_p2p.core.negotiation.lessor import (
-    HOLD_S,
-    LEASE_S,
-    MAX_OFFERS_PER_OWNER,
-    WINDOW,
-    Lessor,
-)
+from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -34,7 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     Renewed,
     RequestRefused,
 )
-from formation_p2p.core.negotiation.preemption import WANT_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import (
     Busy,
@@ -55,6 +49,12 @@ from formation_p2p.core.trust.quota import UNLIMITED, Quota, Used
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
+
+WINDOW = LEASE_DEFAULTS.window
+HOLD_S = LEASE_DEFAULTS.hold_s
+LEASE_S = LEASE_DEFAULTS.lease_s
+WANT_S = LEASE_DEFAULTS.want_s
+MAX_OFFERS = LEASE_DEFAULTS.max_offers_per_owner
 
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
 LEASE_MS = round(LEASE_S * 1000)
@@ -87,15 +87,21 @@ class Porter(Lenient):
 class Alice:
     """Her lessor, and who is at its door."""
 
-    def __init__(self, capability: Capability = MACHINE) -> None:
+    def __init__(
+        self,
+        capability: Capability = MACHINE,
+        admission: AdmissionController | None = None,
+        parameters: LeaseParameters = LEASE_DEFAULTS,
+    ) -> None:
         self.porter = Porter()
         self.lessor = Lessor(
             capability,
             {"region": "eu"},
             ("process", "python"),
-            self.porter,
+            admission or self.porter,
             random.Random(1),
             price_micro=250,
+            parameters=parameters,
         )
 
     def offer(
@@ -146,8 +152,11 @@ class Alice:
         self.lessor.renewed(BOB, Renew(lease_id, 1), at(0))
 
     def state(self, lease_id: str) -> LeaseState:
-        lease = self.lessor._leases.get(lease_id)
-        return LeaseState.ENDED if lease is None else lease.state
+        return next((x.state for x in self.lessor if x.lease_id == lease_id), LeaseState.ENDED)
+
+    def fence(self, lease_id: str) -> int:
+        (fence,) = [x.fence for x in self.lessor if x.lease_id == lease_id]
+        return fence
 
     @property
     def free_milli(self) -> int:
@@ -281,7 +290,7 @@ def test_an_offer_names_the_devices_and_a_released_one_gives_them_back() -> None
     assert offer.holds.gpu_memory_bytes == 40 * GIB
     assert alice.refusal(wants_one) == Infeasible("gpu", 1, 0)
     assert alice.lessor.released(BOB, Release(offer.lease_id), at(0)) == []
-    assert alice.lessor.ledger.free == idle(alice.lessor._capability)
+    assert alice.lessor.ledger.free == idle(alice.lessor.capability)
 
 
 def test_a_lease_takes_what_any_task_is_given_at_the_least() -> None:
@@ -297,17 +306,16 @@ def test_one_owner_can_hold_so_many_offers_open_and_no_more() -> None:
     alice = Alice(Capability(cpu_milli=100_000, memory_bytes=8 * GIB))
     tiny = replace(NEEDS, cpu_milli=1, memory_bytes=1)
     first = alice.offer(needs=tiny)
-    for _ in range(MAX_OFFERS_PER_OWNER - 1):
+    for _ in range(MAX_OFFERS - 1):
         alice.offer(needs=tiny)
-    assert alice.refusal(tiny) == Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
+    assert alice.refusal(tiny) == Busy("the table of your open offers", MAX_OFFERS)
     alice.offer(to=CAROL, needs=tiny)  # others are not held up by it
     alice.lessor.committed(BOB, Commit(first), at(0))
     alice.offer(needs=tiny)  # a lease is no open offer
 
 
-def test_the_table_of_leases_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.core.negotiation.lessor.MAX_LEASES", 1)
-    alice = Alice()
+def test_the_table_of_leases_is_bounded() -> None:
+    alice = Alice(parameters=LeaseParameters(max_leases=1))
     alice.lease()
     assert alice.refusal() == Busy("the table of leases", 1)
     assert len(alice.lessor) == 1
@@ -339,7 +347,7 @@ def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice)
 
 def test_each_lease_has_a_higher_fence_than_the_one_before(alice: Alice) -> None:
     first, second = alice.lease(), alice.lease()
-    assert alice.lessor._leases[first].fence < alice.lessor._leases[second].fence
+    assert alice.fence(first) < alice.fence(second)
 
 
 def test_a_renewal_counts_from_when_it_came(alice: Alice) -> None:
@@ -563,10 +571,8 @@ def test_who_has_got_its_lease_wants_no_more(alice: Alice) -> None:
     assert alice.lessor.renewed(BOB, Renew(second, 2), at(1))[1:] == []
 
 
-def test_the_table_of_wants_keeps_the_most_urgent(
-    alice: Alice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("formation_p2p.core.negotiation.preemption.MAX_WANTS", 1)
+def test_the_table_of_wants_keeps_the_most_urgent() -> None:
+    alice = Alice(parameters=LeaseParameters(max_wants=1))
     lease_id = alice.lease(needs=ALL)
     later = GivingWay("cpu", 7167)
     assert alice.refusal(to=CAROL, priority=5) == later
@@ -587,8 +593,8 @@ class Counting(Alice):
     """She counts what leases use. bob's grant sets a quota."""
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
-        super().__init__(GPUS)
-        self.warden = self.lessor._warden = AdmissionController(Membership(ROOT.public_key), {})
+        self.admission = AdmissionController(Membership(ROOT.public_key), {})
+        super().__init__(GPUS, self.admission)
         self.grant = issue(ROOT, Rights(10**10, quota=quota), BOB.peer_id)
 
     def take(self, needs: Requirements = NEEDS, now_s: float = 0.0) -> str:
@@ -599,7 +605,7 @@ class Counting(Alice):
         return answer.lease_id
 
     def used(self, now_s: float) -> Used:
-        return self.warden.used(BOB.peer_id, at(now_s))
+        return self.admission.used(BOB.peer_id, at(now_s))
 
 
 def test_a_lease_is_charged_when_it_is_renewed_and_when_it_is_released() -> None:

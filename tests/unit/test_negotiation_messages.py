@@ -40,7 +40,7 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.resources import pack_requirements
 from formation_p2p.core.refusals import (
@@ -192,7 +192,7 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         Renewed("lease", 0, 0),
         Dispatch("lease", 1, ((0, b""),), ()),
         Dispatch("lease", 1, ((1, bytes(MAX_PAYLOAD_BYTES + 1)),), ()),
-        Dispatch("lease", 1, tuple((n, b"") for n in range(1, MAX_PARTS + 2)), ()),
+        Dispatch("lease", 1, tuple((n, b"") for n in range(1, MAX_SHARED_BLOBS + 2)), ()),
         Dispatch("lease", 1, (), (Assignment(LONG, 0, b"", 0),)),
         Dispatch("lease", 1, (), (Assignment("attempt", -1, b"", 0),)),
         Dispatch("lease", 1, (), (Assignment("attempt", 0, bytes(MAX_PAYLOAD_BYTES + 1), 0),)),

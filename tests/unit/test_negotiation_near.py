@@ -13,7 +13,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
-from formation_p2p.core.negotiation.round import DELIBERATION_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
@@ -61,7 +61,7 @@ class Bob:
         return commit.lease_id
 
     def closes(self) -> None:
-        self.lessee.tick(at(0.01 + DELIBERATION_S))
+        self.lessee.tick(at(0.01 + LEASE_DEFAULTS.deliberation_s))
 
 
 def test_a_worker_is_told_what_data_is_wanted_only_where_some_is() -> None:

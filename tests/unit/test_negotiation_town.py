@@ -7,7 +7,6 @@ from dataclasses import replace
 from formation_p2p.core.dht.messages import Ping
 from formation_p2p.core.dht.rpc import RequestReceived
 from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.negotiation.messages import (
     Leased,
     LeaseEnded,
@@ -15,6 +14,7 @@ from formation_p2p.core.negotiation.messages import (
     PlacementRequest,
     RequestRefused,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.refusals import GivingWay, Preempted, Silent, TooDear
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
@@ -87,7 +87,7 @@ def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> 
 def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     world = shop(alice=50)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
-    worker_of(alice)._lessor._price_micro = 90
+    worker_of(alice)._lessor.price_micro = 90
     bob.submit(job(max_price_micro=60))
     world.elapse(5)
     assert only(bob.told, TaskSucceeded) == []
@@ -130,7 +130,7 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
     (refused,) = [x for x in passed(world, "alice", "carol") if isinstance(x, RequestRefused)]
     assert isinstance(refused.refusal, GivingWay)
     assert alice.running  # bob's task goes on for now
-    world.elapse(LEASE_S)
+    world.elapse(LEASE_DEFAULTS.lease_s)
     assert isinstance(ends(carol)["quick/0"], TaskSucceeded)
     told = [x.refusal for x in passed(world, "alice", "bob") if isinstance(x, LeaseEnded)]
     assert told == [Preempted(5)]
@@ -141,7 +141,7 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
     assert isinstance(ends(bob)["slow/0"], TaskSucceeded)
     (retried,) = only(bob.told, TaskRetried)
     assert retried.attempt.why == "it gave way to work of priority 5"
-    world.elapse(LEASE_S + 1)
+    world.elapse(LEASE_DEFAULTS.lease_s + 1)
     assert is_idle(alice)
 
 
@@ -171,8 +171,8 @@ def test_a_silent_worker_is_asked_twice_and_not_a_third_time_until_it_is_back() 
     bob.submit(job())
     world.elapse(40)
     assert asked_of(world, "alice") == 2
-    (group,) = peer_of(bob)._scheduler._groups.values()
-    ((_, why),) = group.reasons()
+    (group,) = peer_of(bob)._scheduler.groups
+    ((_, why),) = group.candidates.reasons()
     assert isinstance(why, Silent)
     world.resume(alice)
     world.elapse(15)
@@ -185,11 +185,11 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     world.suspend(alice)
     bob.submit(job())
     world.elapse(12)
-    (group,) = peer_of(bob)._scheduler._groups.values()
-    assert group.next_askable_s() == float("inf")
+    (group,) = peer_of(bob)._scheduler.groups
+    assert group.candidates.next_askable_s() == float("inf")
     asked = RequestReceived(10**6, alice.contact, Ping())
     peer_of(bob).handle(asked, at(world.now_s))
-    assert group.wake_s == group.next_askable_s() < world.now_s + 10
+    assert group.wake_s == group.candidates.next_askable_s() < world.now_s + 10
 
 
 def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
@@ -222,7 +222,7 @@ def test_a_worker_that_slept_through_its_lease_ends_what_ran_before_it_hears_any
     (first,) = workers_of(bob)
     sleeper = world.nodes[first]
     world.suspend(sleeper)
-    world.elapse(LEASE_S + 20)  # elsewhere the task is under way again
+    world.elapse(LEASE_DEFAULTS.lease_s + 20)  # elsewhere the task is under way again
     assert workers_of(bob) != [first]
     world.resume(sleeper)
     world.elapse(0.1)

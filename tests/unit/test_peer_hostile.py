@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.negotiation.held import Held
-from formation_p2p.core.negotiation.lessor import HOLD_S, MAX_OFFERS_PER_OWNER
 from formation_p2p.core.negotiation.messages import (
     Assignment,
     Commit,
@@ -29,6 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.blob import RAW, Cid, digest_of
@@ -70,14 +70,14 @@ def grant_of(node: SimNode) -> bytes:
 def entries(node: SimNode) -> int:
     """All that a peer remembers of its dealings with others, counted."""
     peer = peer_of(node)
-    count = len(peer._lessee.held) + len(peer._lessee._rounds) + len(peer._scheduler._groups)
-    for group in peer._scheduler._groups.values():
-        count += len(group._pool) + len(group._rejected) + len(group._back_off._records)
-        count += sum(len(slot.attempts) for slot in group.slots.values())
+    count = len(peer._lessee.held) + len(peer._lessee.rounds) + len(peer._scheduler.groups)
+    for group in peer._scheduler.groups:
+        count += len(group.candidates.profiles) + len(group.candidates.reasons())
+        count += sum(len(active.attempts) for active in group.leases.values())
     if peer._worker is not None:
         count += len(peer._worker._lessor)
-        for run in peer._worker._executions._runs.values():
-            count += 1 + len(run.under_way) + len(run.outbox) + len(run.parts._data)
+        for run in peer._worker._executions.runs.values():
+            count += 1 + len(run.in_flight) + len(run.outbox) + len(run.shared_blobs)
     return count
 
 
@@ -93,8 +93,8 @@ def test_a_flood_of_requests_holds_a_bounded_part_for_a_moment(who: str) -> None
         request = PlacementRequest(n, TINY, grant_of(flooder))
         world.tell(alice, Received(flooder.contact, request))
     taken = before - free(alice).cpu_milli
-    assert taken == (MAX_OFFERS_PER_OWNER if who == "dave" else 0)
-    world.elapse(HOLD_S)
+    assert taken == (LEASE_DEFAULTS.max_offers_per_owner if who == "dave" else 0)
+    world.elapse(LEASE_DEFAULTS.hold_s)
     assert is_idle(alice)
 
 
@@ -185,12 +185,12 @@ def aimed(draw: st.DrawFn) -> tuple[WorkMessage, int]:
 def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> WorkMessage:
     """The message with ids, fences and grants that mean something to those who get it."""
     lessor, lessee = worker_of(world.nodes["alice"])._lessor, peer_of(world.nodes["bob"])._lessee
-    leases = [*lessor._leases.values()]
+    leases = [*lessor]
     if choice == 0 or not leases:
         return message
     lease = leases[choice % len(leases)]
     attempts = [attempt for _, attempt in world.nodes["alice"].running] or ["job/0#1"]
-    rounds = [asked.requests for asked in lessee._rounds.values()]
+    rounds = [asked.requests for asked in lessee.rounds.values()]
     known: dict[str, Any] = {
         "lease_id": lease.lease_id,
         "fence": lease.fence,
@@ -235,7 +235,7 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
     assert sorted(results) == [b"%d" % n for n in range(6)]
     assert is_idle(alice)
-    assert peer_of(bob)._scheduler._groups == {}
+    assert peer_of(bob)._scheduler.is_idle
     assert peer_of(bob)._lessee.held == {}
 
 
@@ -259,4 +259,4 @@ def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
     world.elapse(120)
     assert set(ends(bob)) == {f"job/{n}" for n in range(6)}
     assert is_idle(alice)
-    assert peer_of(bob)._scheduler._groups == {}
+    assert peer_of(bob)._scheduler.is_idle

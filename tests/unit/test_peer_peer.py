@@ -224,7 +224,7 @@ def test_a_job_that_is_under_way_already_is_refused_by_its_id() -> None:
     bob.submit(job())
     bob.submit(job())
     (refused,) = bob.refused
-    assert (refused.what, refused.why) == ("job", "job: job is under way already")
+    assert (refused.what, refused.why) == ("job", "job: job is running already")
 
 
 def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> None:

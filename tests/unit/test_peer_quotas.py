@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
-from formation_p2p.core.negotiation.lessor import LEASE_S
 from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -75,7 +75,7 @@ def test_work_over_its_quota_ends_when_it_would_be_renewed_and_says_why() -> Non
     why = why_unplaceable(world, bob)
     assert why.why == "Monthly CPU quota exceeded: 0.009/0.008 hours"
     assert is_idle(alice)
-    assert 28_800 <= charged(alice, bob).cpu_milli_s <= 28_800 + 1000 * LEASE_S
+    assert 28_800 <= charged(alice, bob).cpu_milli_s <= 28_800 + 1000 * LEASE_DEFAULTS.lease_s
 
 
 def test_starting_a_worker_again_resets_nothing() -> None:
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_has_charged_for_all_but_the_last_renewal() -> None:
     world.elapse(100)
     world.kill(alice)
     used_s = charged(alice, bob).cpu_milli_s / 1000
-    assert 100 - LEASE_S <= used_s <= 100
+    assert 100 - LEASE_DEFAULTS.lease_s <= used_s <= 100
 
 
 def test_who_has_as_many_tasks_as_he_may_waits_for_one_to_end() -> None:

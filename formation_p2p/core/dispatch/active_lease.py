@@ -1,47 +1,42 @@
-"""A lease in force, and the tasks under way on it."""
+"""A lease in force, and the attempts in flight under it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.in_flight import UnderWay
-from formation_p2p.core.negotiation.lessee import HeldLease
+from formation_p2p.core.negotiation.held_lease import HeldLease
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight
 from formation_p2p.core.negotiation.messages import Assignment, Dispatch
-from formation_p2p.core.negotiation.shared_blobs import Parts
-from formation_p2p.core.units import KIB
+from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.workload.outcome import Ended, Succeeded
-
-# Payloads in one message: whatever else waits for the stream waits no longer than for this much.
-BATCH_BYTES: Final = 256 * KIB
 
 
 @dataclass(slots=True, eq=False)
 class ActiveLease:
     """A lease in force and what runs under it, by attempt id, the oldest first.
 
-    `parts` is what the worker has of what tasks share, `load` how much is under way.
-    `began` is the attempt that was last said to run for long, and `began_s` when; `cleared` the
+    `shared_blobs` are what the worker has of what tasks share, `load` how much is in flight.
+    `began` is the attempt that was last reported to run for long, and `began_s` when; `cleared` the
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
-    `heard_s` is since when the worker has said of no attempt that it ended, `idle_s` since when
-    nothing is under way. `adopted` is a lease of an earlier life, until its worker has answered.
+    `heard_s` is since when the worker has reported the end of no attempt, `idle_s` since when none
+    is in flight.
     """
 
     lease: HeldLease
     attempts: dict[str, TaskRun] = field(default_factory=dict)
-    parts: Parts = field(default_factory=Parts)
-    load: UnderWay = field(default_factory=UnderWay)
+    shared_blobs: SharedBlobs = field(default_factory=SharedBlobs)
+    load: InFlight = field(default_factory=InFlight)
     began: str = ""
     began_s: float = float("inf")
     cleared: str = ""
     recalled: set[str] = field(default_factory=set)
     idle_s: float = float("inf")
     heard_s: float = float("-inf")
-    adopted: bool = False
 
     @property
     def worker(self) -> PeerId:
@@ -52,7 +47,7 @@ class ActiveLease:
             self.heard_s = now.mono_s
         self.attempts[attempt_id] = run
         self.load.add(len(run.task.payload), run.task.shared)
-        run.copies += 1
+        run.dispatched()
         self.idle_s = float("inf")
 
     def remove(self, attempt_id: str, now: Moment) -> TaskRun | None:
@@ -60,7 +55,7 @@ class ActiveLease:
         if run is None:
             return None
         self.load.remove(len(run.task.payload), run.task.shared)
-        run.copies -= 1
+        run.ended()
         self.recalled.discard(attempt_id)
         if not self.attempts:
             self.idle_s = now.mono_s
@@ -87,29 +82,50 @@ class ActiveLease:
         silent_s, self.heard_s = now.mono_s - self.heard_s, now.mono_s
         return min(sum(ran) / 1e6, silent_s) / len(ran) if ran else None
 
+    def started(self, attempt_id: str, now: Moment) -> None:
+        """It runs for longer than a moment."""
+        self.began, self.began_s = attempt_id, now.mono_s
+
+    def recall_behind(self, slow: str) -> list[str]:
+        """Nothing is to wait behind this one. Returns the attempts to take back."""
+        behind = self.behind(slow)
+        self.cleared = slow
+        self.recalled.update(behind)
+        return behind
+
+    def behind(self, slow: str) -> list[str]:
+        return [a for a in self.attempts if a != slow and a not in self.recalled]
+
     def messages(self, attempts: Iterable[tuple[str, TaskRun]]) -> Iterator[Dispatch]:
         """What brings these to the worker, with what it does not have yet of what they share."""
-        parts: list[tuple[int, bytes]] = []
+        blobs: list[tuple[int, bytes]] = []
         assignments: list[Assignment] = []
         size = 0
         for attempt_id, run in attempts:
             task = run.task
-            number, new = self.parts.number(task.shared) if task.shared else (0, False)
+            number, new = self.shared_blobs.number(task.shared) if task.shared else (0, False)
             more = len(task.payload) + (len(task.shared) if new else 0)
-            # The worker keeps all parts of a message before it looks at what names them.
+            # The worker keeps all blobs of a message before it looks at what names them.
             gone = new and any(
-                x.shared_blob and self.parts.get(x.shared_blob) is None for x in assignments
+                x.shared_blob and self.shared_blobs.get(x.shared_blob) is None for x in assignments
             )
             if assignments and (gone or size + more > BATCH_BYTES):
-                yield self._message(parts, assignments)
-                parts, assignments, size = [], [], 0
+                yield self._message(blobs, assignments)
+                blobs, assignments, size = [], [], 0
             if new:
-                parts.append((number, task.shared))
+                blobs.append((number, task.shared))
             assignments.append(Assignment(attempt_id, number, task.payload, run.job.timeout_ms))
             size += more
         if assignments:
-            yield self._message(parts, assignments)
+            yield self._message(blobs, assignments)
 
-    def _message(self, parts: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        lease_id = self.lease.lease_id
+        ensure(self.load.tasks == len(self.attempts), f"{lease_id} carries another load")
+        ensure(self.recalled <= self.attempts.keys(), f"{lease_id} recalls what has ended")
+        ensure((self.idle_s < float("inf")) != bool(self.attempts), f"{lease_id} is idle and busy")
+
+    def _message(self, blobs: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
         lease = self.lease
-        return Dispatch(lease.lease_id, lease.fence, tuple(parts), tuple(assignments))
+        return Dispatch(lease.lease_id, lease.fence, tuple(blobs), tuple(assignments))

@@ -1,14 +1,12 @@
-"""The jobs under way: what each tells, what an attempt without a result means, when it is over."""
+"""The jobs of a scheduler: what ends a task, what an attempt without a result means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
-    EmitJobEvent,
     JobEnded,
     JobEvent,
     TaskCancelled,
@@ -18,45 +16,39 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
+from formation_p2p.core.dispatch.task_run import JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
 
-# Jobs under way at once: each holds its tasks in memory.
-MAX_JOBS: Final = 1_000
-# A task that takes its worker down with it is not sent to a sixth one.
-MAX_LOST: Final = 5
-
 
 class Jobs:
-    """`begin` a job; report how each of its tasks fares; then `take` what it tells."""
+    """`begin` a job, and say how each of its tasks fares: the outbox has its events."""
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox, parameters: DispatchParameters = DISPATCH_DEFAULTS) -> None:
+        self._outbox = outbox
+        self._parameters = parameters
         self._jobs: dict[str, JobRun] = {}
-        self._told: list[EmitJobEvent] = []
         self._ready: list[TaskRun] = []
 
-    def begin(self, job: Job, now: Moment) -> JobRun:
-        """Raises InvalidInput where too many jobs are under way, or this one already is."""
+    def begin(self, job: Job, now: Moment, incarnation: str = "") -> JobRun:
+        """Raises InvalidInput where too many jobs are running, or this one already is."""
         if job.job_id in self._jobs:
-            raise InvalidInput("job", f"{job.job_id} is under way already")
-        if len(self._jobs) >= MAX_JOBS:
-            raise InvalidInput("job", f"{MAX_JOBS} are under way; wait for one to end")
-        run = self._jobs[job.job_id] = JobRun(job)
-        if job.options.deadline_s is not None:
-            run.due_s = now.mono_s + job.options.deadline_s
+            raise InvalidInput("job", f"{job.job_id} is running already")
+        if len(self._jobs) >= (limit := self._parameters.max_jobs):
+            raise InvalidInput("job", f"{limit} are running; wait for one to end")
+        deadline_s = job.options.deadline_s
+        due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
+        run = self._jobs[job.job_id] = JobRun(job, due_s, incarnation)
         return run
 
     def overdue(self, now: Moment) -> list[JobRun]:
         """Those whose deadline has passed, each once."""
-        late = [run for run in self._jobs.values() if run.due_s <= now.mono_s]
-        for run in late:
-            run.due_s = float("inf")
-            run.overdue = True
-        return late
+        return [run for run in self._jobs.values() if run.is_due(now)]
 
     def next_deadline_s(self) -> float:
         return min((run.due_s for run in self._jobs.values()), default=float("inf"))
@@ -67,20 +59,14 @@ class Jobs:
     def __iter__(self) -> Iterator[JobRun]:
         return iter(self._jobs.values())
 
-    def take(self) -> list[EmitJobEvent]:
-        told, self._told = self._told, []
-        return told
-
     def take_ready(self) -> list[TaskRun]:
-        """Tasks that are to be placed by terms of their own: those for which they waited have
+        """Tasks that are to be placed by a key of their own: those for which they waited have
         succeeded, or they ask for more memory now."""
         ready, self._ready = self._ready, []
         return ready
 
-    def tell(self, job: JobRun, event: JobEvent) -> None:
-        self._told.append(EmitJobEvent(job.job.job_id, event, cause=type(event).__name__))
-
-    # -- how a task ends ------------------------------------------------------------------------
+    def notify(self, job: JobRun, event: JobEvent) -> None:
+        self._outbox.notify(job.job.job_id, event)
 
     def succeeded(
         self,
@@ -93,32 +79,30 @@ class Jobs:
         self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms, used))
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
-        self._end(run, "nobody", TaskUnplaceable(run.task.task_id, reasons))
+        self._end(run, "unplaceable", TaskUnplaceable(run.task.task_id, reasons))
 
     def cancelled(self, run: TaskRun) -> None:
         self._end(run, "cancel", TaskCancelled(run.task.task_id))
 
-    # -- how an attempt ends without a result -----------------------------------------------------
-
     def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
         """It ran, and failed. Returns whether the task is to be placed again as it was. One that
         had less memory than it takes may ask for more, and that does not count."""
-        run.last_failure = failed
+        run.failed(failed)
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         if failed.kind is FailureKind.MEMORY and run.can_grow:
             if self._goes_on(run, attempt, final=False, counts=False):
                 run.grow()
                 self._ready.append(run)
             return False
-        run.attempts += (attempt,)
+        run.in_vain(attempt)
         final = failed.kind is FailureKind.INVALID or run.failures >= run.job.job.options.attempts
         return self._goes_on(run, attempt, final)
 
     def lost(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
         """Its worker was lost while it ran. Returns whether the task is to be placed again."""
         attempt = Attempt(attempt_id, worker, why, lost=True)
-        run.attempts += (attempt,)
-        return self._goes_on(run, attempt, run.losses >= MAX_LOST)
+        run.in_vain(attempt)
+        return self._goes_on(run, attempt, run.losses >= self._parameters.max_lost)
 
     def returned(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
         """Its worker was lost while it waited there behind another, or had to make room for more
@@ -129,23 +113,21 @@ class Jobs:
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""
         if run.copies:
-            self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+            self.notify(run.job, TaskRecalled(run.task.task_id, attempt_id))
             return False
-        if run.job.cancelled or run.job.overdue:
+        if not run.job.is_wanted:
             self.stopped(run)
             return False
         run.move("retry")
-        self.tell(run.job, TaskRecalled(run.task.task_id, attempt_id))
+        self.notify(run.job, TaskRecalled(run.task.task_id, attempt_id))
         return True
 
     def stopped(self, run: TaskRun) -> None:
-        """Nothing of it is under way, and its job does not want it any more."""
-        if run.job.cancelled:
+        """Nothing of it is in flight, and its job does not want it any more."""
+        if run.job.state is JobState.CANCELLED:
             self.cancelled(run)
         else:
             self._give_up(run, FailureKind.DEADLINE, b"")
-
-    # -- those that wait for others ----------------------------------------------------------------
 
     def stop_blocked(self, job: JobRun) -> None:
         """The job does not want them any more."""
@@ -158,16 +140,14 @@ class Jobs:
         for run in job.blocked.fell(task_id):
             run.move("give up")
             upstream = FailureKind.UPSTREAM
-            self.tell(job, TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id))
-
-    # -- the insides ------------------------------------------------------------------------------
+            self.notify(job, TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id))
 
     def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True) -> bool:
         retried = TaskRetried(run.task.task_id, attempt, counts)
-        if run.copies:  # another attempt of it is under way, and may yet bring its result
-            self.tell(run.job, retried)
+        if run.copies:  # another attempt of it is in flight, and may yet bring its result
+            self.notify(run.job, retried)
             return False
-        if run.job.cancelled or run.job.overdue:
+        if not run.job.is_wanted:
             self.stopped(run)
             return False
         if final:
@@ -176,7 +156,7 @@ class Jobs:
             self._give_up(run, kind, result)
             return False
         run.move("retry")
-        self.tell(run.job, retried)
+        self.notify(run.job, retried)
         return True
 
     def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:
@@ -186,7 +166,7 @@ class Jobs:
     def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
         if not run.move(how):
             return
-        self.tell(run.job, event)
+        self.notify(run.job, event)
         if run.job.blocked:
             self._follow(run)
         self.close(run.job)
@@ -200,7 +180,7 @@ class Jobs:
             self._ready.append(each)
 
     def close(self, job: JobRun) -> None:
-        """Tell the end of a job of which every task has ended."""
+        """Report the end of a job of which every task has ended."""
         if job.is_over:
             over = JobEnded(
                 job.ended[TaskState.SUCCEEDED],
@@ -208,5 +188,10 @@ class Jobs:
                 job.ended[TaskState.UNPLACEABLE],
                 job.ended[TaskState.CANCELLED],
             )
-            self.tell(job, over)
+            self.notify(job, over)
             del self._jobs[job.job.job_id]
+
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        for job_id, run in self._jobs.items():
+            ensure(not run.is_over, f"{job_id} is over, and kept")

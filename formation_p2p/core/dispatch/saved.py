@@ -1,4 +1,4 @@
-"""What a scheduler leaves behind for its next life, and what that begins with."""
+"""What a scheduler leaves for its next incarnation, and how that goes on with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
-from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.resources.requirements import Requirements
 
@@ -34,7 +34,7 @@ class SavedJob:
 
 @dataclass(frozen=True, slots=True)
 class SavedLease:
-    """A lease that was held, and the attempts under way on it: their ids and their tasks'."""
+    """A lease that was held, and the attempts in flight on it: their ids and their tasks'."""
 
     lease_id: str
     lessor: Contact
@@ -43,3 +43,26 @@ class SavedLease:
     fence: int
     device_ids: tuple[str, ...]
     attempts: tuple[tuple[str, str], ...]
+
+
+def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
+    """The tasks to be done now, and the ids of those that brought no result: those that wait for
+    one of these may not know it yet. `job` has just begun; what has ended counts for it, and is not
+    reported again."""
+    begun = {each.task_id: each for each in saved.begun}
+    ended = {each.task_id: each.ended for each in saved.begun if each.ended is not None}
+    runs: list[TaskRun] = []
+    for task in saved.job.tasks:
+        known = begun.get(task.task_id)
+        if known is not None and known.ended is not None:
+            job.count(known.ended)
+            continue
+        run = TaskRun(task, job, task.key)
+        before = {x: None for x in task.after if ended.get(x) is not TaskState.SUCCEEDED}
+        if known is not None:
+            run.resume(known.tried, known.attempts)
+        elif before:
+            run.block(before)
+            continue
+        runs.append(run)
+    return runs, [task_id for task_id, how in ended.items() if how is not TaskState.SUCCEEDED]

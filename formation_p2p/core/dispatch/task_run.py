@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from formation_p2p.core.dispatch.blocked import Blocked
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -34,7 +36,7 @@ TRANSITIONS: Final = {
     },
     TaskState.WAITING: {
         "dispatch": TaskState.DISPATCHED,
-        "nobody": TaskState.UNPLACEABLE,
+        "unplaceable": TaskState.UNPLACEABLE,
         "give up": TaskState.FAILED,
         "cancel": TaskState.CANCELLED,
     },
@@ -47,12 +49,24 @@ TRANSITIONS: Final = {
 }
 
 
+class JobState(StrEnum):
+    RUNNING = "running"
+    OVERDUE = "overdue"  # its deadline has passed: what is left of it fails
+    CANCELLED = "cancelled"
+
+
+JOB_TRANSITIONS: Final = {
+    JobState.RUNNING: {"deadline": JobState.OVERDUE, "cancel": JobState.CANCELLED},
+    JobState.OVERDUE: {"cancel": JobState.CANCELLED},
+}
+
+
 @dataclass(slots=True, eq=False)
 class TaskRun:
     """`attempts` are those that brought no result; `tried` counts all, and names the next.
 
-    `copies` are under way: more than one where a second attempt is to overtake the first.
-    `printed_bytes` are those of the attempts under way.
+    `copies` are in flight: more than one where a second attempt is to overtake the first.
+    `printed_bytes` are those of the attempts in flight.
     """
 
     task: Task
@@ -72,12 +86,43 @@ class TaskRun:
             return False
         self.state = state
         if state not in TRANSITIONS:
-            self.job.ended[state] += 1
+            self.job.count(state)
         return True
 
     @property
     def scheduling_key(self) -> SchedulingKey:
         return self.job.job.options.scheduling_key(self.task.needs)
+
+    def block(self, before: Collection[str]) -> None:
+        """It waits for these tasks of its job, which are to succeed first."""
+        self.state = TaskState.BLOCKED
+        self.job.blocked.add(self, before)
+
+    def resume(self, tried: int, attempts: tuple[Attempt, ...]) -> None:
+        """As an earlier incarnation of the scheduler left it."""
+        self.tried, self.attempts = tried, attempts
+
+    def next_attempt(self) -> str:
+        """The id of one more attempt."""
+        self.tried += 1
+        self.printed_bytes = 0
+        return f"{self.task.task_id}#{self.tried}{self.job.incarnation}"
+
+    def dispatched(self) -> None:
+        self.copies += 1
+
+    def ended(self) -> None:
+        self.copies -= 1
+
+    def printed(self, count: int) -> None:
+        self.printed_bytes += count
+
+    def failed(self, failed: Failed) -> None:
+        self.last_failure = failed
+
+    def in_vain(self, attempt: Attempt) -> None:
+        """An attempt brought no result, and that counts."""
+        self.attempts += (attempt,)
 
     @property
     def can_grow(self) -> bool:
@@ -99,8 +144,8 @@ class TaskRun:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a result of an attempt under way would count, and its job wants it."""
-        return self.state is TaskState.DISPATCHED and not (self.job.cancelled or self.job.overdue)
+        """Whether a result of an attempt in flight would count, and its job wants it."""
+        return self.state is TaskState.DISPATCHED and self.job.is_wanted
 
     def avoids(self, worker: PeerId) -> bool:
         """Whether an attempt there brought no result: elsewhere first."""
@@ -110,15 +155,14 @@ class TaskRun:
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """`due_s` is its deadline, on this machine's monotonic clock. `life` ends the names of its
-    attempts, so that no two lives of a scheduler use one twice."""
+    """`due_s` is its deadline, on this machine's monotonic clock. `incarnation` ends the ids of its
+    attempts, so that no two incarnations of a scheduler use one twice."""
 
     job: Job
-    life: str = ""
-    timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     due_s: float = float("inf")
-    cancelled: bool = False
-    overdue: bool = False
+    incarnation: str = ""
+    timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
+    state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)
     ended: dict[TaskState, int] = field(
         default_factory=lambda: {
@@ -136,3 +180,22 @@ class JobRun:
     @property
     def is_over(self) -> bool:
         return sum(self.ended.values()) == len(self.job.tasks)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.state is JobState.RUNNING
+
+    def move(self, event: str) -> None:
+        """Follow the table; the state stays where it has no such way out."""
+        self.state = JOB_TRANSITIONS.get(self.state, {}).get(event, self.state)
+
+    def is_due(self, now: Moment) -> bool:
+        """Whether its deadline has passed. It is so once."""
+        if self.due_s > now.mono_s:
+            return False
+        self.due_s = float("inf")
+        self.move("deadline")
+        return True
+
+    def count(self, ended: TaskState) -> None:
+        self.ended[ended] += 1

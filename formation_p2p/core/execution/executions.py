@@ -24,9 +24,8 @@ from formation_p2p.core.execution.effects import (
     Work,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.in_flight import UnderWay
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight
 from formation_p2p.core.negotiation.lease import Lease
-from formation_p2p.core.negotiation.lessor import WINDOW
 from formation_p2p.core.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_OUTPUT_BYTES,
@@ -37,31 +36,27 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
     TaskStarted,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import Parts
-from formation_p2p.core.units import KIB
+from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 
-# Results not yet acknowledged, of one lease: as much as may be under way (in_flight.py).
+# Results of one lease not yet acknowledged: as much as may be in flight (in_flight.py).
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
-# Attempts that are remembered, under way or with results not yet acknowledged: those of one window
-# may all end while those of the next come. One message carries as many (negotiation/messages.py).
-MAX_REMEMBERED: Final = 2 * WINDOW
-# Results in one message: whatever else waits for the stream waits no longer than for this much.
-BATCH_BYTES: Final = 256 * KIB
 
 
 @dataclass(slots=True)
-class _Run:
-    """What goes on under one lease. `under_way` has the size of each payload, and what it shares;
+class LeaseRun:
+    """What goes on under one lease. `in_flight` has the size of each payload, and what it shares;
     `unsent` are the results of the outbox that the owner may not have seen; `began` is the attempt
     that it was last told to run for long."""
 
     lease: Lease
-    parts: Parts = field(default_factory=Parts)
-    under_way: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    load: UnderWay = field(default_factory=UnderWay)
+    window: int
+    shared_blobs: SharedBlobs = field(default_factory=SharedBlobs)
+    in_flight: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    load: InFlight = field(default_factory=InFlight)
     outbox: dict[str, Ended] = field(default_factory=dict)
     outbox_bytes: int = 0
     unsent: set[str] = field(default_factory=set)
@@ -69,48 +64,52 @@ class _Run:
     paused: bool = False
 
     def has_room_for(self, payload: bytes, shared: bytes) -> bool:
+        # Attempts of one window may all end while those of the next come. One message carries as
+        # many (negotiation/messages.py).
         return (
-            len(self.under_way) < WINDOW
-            and len(self.under_way) + len(self.outbox) < MAX_REMEMBERED
+            len(self.in_flight) < self.window
+            and len(self.in_flight) + len(self.outbox) < 2 * self.window
             and self.load.has_room_for(payload, shared)
         )
 
     @property
     def outbox_is_full(self) -> bool:
-        return len(self.outbox) >= WINDOW or self.outbox_bytes >= MAX_OUTBOX_BYTES
+        return len(self.outbox) >= self.window or self.outbox_bytes >= MAX_OUTBOX_BYTES
 
 
 class Executions:
-    """A `Lease` given here has been checked to be in force and the sender's (the lessor does)."""
+    """A `Lease` given here has been checked to be in force and the sender's (the lessor does).
+    `runs` are by lease id; others only read them."""
 
-    def __init__(self) -> None:
-        self._runs: dict[str, _Run] = {}
+    def __init__(self, parameters: LeaseParameters = LEASE_DEFAULTS) -> None:
+        self._window = parameters.window
+        self.runs: dict[str, LeaseRun] = {}
 
     def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
         repeats a dispatch when it cannot know whether the first arrived."""
-        run = self._runs.setdefault(lease.lease_id, _Run(lease))
+        run = self.runs.setdefault(lease.lease_id, LeaseRun(lease, self._window))
         for number, data in message.shared_blobs:
-            run.parts.keep(number, data)
+            run.shared_blobs.keep(number, data)
         work: list[Work] = []
         refused: list[Ended] = []
         effects: list[ExecutionEffect] = []
         cause = f"dispatch under {lease.lease_id}"
         for assignment in message.assignments:
             attempt_id = assignment.attempt_id
-            if attempt_id in run.under_way or attempt_id in run.outbox:
-                if attempt_id == run.began and attempt_id in run.under_way:
+            if attempt_id in run.in_flight or attempt_id in run.outbox:
+                if attempt_id == run.began and attempt_id in run.in_flight:
                     effects.append(_started(run, attempt_id, cause))
                 continue
-            shared = run.parts.get(assignment.shared_blob) if assignment.shared_blob else b""
+            shared = run.shared_blobs.get(assignment.shared_blob) if assignment.shared_blob else b""
             if shared is None:
-                problem = f"part {assignment.shared_blob} is not here; dispatch it again"
+                problem = f"shared blob {assignment.shared_blob} is not here; dispatch it again"
                 refused.append(_not_run(attempt_id, problem))
             elif not run.has_room_for(assignment.payload, shared):
-                problem = f"{len(run.under_way)} attempts wait under this lease; wait for one"
+                problem = f"{len(run.in_flight)} attempts wait under this lease; wait for one"
                 refused.append(_not_run(attempt_id, problem))
             else:
-                run.under_way[attempt_id] = len(assignment.payload), shared
+                run.in_flight[attempt_id] = len(assignment.payload), shared
                 run.load.add(len(assignment.payload), shared)
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
                 work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
@@ -138,7 +137,7 @@ class Executions:
         return [
             Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
             for attempt_id in message.attempt_ids
-            if attempt_id in run.under_way
+            if attempt_id in run.in_flight
         ]
 
     def acknowledged(self, sender: PeerId, message: ResultAck) -> list[ExecutionEffect]:
@@ -157,24 +156,24 @@ class Executions:
 
     def renewed(self, lease: Lease) -> list[ExecutionEffect]:
         """The scheduler is there: send again what it may have missed."""
-        run = self._runs.get(lease.lease_id)
+        run = self.runs.get(lease.lease_id)
         return [] if run is None else self._send_unsent(run, "renewal")
 
     def interrupted(self, owner: PeerId) -> None:
         """The stream to a scheduler broke: it may have missed whatever it has not acknowledged."""
-        for run in self._runs.values():
+        for run in self.runs.values():
             if run.lease.owner.peer_id == owner:
                 run.unsent = set(run.outbox)
 
     def started(self, event: ExecutionStarted) -> list[ExecutionEffect]:
-        run = self._runs.get(event.lease_id)
+        run = self.runs.get(event.lease_id)
         if run is None:
             return []
         run.began = event.attempt_id
         return [_started(run, event.attempt_id, "the driver started it")]
 
     def printed(self, event: ExecutionOutput) -> list[ExecutionEffect]:
-        run = self._runs.get(event.lease_id)
+        run = self.runs.get(event.lease_id)
         if run is None:
             return []
         pieces = (
@@ -191,12 +190,12 @@ class Executions:
         ]
 
     def ended(self, event: ExecutionsEnded) -> list[ExecutionEffect]:
-        run = self._runs.get(event.lease_id)
+        run = self.runs.get(event.lease_id)
         if run is None:
-            return []  # its lease ended first: nobody may have the result
+            return []  # its lease ended first: no peer may have the result
         results: list[Ended] = []
         for ended in event.ended:
-            known = run.under_way.pop(ended.attempt_id, None)
+            known = run.in_flight.pop(ended.attempt_id, None)
             if known is None:
                 continue
             run.load.remove(*known)
@@ -211,36 +210,36 @@ class Executions:
             effects.append(Pause(event.lease_id, cause=cause))
         return effects
 
-    def under_way(self, lease_id: str) -> int:
-        run = self._runs.get(lease_id)
-        return 0 if run is None else len(run.under_way)
+    def in_flight(self, lease_id: str) -> int:
+        run = self.runs.get(lease_id)
+        return 0 if run is None else len(run.in_flight)
 
     def drop(self, lease_id: str) -> None:
         """The lease ended. What still runs under it, the shell is killing."""
-        self._runs.pop(lease_id, None)
+        self.runs.pop(lease_id, None)
 
     def validate(self, leased: Collection[str]) -> None:
         """Raises InvariantBroken; also where something runs under a lease that is not `leased`."""
-        for lease_id, run in self._runs.items():
+        for lease_id, run in self.runs.items():
             ensure(lease_id in leased, f"attempts run under {lease_id}, which is no lease")
-            both = run.under_way.keys() & run.outbox.keys()
+            both = run.in_flight.keys() & run.outbox.keys()
             ensure(not both, f"{sorted(both)} of {lease_id} run, and have ended")
             ensure(run.unsent <= run.outbox.keys(), f"{lease_id} sends what is not in its outbox")
             outbox_bytes = sum(map(_bytes_of, run.outbox.values()))
             ensure(outbox_bytes == run.outbox_bytes, f"the outbox of {lease_id} has another size")
 
-    def _run_of(self, owner: PeerId, lease_id: str) -> _Run | None:
-        run = self._runs.get(lease_id)
+    def _run_of(self, owner: PeerId, lease_id: str) -> LeaseRun | None:
+        run = self.runs.get(lease_id)
         return run if run is not None and run.lease.owner.peer_id == owner else None
 
-    def _send_unsent(self, run: _Run, cause: str) -> list[ExecutionEffect]:
+    def _send_unsent(self, run: LeaseRun, cause: str) -> list[ExecutionEffect]:
         if not run.unsent:
             return []
         again = [ended for ended in run.outbox.values() if ended.attempt_id in run.unsent]
         run.unsent = set()
         return self._tell(run, again, cause)
 
-    def _tell(self, run: _Run, ended: Iterable[Ended], cause: str) -> list[ExecutionEffect]:
+    def _tell(self, run: LeaseRun, ended: Iterable[Ended], cause: str) -> list[ExecutionEffect]:
         lease = run.lease
         return [
             Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)
@@ -248,7 +247,7 @@ class Executions:
         ]
 
 
-def _started(run: _Run, attempt_id: str, cause: str) -> Send:
+def _started(run: LeaseRun, attempt_id: str, cause: str) -> Send:
     return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
 
 

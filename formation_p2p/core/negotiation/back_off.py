@@ -1,4 +1,4 @@
-"""Whom not to ask for now: workers that refused, failed tasks, fell silent, or leave.
+"""Back-off from workers that refused, failed tasks, fell silent, or leave.
 
 Each refusal is one kind of fault, and a rule for each kind says for how long the worker is left
 alone and what ends that. Waits double while faults follow each other.
@@ -60,10 +60,8 @@ RULES: Final = {
 }
 # Asked after those that have no such fault, however near they are.
 LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.HUSHED})
-# No candidates any more; whoever left is one again once it is found again.
+# No candidates any more; a worker that left is one again once it is found again.
 DROPPED: Final = frozenset({Fault.LEAVING, Fault.UNWANTED, Fault.DENIED})
-# As many as a group of tasks keeps in mind (core/dispatch/task_group.py).
-MAX_WORKERS: Final = 1024
 
 
 @dataclass(slots=True)
@@ -81,7 +79,8 @@ class _Record:
 class BackOff:
     """What went wrong with each worker last. `note` it, and say when it has been made good."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers = max_workers
         self._records: dict[PeerId, _Record] = {}
 
     def note(self, worker: PeerId, refusal: Refusal, sequence: int, now: Moment) -> Fault:
@@ -98,7 +97,7 @@ class BackOff:
             until_s = now.mono_s + min(refusal.retry_ms / 1000, rule.last_s)
         elif isinstance(refusal, Denied) and refusal.retry_ms is not None:
             until_s = max(until_s, now.mono_s + refusal.retry_ms / 1000)
-        if len(self._records) >= MAX_WORKERS:
+        if len(self._records) >= self._max_workers:
             del self._records[next(iter(self._records))]  # the one noted longest ago
         self._records[worker] = _Record(fault, refusal, wait_s, until_s, sequence)
         return fault

@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, assert_never
+from typing import assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.lessor import RENEW_AT
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, LeaseKey
 from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -31,68 +30,11 @@ from formation_p2p.core.negotiation.messages import (
     ToLessee,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.round import ANSWER_S, Round, RoundId
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Gone, Refusal, Silent
-
-# A renewal is sent every second until it is answered.
-RENEW_AGAIN_S: Final = 1.0
-# A worker that grants longer is heard from at least this often all the same, or is lost.
-MAX_LEASE_S: Final = 30.0
-
-
-class HeldState(StrEnum):
-    COMMITTED = "committed"
-    LEASED = "leased"
-    ENDED = "ended"
-
-
-TRANSITIONS: Final = {
-    HeldState.COMMITTED: {
-        "leased": HeldState.LEASED,
-        "refused": HeldState.ENDED,
-        "silent": HeldState.ENDED,
-        "released": HeldState.ENDED,
-        "lost": HeldState.ENDED,
-    },
-    HeldState.LEASED: {
-        "renewed": HeldState.LEASED,
-        "ended": HeldState.ENDED,
-        "expired": HeldState.ENDED,
-        "released": HeldState.ENDED,
-        "lost": HeldState.ENDED,
-    },
-}
-
-
-@dataclass(slots=True)
-class HeldLease:
-    """A lease on a worker's capacity. Times are on this machine's monotonic clock.
-
-    `window` is how many attempts may be under way under it at once.
-    `asked_s` is when the commit, or the first unanswered renewal, was sent. `doubtful` is set
-    while the stream to the worker has broken and no renewal was answered since: what was sent
-    may be lost.
-    """
-
-    lease_id: str
-    lessor: Contact
-    terms: SchedulingKey
-    state: HeldState
-    expires_s: float
-    fence: int = 0
-    window: int = 1
-    device_ids: tuple[str, ...] = ()
-    renew_s: float = float("inf")
-    asked_s: float = 0.0
-    renewing: bool = False
-    doubtful: bool = False
-
-    @property
-    def key(self) -> tuple[PeerId, str]:
-        """Lease ids are each worker's own: only with its peer id do they name one lease."""
-        return (self.lessor.peer_id, self.lease_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +61,11 @@ class LeaseRecovered:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The lease is no more, and what ran under it will bring no result."""
+    """The lease has ended, in this state, and what ran under it will bring no result."""
 
     lease: HeldLease
     refusal: Refusal
+    state: HeldState
 
 
 NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
@@ -130,21 +73,23 @@ NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
 
 class Lessee:
     """Hand it every message of the lessor's kind and every Undelivered, `tick` when due; then
-    `take` what came of it. `held` are the leases in force. `rtt_us` says how far a peer is, as
-    far as that was measured."""
+    `take` what came of it. `rounds` are open, `held` the leases in force. `rtt_us` says how far a
+    peer is, as far as that was measured."""
 
     def __init__(
         self,
         grant: bytes,
         rng: random.Random,
         rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
+        parameters: LeaseParameters = LEASE_DEFAULTS,
     ) -> None:
-        self.held: dict[tuple[PeerId, str], HeldLease] = {}
+        self.held: dict[LeaseKey, HeldLease] = {}
+        self._parameters = parameters
         self._grant = grant
         self._rtt_us = rtt_us
-        self._rounds: dict[RoundId, Round] = {}
+        self.rounds: dict[RoundId, Round] = {}
         self._round_count = 0
-        # Random, so that answers to an earlier life of this node match nothing.
+        # Random, so that answers to an earlier incarnation of this node match nothing.
         self._request_count = rng.getrandbits(48)
         self._effects: list[Send] = []
         self._events: list[NegotiationEvent] = []
@@ -159,7 +104,7 @@ class Lessee:
     def ask(
         self,
         order: Sequence[Contact],
-        terms: SchedulingKey,
+        key: SchedulingKey,
         *,
         wanted: int,
         now: Moment,
@@ -168,14 +113,22 @@ class Lessee:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
         RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost."""
         self._round_count += 1
-        asked = Round(RoundId(self._round_count), terms, tuple(order), wanted, now.mono_s, cause)
-        self._rounds[asked.round] = asked
+        asked = Round(
+            RoundId(self._round_count),
+            key,
+            tuple(order),
+            wanted,
+            now.mono_s,
+            cause,
+            self._parameters,
+        )
+        self.rounds[asked.round] = asked
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
-            near = tuple(blob.cid for blob in terms.hints.near)
+            near = tuple(blob.cid for blob in key.hints.near)
             request = PlacementRequest(
-                self._request_count, terms.needs, self._grant, terms.priority, near
+                self._request_count, key.needs, self._grant, key.priority, near
             )
             self._send(contact, request, cause)
         return asked.round
@@ -204,7 +157,7 @@ class Lessee:
             self._close_if_decided(asked, now)
         elif not self._knows(sender, offer.lease_id):
             # Too late, or never asked for. (Where it is known, the message came twice.)
-            self._send(sender, Release(offer.lease_id), "an offer that nobody waits for")
+            self._send(sender, Release(offer.lease_id), "an offer that is not waited for")
 
     def refused(self, sender: Contact, message: RequestRefused, now: Moment) -> None:
         asked = self._round_of(sender, message.request_id)
@@ -217,11 +170,9 @@ class Lessee:
     def leased(self, sender: Contact, message: Leased) -> None:
         lease = self._held_by(sender, message.lease_id)
         if lease is None:
-            self._send(sender, Release(message.lease_id), "a lease that nobody waits for")
-        elif self._move(lease, "leased"):
-            lease.fence = message.fence
-            lease.window = message.window
-            self._extend(lease, message.ttl_ms)
+            self._send(sender, Release(message.lease_id), "a lease that is not waited for")
+        elif lease.move("leased"):
+            lease.granted(message, self._parameters)
             self._events.append(LeaseHeld(lease))
 
     def commit_refused(self, sender: Contact, message: CommitRefused) -> None:
@@ -231,11 +182,12 @@ class Lessee:
 
     def renewed(self, sender: Contact, message: Renewed) -> None:
         lease = self._held_by(sender, message.lease_id)
-        if lease is not None and self._move(lease, "renewed"):
-            lease.window = message.window
-            self._extend(lease, message.ttl_ms)
-            if lease.doubtful:
-                lease.doubtful = False
+        if lease is None:
+            return
+        was_suspect = lease.is_suspect
+        if lease.move("renewed"):
+            lease.granted(message, self._parameters)
+            if was_suspect:
                 self._events.append(LeaseRecovered(lease))
 
     def ended(self, sender: Contact, message: LeaseEnded) -> None:
@@ -247,29 +199,30 @@ class Lessee:
         self,
         lessor: Contact,
         lease_id: str,
-        terms: SchedulingKey,
+        key: SchedulingKey,
         fence: int,
         device_ids: tuple[str, ...],
         now: Moment,
     ) -> HeldLease:
-        """Take up a lease that an earlier life of this node held, in doubt: its worker is asked
-        at once, and it follows as LeaseRecovered, or within ANSWER_S as LeaseLost."""
+        """Take up a lease that an earlier incarnation of this node held. Its worker is asked at
+        once; it follows as LeaseRecovered, or as LeaseLost within the time for any answer."""
         lease = HeldLease(
             lease_id,
             lessor,
-            terms,
-            HeldState.LEASED,
-            expires_s=now.mono_s + ANSWER_S,
+            key,
+            HeldState.ADOPTED,
+            expires_s=now.mono_s + self._parameters.answer_s,
             fence=fence,
             device_ids=device_ids,
+            asked_s=now.mono_s,
         )
         self.held[lease.key] = lease
-        self._doubt(lease, now)
+        self._ask(lease, "renew", now)
         return lease
 
     def release(self, lease: HeldLease, cause: str) -> None:
         """Give a lease back: nothing is to run under it any more."""
-        if self._move(lease, "released"):
+        if lease.move("released"):
             del self.held[lease.key]
             self._send(lease.lessor, Release(lease.lease_id), cause)
 
@@ -277,55 +230,52 @@ class Lessee:
         """Give everything back, offers too. An answer still to come is given back as it comes."""
         for lease in list(self.held.values()):
             self.release(lease, cause)
-        for asked in self._rounds.values():
+        for asked in self.rounds.values():
             for contact in asked.order:
                 if contact.peer_id in asked.offers:
                     lease_id = asked.offers[contact.peer_id].offer.lease_id
                     self._give_back(contact, lease_id, cause)
             for contact, lease_id in asked.turned_down:
                 self._give_back(contact, lease_id, cause)
-        self._rounds.clear()
+        self.rounds.clear()
 
     def undelivered(self, event: Undelivered, now: Moment) -> None:
-        """The stream to a worker broke. The first time its leases are doubtful and it is asked
-        whether it is still there; when that cannot be delivered either, it is lost."""
-        for asked in list(self._rounds.values()):
+        """The stream to a worker broke. The first time its leases are suspect and it is asked
+        whether it is still there; when that cannot be delivered either, they are lost."""
+        for asked in list(self.rounds.values()):
             if any(c.peer_id == event.to for c in asked.order) and asked.outstanding(event.to):
                 asked.refusals[event.to] = Silent(event.reason)
                 self._close_if_decided(asked, now)
         for lease in [x for x in self.held.values() if x.lessor.peer_id == event.to]:
-            if lease.doubtful or lease.state is HeldState.COMMITTED:
-                self._lose(lease, "lost", Silent(event.reason))
+            if lease.is_suspect or lease.state is HeldState.COMMITTED:
+                self._lose(lease, "undelivered", Silent(event.reason))
             else:
-                self._doubt(lease, now)
+                self._ask(lease, "undelivered", now)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """The connection to a worker closed: ask whether it is still there."""
         for lease in self.held.values():
-            if lease.lessor.peer_id == peer_id and lease.state is HeldState.LEASED:
-                self._doubt(lease, now)
+            if lease.lessor.peer_id == peer_id:
+                self._ask(lease, "disconnected", now)
 
     # -- time -----------------------------------------------------------------------------------
 
     def tick(self, now: Moment) -> None:
-        for asked in list(self._rounds.values()):
+        for asked in list(self.rounds.values()):
             if now.mono_s >= asked.closes_s():
                 self._close(asked, now)
         for lease in list(self.held.values()):
             if now.mono_s >= lease.expires_s:
-                event = "expired" if lease.state is HeldState.LEASED else "silent"
-                self._lose(lease, event, Silent("it did not answer in time"))
+                self._lose(lease, "expired", Silent("it did not answer in time"))
             elif now.mono_s >= lease.renew_s:
-                self._renew(lease, now)
+                self._ask(lease, "renew", now)
 
     def next_timeout(self) -> float:
-        if not self._rounds and not self.held:
+        if not self.rounds and not self.held:
             return float("inf")  # as a rule; it is asked for after every message
-        rounds = [asked.closes_s() for asked in self._rounds.values()]
+        rounds = [asked.closes_s() for asked in self.rounds.values()]
         leases = [min(lease.expires_s, lease.renew_s) for lease in self.held.values()]
         return min(rounds + leases)
-
-    # -- the insides ----------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
@@ -339,7 +289,7 @@ class Lessee:
 
     def _close(self, asked: Round, now: Moment) -> None:
         """Commit to the best offers, and give back the rest."""
-        del self._rounds[asked.round]
+        del self.rounds[asked.round]
         committed: list[PeerId] = []
         refusals: list[tuple[PeerId, Refusal]] = []
         for contact in asked.best_first():
@@ -368,41 +318,26 @@ class Lessee:
         lease = HeldLease(
             offer.lease_id,
             contact,
-            asked.terms,
+            asked.key,
             HeldState.COMMITTED,
-            expires_s=now.mono_s + ANSWER_S,
+            expires_s=now.mono_s + self._parameters.answer_s,
             device_ids=offer.holds.device_ids,
             asked_s=now.mono_s,
         )
         self.held[lease.key] = lease
         self._send(contact, Commit(offer.lease_id), asked.cause)
 
-    def _doubt(self, lease: HeldLease, now: Moment) -> None:
-        if not lease.doubtful:
-            lease.doubtful = True
-            self._renew(lease, now)
-
-    def _renew(self, lease: HeldLease, now: Moment) -> None:
-        if not lease.renewing:
-            lease.renewing = True
-            lease.asked_s = now.mono_s
-        lease.renew_s = now.mono_s + RENEW_AGAIN_S
-        self._send(lease.lessor, Renew(lease.lease_id, lease.fence), "renewal is due")
-
-    def _extend(self, lease: HeldLease, ttl_ms: int) -> None:
-        """The new life counts from when the first unanswered request for it was sent."""
-        lease.renewing = False
-        life_s = min(ttl_ms / 1000, MAX_LEASE_S)
-        lease.expires_s = lease.asked_s + life_s
-        lease.renew_s = lease.asked_s + life_s * RENEW_AT
+    def _ask(self, lease: HeldLease, event: str, now: Moment) -> None:
+        if lease.ask(event, now.mono_s, self._parameters.renew_again_s):
+            self._send(lease.lessor, Renew(lease.lease_id, lease.fence), "renewal is due")
 
     def _round_of(self, sender: Contact, request_id: int) -> Round | None:
-        waiting = (x for x in self._rounds.values() if x.waits_for(sender.peer_id, request_id))
+        waiting = (x for x in self.rounds.values() if x.waits_for(sender.peer_id, request_id))
         return next(waiting, None)
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
         return (sender.peer_id, lease_id) in self.held or any(
-            asked.knows(sender.peer_id, lease_id) for asked in self._rounds.values()
+            asked.knows(sender.peer_id, lease_id) for asked in self.rounds.values()
         )
 
     def _give_back(self, to: Contact, lease_id: str, cause: str) -> None:
@@ -413,17 +348,11 @@ class Lessee:
     def _held_by(self, sender: Contact, lease_id: str) -> HeldLease | None:
         return self.held.get((sender.peer_id, lease_id))
 
-    def _move(self, lease: HeldLease, event: str) -> bool:
-        state = TRANSITIONS.get(lease.state, {}).get(event)
-        if state is None:
-            return False
-        lease.state = state
-        return True
-
     def _lose(self, lease: HeldLease, event: str, refusal: Refusal) -> None:
-        if self._move(lease, event):
+        state = lease.state
+        if lease.move(event):
             del self.held[lease.key]
-            self._events.append(LeaseLost(lease, refusal))
+            self._events.append(LeaseLost(lease, refusal, state))
 
     def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
         self._effects.append(Send(to, message, cause=cause))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
@@ -37,6 +37,7 @@ from formation_p2p.core.negotiation.messages import (
     ToLessor,
     WorkMessage,
 )
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.fragmentation import best_devices
@@ -60,30 +61,11 @@ from formation_p2p.core.workload.mix import Seen
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 
-# A soft hold: longer than the deliberation window (500 ms) and a slow round trip, short enough
-# that a scheduler which vanishes takes nothing out of use.
-HOLD_S: Final = 1.5
-# A lease lives this long after a commit or a renewal.
-LEASE_S: Final = 10.0
-_LEASE_MS: Final = round(LEASE_S * 1000)
-# The owner renews at this part of a lease's life.
-RENEW_AT: Final = 2 / 3
-# What ran under a lease is usually gone after this long; asking again sooner is for nothing.
-FENCING_S: Final = 0.5
-# Attempts that one lease may have under way. A warm interpreter does some 10,000 calls of
-# nothing a second, so that these last for 50 ms: longer than a round trip between continents
-# takes to come half way, and than a scheduler takes to answer a batch of results.
-WINDOW: Final = 512
-# A machine of 256 cores under leases of a quarter core each.
-MAX_LEASES: Final = 1024
-# Offers that one owner may hold open; past it a flood of requests would take the machine.
-MAX_OFFERS_PER_OWNER: Final = 16
-
 LessorEffect = Send | Fence
 
 
 class Lessor:
-    """`warden` judges grants, and `budget` how near their holders are; both are told what leases
+    """`admission` judges grants, and `budget` how near their holders are; both are told what leases
     use. `places` says which content of a list is here. `seen` is what it was asked for lately, by
     which it chooses devices."""
 
@@ -92,32 +74,32 @@ class Lessor:
         capability: Capability,
         labels: Mapping[str, str],
         drivers: Collection[str],
-        warden: AdmissionController,
+        admission: AdmissionController,
         rng: random.Random,
         price_micro: int = 0,
         budget: Budget | None = None,
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
+        parameters: LeaseParameters = LEASE_DEFAULTS,
     ) -> None:
+        self._parameters = parameters
         self.seen = Seen()
         self.ledger = Ledger(
             capability, lambda needs, has, free: best_devices(needs, has, free, self.seen.mix)
         )
-        self._capability = capability
+        self.capability = capability
         self._labels = labels
         self._drivers = drivers
-        self._warden = warden
+        self._admission = admission
         self._rng = rng
-        self._price_micro = price_micro
+        self.price_micro = price_micro
         self._budget = budget or Budget(
             EVERYTHING, capability.cpu_milli, lambda *who: Scope.COMMONS
         )
         self._places = places
         self._leases: dict[str, Lease] = {}
-        self._wants = Wants()
+        self._wants = Wants(parameters)
         self._fence = 0
         self._leaving = False
-
-    # -- what arrives -------------------------------------------------------------------------
 
     def received(self, sender: Contact, message: ToLessor, now: Moment) -> list[LessorEffect]:
         match message:
@@ -141,8 +123,8 @@ class Lessor:
         if not isinstance(lease, Denied):
             self.seen.see(request.needs)
         if isinstance(lease, Lease):
-            holds, hold_ms = held_by(lease.reservation), round(HOLD_S * 1000)
-            price_micro, there = self._price_micro, self._places(request.near)
+            holds, hold_ms = held_by(lease.reservation), round(self._parameters.hold_s * 1000)
+            price_micro, there = self.price_micro, self._places(request.near)
             answer = Offer(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there)
         else:
             answer = RequestRefused(request.request_id, lease)
@@ -151,23 +133,24 @@ class Lessor:
     def committed(self, sender: Contact, message: Commit, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} commits {message.lease_id}"
         lease = self._owned(sender, message.lease_id)
+        is_offer = isinstance(lease, Lease) and lease.state is LeaseState.OFFERED
         answer: WorkMessage
         if isinstance(lease, Gone):
             answer = CommitRefused(message.lease_id, lease)
-        elif lease.state is LeaseState.OFFERED and (taken := self._taken_back(lease, now)):
+        elif is_offer and (taken := self._taken_back(lease, now)):
             event, why = taken
             self._end(lease, event, cause, now)
             answer = CommitRefused(message.lease_id, why)
         elif not lease.moved("commit"):
             answer = CommitRefused(message.lease_id, _ended(message.lease_id))
         else:
-            if lease.fence == 0:
+            if is_offer:
                 self._fence += 1
                 lease.fence = self._fence
-                lease.expires_s = now.mono_s + LEASE_S
-                self._warden.began(lease.lease_id, now)
+                lease.expires_s = now.mono_s + self._parameters.lease_s
+                self._admission.began(lease.lease_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
-            answer = Leased(lease.lease_id, lease.fence, left_ms, WINDOW)
+            answer = Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
         return [Send(sender, answer, cause=cause)]
 
     def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[LessorEffect]:
@@ -175,15 +158,17 @@ class Lessor:
         lease = self.lease(sender, message.lease_id, message.fence)
         if isinstance(lease, Gone):
             return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
-        self._warden.charge(lease.lease_id, now.mono_s, now)
+        self._admission.charge(lease.lease_id, now.mono_s, now)
         if taken := self._taken_back(lease, now):
             event, why = taken
             ended = LeaseEnded(lease.lease_id, why)
             return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
         lease.moved("renew")
-        lease.owner = sender  # who may be at other addresses, in a later life
-        lease.expires_s = now.mono_s + LEASE_S
-        return [Send(sender, Renewed(lease.lease_id, _LEASE_MS, WINDOW), cause=cause)]
+        lease.owner = sender  # who may be at other addresses, in a later incarnation
+        lease_s = self._parameters.lease_s
+        lease.expires_s = now.mono_s + lease_s
+        renewed = Renewed(lease.lease_id, round(lease_s * 1000), self._parameters.window)
+        return [Send(sender, renewed, cause=cause)]
 
     def released(self, sender: Contact, message: Release, now: Moment) -> list[LessorEffect]:
         lease = self._owned(sender, message.lease_id)
@@ -196,8 +181,6 @@ class Lessor:
         lease = self._leases.get(lease_id)
         if lease is not None and lease.moved("fenced"):
             self._forget(lease)
-
-    # -- what time and the person bring ---------------------------------------------------------
 
     def tick(self, now: Moment) -> list[LessorEffect]:
         effects: list[LessorEffect] = []
@@ -248,8 +231,6 @@ class Lessor:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases.values())
 
-    # -- the insides ----------------------------------------------------------------------------
-
     def _offer(
         self, sender: Contact, request: PlacementRequest, now: Moment
     ) -> Lease | PeerRefusal:
@@ -259,18 +240,20 @@ class Lessor:
         denied = self._denied(sender, request, now, another=True)
         if denied is not None:
             return denied
-        request = replace(request, priority=self._warden.weighed(request.grant, request.priority))
+        request = replace(
+            request, priority=self._admission.weighed(request.grant, request.priority)
+        )
         if self._leaving:
             return Leaving()
         refusal = self._budget.refusal(request.grant, sender.peer_id, needs.cpu_milli) or fits(
-            needs, self._capability, self._labels, self._drivers
+            needs, self.capability, self._labels, self._drivers
         )
         if refusal is not None:
             return refusal
-        if len(self._leases) >= MAX_LEASES:
-            return Busy("the table of leases", MAX_LEASES)
-        if self._open_offers(sender.peer_id) >= MAX_OFFERS_PER_OWNER:
-            return Busy("the table of your open offers", MAX_OFFERS_PER_OWNER)
+        if len(self._leases) >= (limit := self._parameters.max_leases):
+            return Busy("the table of leases", limit)
+        if self._open_offers(sender.peer_id) >= (limit := self._parameters.max_offers_per_owner):
+            return Busy("the table of your open offers", limit)
         lease_id = f"{self._rng.getrandbits(64):016x}"
         # What runs is given this much in any case; leases over less would add up to more memory
         # than there is.
@@ -285,10 +268,10 @@ class Lessor:
             self.ledger.release(lease_id)
             return Infeasible("priority", urgent, request.priority)
         self._wants.forget(sender.peer_id, least, request.priority)
-        expires_s = now.mono_s + HOLD_S
+        expires_s = now.mono_s + self._parameters.hold_s
         lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
         self._leases[lease_id] = lease
-        self._warden.opened(lease_id, request.grant, needs.cpu_milli, lease.gpu_milli)
+        self._admission.opened(lease_id, request.grant, needs.cpu_milli, lease.gpu_milli)
         self._budget.opened(lease_id, request.grant, sender.peer_id, needs.cpu_milli)
         return lease
 
@@ -303,7 +286,7 @@ class Lessor:
         """What is lacking may come free for these needs: then it is kept for them, for a while."""
         lower = [x for x in self._leases.values() if x.request.priority < priority]
         lower = [x for x in lower if x.state is not LeaseState.ENDING]
-        # Whoever has not even begun goes first, then whoever is up for renewal first.
+        # An offer goes before a lease, then the one that is up for renewal first.
         lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
         candidates = [lease.lease_id for lease in lower]
         displaced = to_displace(needs, self.ledger, self._ending(), candidates)
@@ -313,8 +296,8 @@ class Lessor:
         if displaced is None or not noted:
             self._wants.forget(sender.peer_id, needs, priority)
             return lacking
-        ends = (_gives_way_s(self._leases[lease_id]) for lease_id in displaced)
-        wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + FENCING_S
+        ends = (self._gives_way_s(self._leases[lease_id]) for lease_id in displaced)
+        wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + self._parameters.fencing_s
         return GivingWay(lacking.resource, round(wait_s * 1000))
 
     def _hindered(self, priority: int, now: Moment) -> int | None:
@@ -334,7 +317,7 @@ class Lessor:
         self, sender: Contact, request: PlacementRequest, now: Moment, *, another: bool
     ) -> Denied | None:
         needs, priority = request.needs, request.priority
-        return self._warden.denied(
+        return self._admission.denied(
             request.grant, sender.peer_id, needs, priority, now, another=another
         )
 
@@ -362,24 +345,24 @@ class Lessor:
     def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[LessorEffect]:
         if not lease.moved(event):
             return []
-        # Past its end nobody had the use of it, however late that is noticed.
-        self._warden.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
+        # Past its end its owner had no use of it, however late that is noticed.
+        self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
         if lease.state is LeaseState.ENDED:
             self._forget(lease)
             return []
         return [Fence(lease.lease_id, cause=cause)]
 
+    def _gives_way_s(self, lease: Lease) -> float:
+        """When it is committed or renewed, or runs out."""
+        parameters = self._parameters
+        left_s = (1 - parameters.renew_at) * parameters.lease_s
+        return lease.expires_s - (left_s if lease.state is LeaseState.LEASED else 0.0)
+
     def _forget(self, lease: Lease) -> None:
         self.ledger.release(lease.lease_id)
-        self._warden.closed(lease.lease_id)
+        self._admission.closed(lease.lease_id)
         self._budget.closed(lease.lease_id)
         del self._leases[lease.lease_id]
-
-
-def _gives_way_s(lease: Lease) -> float:
-    """When it is committed or renewed, or runs out."""
-    leased = lease.state is LeaseState.LEASED
-    return lease.expires_s - (1 - RENEW_AT) * LEASE_S if leased else lease.expires_s
 
 
 def _ended(lease_id: str) -> Gone:

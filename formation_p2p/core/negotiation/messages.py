@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, assert_never
 
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.refusal_codec import REFUSAL
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.records.schema import (
@@ -256,7 +256,7 @@ class Dispatch:
     fence: Count
     shared_blobs: Annotated[
         tuple[tuple[int, bytes], ...],
-        items(pair(integer(1, MAX_INT), octets(MAX_PAYLOAD_BYTES)), MAX_PARTS),
+        items(pair(integer(1, MAX_INT), octets(MAX_PAYLOAD_BYTES)), MAX_SHARED_BLOBS),
     ]
     assignments: Annotated[tuple[Assignment, ...], items(record(Assignment), MAX_WINDOW)]
 

@@ -1,25 +1,19 @@
-"""Who waits for room that work of lower priority holds, and which leases are to give way.
+"""Preemption: who waits for room that work of lower priority holds, and which leases give way.
 
-Nobody is thrown out in the middle: a lease gives way where its owner would commit or renew it.
-What is noted here lasts for as long as whoever asked keeps asking.
+A lease is never ended in between: it gives way where its owner would commit or renew it. A want is
+kept for as long as the scheduler keeps asking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.resources.ledger import Ledger
 from formation_p2p.core.resources.requirements import Requirements
-
-# A lease comes up for renewal within 7 s, and what ran under it takes a few more to end.
-WANT_S: Final = 10.0
-# Each is looked at whenever a lease is asked for or renewed. Schedulers that want more of the
-# machine than this at once get it one after the other.
-MAX_WANTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +32,8 @@ class Want:
 
 
 class Wants:
-    def __init__(self) -> None:
+    def __init__(self, parameters: LeaseParameters) -> None:
+        self._parameters = parameters
         self._wants: dict[tuple[PeerId, Requirements, int], Want] = {}
 
     def note(
@@ -53,12 +48,12 @@ class Wants:
         table is full of wants that are no less urgent."""
         self.forget(owner, needs, priority)
         self._expire(now)
-        if len(self._wants) >= MAX_WANTS:
+        if len(self._wants) >= self._parameters.max_wants:
             least = min(self._wants.values(), key=lambda want: want.priority)
             if least.priority >= priority:
                 return False
             del self._wants[least.key]
-        until_s = now.mono_s + WANT_S
+        until_s = now.mono_s + self._parameters.want_s
         want = Want(owner, needs, priority, frozenset(displaced), until_s)
         self._wants[want.key] = want
         return True

@@ -7,27 +7,18 @@ nothing that is outstanding could change the choice.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NewType
+from typing import NewType
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held import shortfall
 from formation_p2p.core.negotiation.messages import Offer
+from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.placement.hinted import unmet
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Infeasible, Refusal, TooDear
 
 RoundId = NewType("RoundId", int)
-
-# How long to wait for a better offer once there is one.
-DELIBERATION_S: Final = 0.5
-# How long to wait for any answer at all: a dial of two slow round trips, and a retry.
-ANSWER_S: Final = 3.0
-# An offer has to last for as long as this side deliberates.
-MIN_HOLD_MS: Final = round(DELIBERATION_S * 1000)
-# Our own hold for 1.5 s. Who holds capacity for longer than a lease lives, for a stranger who has
-# not even said yes, has its units wrong, and perhaps others too.
-MAX_HOLD_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +39,12 @@ class Round:
     """
 
     round: RoundId
-    terms: SchedulingKey
+    key: SchedulingKey
     order: tuple[Contact, ...]
     wanted: int
     started_s: float
     cause: str
+    parameters: LeaseParameters
     requests: dict[int, PeerId] = field(default_factory=dict)
     offers: dict[PeerId, Standing] = field(default_factory=dict)
     offered_s: float = float("inf")
@@ -70,7 +62,7 @@ class Round:
         distance was not measured, it is no more than its answer took."""
         if rtt_us is None:
             rtt_us = round((now.mono_s - self.started_s) * 1_000_000)
-        problem = self._problem(offer) or unmet(self.terms.hints, offer.there, rtt_us)
+        problem = self._problem(offer) or unmet(self.key.hints, offer.there, rtt_us)
         if problem is None:
             self.offers[sender.peer_id] = Standing(offer, now.mono_s + offer.hold_ms / 1000)
             self.offered_s = min(self.offered_s, now.mono_s)
@@ -99,27 +91,31 @@ class Round:
         return True
 
     def best_first(self) -> list[Contact]:
-        """The `order`, but that whoever has more of the data that is hinted at comes before."""
+        """The `order`, except that a worker with more of the data hinted at comes before."""
         return sorted(self.order, key=self._lacks)
 
     def closes_s(self) -> float:
-        return min(self.started_s + ANSWER_S, self.offered_s + DELIBERATION_S)
+        parameters = self.parameters
+        return min(self.started_s + parameters.answer_s, self.offered_s + parameters.deliberation_s)
 
     def _lacks(self, contact: Contact) -> int:
         """Bytes of the data hinted at that are not there; more yet for one to be avoided."""
-        hints, standing = self.terms.hints, self.offers.get(contact.peer_id)
+        hints, standing = self.key.hints, self.offers.get(contact.peer_id)
         if not hints.near:
             return 0
         there = 0 if standing is None else hints.bytes_of(standing.offer.there)
         return hints.data_bytes * (1 + hints.avoids(contact.peer_id)) - there
 
     def _problem(self, offer: Offer) -> Refusal | None:
-        short = shortfall(offer.holds, self.terms.needs)
+        short = shortfall(offer.holds, self.key.needs)
         if short is not None:
             return short
-        if not MIN_HOLD_MS <= offer.hold_ms <= MAX_HOLD_MS:
-            return Infeasible("hold", f"{MIN_HOLD_MS} to {MAX_HOLD_MS} ms", offer.hold_ms)
-        most_micro = self.terms.max_price_micro
+        # It has to last for as long as this side deliberates.
+        least_ms = round(self.parameters.deliberation_s * 1000)
+        most_ms = round(self.parameters.max_hold_s * 1000)
+        if not least_ms <= offer.hold_ms <= most_ms:
+            return Infeasible("hold", f"{least_ms} to {most_ms} ms", offer.hold_ms)
+        most_micro = self.key.max_price_micro
         if most_micro is not None and offer.price_micro > most_micro:
             return TooDear(offer.price_micro, most_micro)
         return None

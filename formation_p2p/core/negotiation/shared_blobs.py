@@ -1,6 +1,6 @@
 """What many tasks share travels once: the function of ten thousand calls, say.
 
-The scheduler numbers such a part, sends it with the first task that needs it under a lease, and
+The scheduler numbers such a blob, sends it with the first task that needs it under a lease, and
 names it by its number from then on. Both sides keep the newest ones by the same rule, so that the
 scheduler knows which the worker still has; it may have sent more than the worker got, never less
 (a stream that broke is followed by `forget`).
@@ -13,25 +13,28 @@ from typing import Final
 from formation_p2p.core.units import MIB
 
 # A job has one function as a rule; a lease serves the jobs of one scheduler, side by side.
-MAX_PARTS: Final = 16
+MAX_SHARED_BLOBS: Final = 16
 # Two of the largest (core/workload/task.py). A lease takes 64 MiB of the machine at the least.
-MAX_PARTS_BYTES: Final = 16 * MIB
+MAX_SHARED_BYTES: Final = 16 * MIB
 
 
-class Parts:
-    """The parts that a worker has under one lease, on either side of it."""
+class SharedBlobs:
+    """The blobs that a worker has under one lease, on either side of it."""
 
     def __init__(self) -> None:
         self._data: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
-        self._bytes = 0
+        self.total_bytes = 0
         self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
 
     def __contains__(self, data: bytes) -> bool:
         return data in self._numbers
 
     def number(self, data: bytes) -> tuple[int, bool]:
-        """The scheduler's: the number of a part, and whether it is new and has to be sent."""
+        """The scheduler's: the number of a blob, and whether it is new and has to be sent."""
         known = self._numbers.get(data)
         if known is not None:
             return known, False
@@ -40,13 +43,13 @@ class Parts:
         return number, True
 
     def keep(self, number: int, data: bytes) -> None:
-        """The worker's: a part has come. The oldest make room."""
+        """The worker's: a blob has come. The oldest make room."""
         self._drop(number)
         self._last = max(self._last, number)
         self._data[number] = data
         self._numbers[data] = number
-        self._bytes += len(data)
-        while len(self._data) > MAX_PARTS or self._bytes > MAX_PARTS_BYTES:
+        self.total_bytes += len(data)
+        while len(self._data) > MAX_SHARED_BLOBS or self.total_bytes > MAX_SHARED_BYTES:
             self._drop(next(iter(self._data)))
 
     def get(self, number: int) -> bytes | None:
@@ -54,14 +57,14 @@ class Parts:
         return self._data.get(number)
 
     def forget(self) -> None:
-        """Take none of them for known to the worker. Numbers are not used again."""
+        """Count none of them as known to the worker. Numbers are not used again."""
         self._data.clear()
         self._numbers.clear()
-        self._bytes = 0
+        self.total_bytes = 0
 
     def _drop(self, number: int) -> None:
         data = self._data.pop(number, None)
         if data is not None:
-            self._bytes -= len(data)
+            self.total_bytes -= len(data)
             if self._numbers.get(data) == number:
                 del self._numbers[data]

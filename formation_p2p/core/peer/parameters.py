@@ -7,6 +7,8 @@ from typing import Final
 
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.dispatch.parameters import DispatchParameters
+from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.peer.story import StoryParameters
 from formation_p2p.core.trust.parameters import TrustParameters
 
@@ -17,6 +19,8 @@ class PeerParameters:
 
     dht: DhtParameters = field(default_factory=DhtParameters)
     discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
+    lease: LeaseParameters = field(default_factory=LeaseParameters)
+    dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
     # Check after every event that the parts of the peer agree: for tests and simulations, since it

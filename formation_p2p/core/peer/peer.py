@@ -27,12 +27,12 @@ from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
 from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import InvalidInput, ensure
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.negotiation.fencing import Fenced
-from formation_p2p.core.negotiation.lessee import HeldState, LeaseHeld, Lessee
+from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
 from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
@@ -106,7 +106,7 @@ class Peer:
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
-        self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us)
+        self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._hearsay = ReputationGossip(identity, network.grant, self._membership, self.reputation)
         self._surroundings = PlacementContext(
@@ -117,13 +117,13 @@ class Peer:
             self.dht, self._network_id, self._surroundings.labels, parameters.discovery
         )
         self._scheduler = Scheduler(
-            identity.peer_id,
             self._finder,
             self._lessee,
             self._surroundings.authorised,
             self._surroundings.candidate,
             self.reputation.note,
             self._story.note,
+            parameters.dispatch,
         )
         self._worker: Worker | None = None
         self._serve: Serve | None = None
@@ -159,7 +159,7 @@ class Peer:
         worker = self._worker
         return status_of(
             self._scheduler.jobs(),
-            self._scheduler.slots(),
+            self._scheduler.leases(),
             () if worker is None else worker.granted(),
             None if worker is None else worker.free,
             now,
@@ -173,9 +173,7 @@ class Peer:
         """Raises InvariantBroken where two of its parts disagree: the leases that it holds and
         those that its tasks run under, what is reserved, and what runs. Changes nothing."""
         self._lessee.validate()
-        used = {slot.lease.key for slot in self._scheduler.slots()}
-        held = {key for key, x in self._lessee.held.items() if x.state is HeldState.LEASED}
-        ensure(used == held, f"{sorted(used ^ held)} are held, or used, but not both")
+        self._scheduler.validate()
         if self._worker is not None:
             self._worker.validate()
 

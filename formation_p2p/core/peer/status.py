@@ -111,10 +111,10 @@ def _held_status(slot: ActiveLease) -> HeldStatus:
     return HeldStatus(
         lease.lease_id,
         slot.worker,
-        lease.terms.needs,
-        lease.terms.priority,
+        lease.scheduling_key.needs,
+        lease.scheduling_key.priority,
         len(slot.attempts),
-        lease.doubtful,
+        lease.is_suspect,
     )
 
 

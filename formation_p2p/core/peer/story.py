@@ -154,7 +154,7 @@ class Story:
         events = [(at, event) for at, _, event in own]
         leases = {(e.worker, e.lease_id) for _, e in events if isinstance(e, TaskPlaced)}
         keys = {
-            event.lease.terms
+            event.lease.scheduling_key
             for _, event in self._placing
             if isinstance(event, LeaseHeld) and event.lease.key in leases
         }
@@ -217,7 +217,7 @@ def _placing(
             yield StoryEntry(at, StoryStep.LEASED, lease.lessor.peer_id, f"lease {lease.lease_id}")
         case LeaseLost(lease, refusal) if lease.key in leases:
             yield StoryEntry(at, StoryStep.LEASE_LOST, lease.lessor.peer_id, str(refusal))
-        case LeaseLost(lease, refusal) if waited and lease.terms in keys:
+        case LeaseLost(lease, refusal) if waited and lease.scheduling_key in keys:
             yield StoryEntry(at, StoryStep.REFUSED, lease.lessor.peer_id, str(refusal))
 
 

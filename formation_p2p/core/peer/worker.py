@@ -66,7 +66,7 @@ class Worker:
         self._grant = grant
         self._serve = serve
         self._sequence = 0
-        self._executions = Executions()
+        self._executions = Executions(parameters.lease)
         self._warden = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
@@ -79,6 +79,7 @@ class Worker:
             serve.price_micro,
             Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
             blobs.places,
+            parameters.lease,
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
         self._ttl_s = parameters.discovery.ttl_s
@@ -169,7 +170,7 @@ class Worker:
 
     def granted(self) -> Iterator[tuple[Lease, int]]:
         """The leases, with how many attempts are under way on each."""
-        return ((lease, self._executions.under_way(lease.lease_id)) for lease in self._lessor)
+        return ((lease, self._executions.in_flight(lease.lease_id)) for lease in self._lessor)
 
     @property
     def free(self) -> Capacity:

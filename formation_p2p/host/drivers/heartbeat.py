@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.negotiation.lessor import LEASE_S
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 
 BEAT_S: Final = 1.0
 # All leases have run out then; a beat may be as late as another one.
-SILENCE_S: Final = LEASE_S + BEAT_S
+SILENCE_S: Final = LEASE_DEFAULTS.lease_s + BEAT_S
 
 
 class Heartbeat:

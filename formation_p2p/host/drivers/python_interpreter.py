@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import trio
 
-from formation_p2p.core.negotiation.shared_blobs import Parts
+from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import (
@@ -47,7 +47,7 @@ class WarmInterpreter:
     def __init__(self, task: Supervised, calls: socket.socket) -> None:
         self.task = task
         self._calls = calls
-        self._functions = Parts()
+        self._functions = SharedBlobs()
         self._received = bytearray()
         self._ready = False
         self.broken = False

@@ -1,21 +1,21 @@
-"""How much is under way under a lease, as both of its sides count it."""
+"""How much is in flight under a lease, as both of its sides count it."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.in_flight import MAX_UNDER_WAY_BYTES, UnderWay
+from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES, InFlight
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 
 
 def test_two_of_the_largest_tasks_fit() -> None:
-    load, half = UnderWay(), bytes(MAX_PAYLOAD_BYTES // 2)
+    load, half = InFlight(), bytes(MAX_PAYLOAD_BYTES // 2)
     for mark in (b"a", b"b"):
         shared = mark * len(half)
         assert load.has_room_for(half, shared)
         load.add(len(half), shared)
-    assert load.total_bytes == MAX_UNDER_WAY_BYTES
+    assert load.total_bytes == MAX_IN_FLIGHT_BYTES
     assert load.has_room_for(b"", b"a" * len(half))
     assert not load.has_room_for(b"", b"c")
     assert not load.has_room_for(b"x", b"")
@@ -30,13 +30,13 @@ def test_it_counts_each_payload_and_once_what_some_of_them_share(
     story: list[tuple[int, bytes] | None],
 ) -> None:
     """None is the end of the oldest."""
-    load, under_way = UnderWay(), list[tuple[int, bytes]]()
+    load, in_flight = InFlight(), list[tuple[int, bytes]]()
     for each in story:
         if each is not None:
             load.add(*each)
-            under_way.append(each)
-        elif under_way:
-            load.remove(*under_way.pop(0))
-        shared = {kind for _, kind in under_way}
-        assert load.total_bytes == sum(size for size, _ in under_way) + sum(map(len, shared))
-        assert load._sharing.keys() == shared
+            in_flight.append(each)
+        elif in_flight:
+            load.remove(*in_flight.pop(0))
+        shared = {kind for _, kind in in_flight}
+        assert load.total_bytes == sum(size for size, _ in in_flight) + sum(map(len, shared))
+        assert load.tasks == len(in_flight)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.active_lease import BATCH_BYTES, ActiveLease
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
 from formation_p2p.core.execution.executions import Executions
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
-from formation_p2p.core.negotiation.lessee import HeldLease, HeldState
 from formation_p2p.core.negotiation.messages import (
     Dispatch,
     PlacementRequest,
@@ -21,7 +22,7 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS
+from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.ledger import Reservation
@@ -33,9 +34,9 @@ from tests.support.stories import ALICE, BOB, NEEDS, at, only
 FENCE = 3
 
 
-def slot_on_alice() -> ActiveLease:
+def lease_on_alice() -> ActiveLease:
     lease = HeldLease(
-        "lease", ALICE, SchedulingKey(NEEDS), HeldState.LEASED, expires_s=10, fence=FENCE
+        "lease", ALICE, SchedulingKey(NEEDS), HeldState.HELD, expires_s=10, fence=FENCE
     )
     return ActiveLease(lease, idle_s=0)
 
@@ -70,33 +71,33 @@ class Alice:
 # -- the book -------------------------------------------------------------------------------
 
 
-def test_a_slot_knows_what_is_under_way_and_since_when_nothing_is() -> None:
-    slot = slot_on_alice()
+def test_an_active_lease_knows_what_is_under_way_and_since_when_nothing_is() -> None:
+    active = lease_on_alice()
     (one, first), (two, second) = runs(task(0, b"abc"), task(1, b"de"))
-    slot.add(one, first, at(0))
-    slot.add(two, second, at(0))
-    slot.add("job/0#2", first, at(0))
-    assert (slot.load.total_bytes, first.copies, slot.idle_s) == (8, 2, float("inf"))
-    slot.recalled.add(two)
-    assert slot.remove(two, at(1)) is second
-    assert slot.remove(two, at(1)) is None
-    assert (slot.load.total_bytes, second.copies, slot.recalled) == (6, 0, set())
-    assert slot.remove(one, at(2)) is first
-    assert slot.idle_s == float("inf")
-    assert slot.remove("job/0#2", at(3)) is first
-    assert (slot.load.total_bytes, first.copies, slot.idle_s) == (0, 0, 3)
+    active.add(one, first, at(0))
+    active.add(two, second, at(0))
+    active.add("job/0#2", first, at(0))
+    assert (active.load.total_bytes, first.copies, active.idle_s) == (8, 2, float("inf"))
+    assert active.recall_behind(one) == [two, "job/0#2"]
+    assert active.remove(two, at(1)) is second
+    assert active.remove(two, at(1)) is None
+    assert (active.load.total_bytes, second.copies, active.recalled) == (6, 0, {"job/0#2"})
+    assert active.remove(one, at(2)) is first
+    assert active.idle_s == float("inf")
+    assert active.remove("job/0#2", at(3)) is first
+    assert (active.load.total_bytes, first.copies, active.idle_s) == (0, 0, 3)
 
 
 def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
-    slot, seen = slot_on_alice(), list[str | None]()
-    seen.append(slot.slow)
+    active, seen = lease_on_alice(), list[str | None]()
+    seen.append(active.slow)
     for attempt_id, run in runs(task(0), task(1)):
-        slot.add(attempt_id, run, at(0))
-    seen.append(slot.slow)
-    slot.began = "job/0#1"
-    seen.append(slot.slow)
-    slot.remove("job/0#1", at(1))
-    seen.append(slot.slow)
+        active.add(attempt_id, run, at(0))
+    seen.append(active.slow)
+    active.started("job/0#1", at(0))
+    seen.append(active.slow)
+    active.remove("job/0#1", at(1))
+    seen.append(active.slow)
     assert seen == [None, None, "job/0#1", None]
 
 
@@ -104,25 +105,25 @@ def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
 def test_the_bytes_under_way_are_those_of_the_attempts(
     story: list[tuple[bool, int, int]],
 ) -> None:
-    slot = slot_on_alice()
+    active = lease_on_alice()
     for adds, number, size in story:
         attempt_id = f"job/{number}#1"
         if not adds:
-            slot.remove(attempt_id, at(1))
-        elif attempt_id not in slot.attempts:
+            active.remove(attempt_id, at(1))
+        elif attempt_id not in active.attempts:
             ((_, run),) = runs(task(number, bytes(size)))
-            slot.add(attempt_id, run, at(0))
-        payloads = [run.task.payload for run in slot.attempts.values()]
-        assert slot.load.total_bytes == sum(map(len, payloads))
-        assert (slot.idle_s == float("inf")) == bool(slot.attempts)
+            active.add(attempt_id, run, at(0))
+        payloads = [run.task.payload for run in active.attempts.values()]
+        assert active.load.total_bytes == sum(map(len, payloads))
+        assert (active.idle_s == float("inf")) == bool(active.attempts)
 
 
 # -- messages -------------------------------------------------------------------------------
 
 
 def test_many_small_tasks_go_out_in_one_message() -> None:
-    slot = slot_on_alice()
-    (message,) = slot.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
+    active = lease_on_alice()
+    (message,) = active.messages(runs(*(task(n, b"%d" % n) for n in range(100))))
     assert (message.lease_id, message.fence, message.shared_blobs) == ("lease", FENCE, ())
     assert [each.payload for each in message.assignments] == [b"%d" % n for n in range(100)]
 
@@ -130,30 +131,30 @@ def test_many_small_tasks_go_out_in_one_message() -> None:
 def test_a_time_limit_is_never_rounded_to_none() -> None:
     limits_s = (None, 0.0001, 1.5)
     timed = [each for n, s in enumerate(limits_s) for each in runs(task(n), timeout_s=s)]
-    (message,) = slot_on_alice().messages(timed)
+    (message,) = lease_on_alice().messages(timed)
     assert [each.timeout_ms for each in message.assignments] == [0, 1, 1500]
 
 
 def test_nothing_to_send_is_no_message() -> None:
-    assert list(slot_on_alice().messages([])) == []
+    assert list(lease_on_alice().messages([])) == []
 
 
 def test_what_is_shared_goes_out_once_and_again_after_it_was_forgotten() -> None:
-    slot, function = slot_on_alice(), b"f" * KIB
-    (first,) = slot.messages(runs(task(0, b"a", function), task(1, b"b", function), task(2)))
+    active, function = lease_on_alice(), b"f" * KIB
+    (first,) = active.messages(runs(task(0, b"a", function), task(1, b"b", function), task(2)))
     assert first.shared_blobs == ((1, function),)
     assert [each.shared_blob for each in first.assignments] == [1, 1, 0]
-    (second,) = slot.messages(runs(task(3, b"c", function)))
+    (second,) = active.messages(runs(task(3, b"c", function)))
     assert (second.shared_blobs, second.assignments[0].shared_blob) == ((), 1)
-    slot.parts.forget()
-    (third,) = slot.messages(runs(task(3, b"c", function)))
+    active.shared_blobs.forget()
+    (third,) = active.messages(runs(task(3, b"c", function)))
     assert (third.shared_blobs, third.assignments[0].shared_blob) == (((2, function),), 2)
 
 
 def test_a_message_has_a_bounded_size_and_one_task_at_least() -> None:
     half = BATCH_BYTES // 2
     sizes = [half, half, 1, MAX_PAYLOAD_BYTES, 1]
-    messages = slot_on_alice().messages(runs(*(task(n, bytes(s)) for n, s in enumerate(sizes))))
+    messages = lease_on_alice().messages(runs(*(task(n, bytes(s)) for n, s in enumerate(sizes))))
     sent = [[len(each.payload) for each in message.assignments] for message in messages]
     assert sent == [[half, half], [1], [MAX_PAYLOAD_BYTES], [1]]
 
@@ -161,27 +162,27 @@ def test_a_message_has_a_bounded_size_and_one_task_at_least() -> None:
 def test_what_is_shared_counts_for_the_size_of_the_message_that_brings_it() -> None:
     half = bytes(BATCH_BYTES // 2)
     tasks = [task(0, half, half), task(1, half, half), task(2, b"", b"x")]
-    messages = list(slot_on_alice().messages(runs(*tasks)))
+    messages = list(lease_on_alice().messages(runs(*tasks)))
     assert [len(message.assignments) for message in messages] == [1, 2]
 
 
-@pytest.mark.parametrize("count", [MAX_PARTS, MAX_PARTS + 1, 100])
+@pytest.mark.parametrize("count", [MAX_SHARED_BLOBS, MAX_SHARED_BLOBS + 1, 100])
 def test_each_task_may_have_a_function_of_its_own(count: int) -> None:
-    slot, alice = slot_on_alice(), Alice()
+    active, alice = lease_on_alice(), Alice()
     tasks = [task(n, b"", b"function %d" % n) for n in range(count)]
-    messages = list(slot.messages(runs(*tasks)))
-    assert len(messages) == -(-count // MAX_PARTS)
+    messages = list(active.messages(runs(*tasks)))
+    assert len(messages) == -(-count // MAX_SHARED_BLOBS)
     ran = [shared for message in messages for _, shared, _ in alice.got(message)]
     assert ran == [each.shared for each in tasks]
 
 
 def test_a_part_is_not_pushed_out_by_one_of_the_same_message() -> None:
-    slot, alice = slot_on_alice(), Alice()
-    for n in range(MAX_PARTS):
-        (message,) = slot.messages(runs(task(n, b"", b"%d" % n)))
+    active, alice = lease_on_alice(), Alice()
+    for n in range(MAX_SHARED_BLOBS):
+        (message,) = active.messages(runs(task(n, b"", b"%d" % n)))
         alice.got(message)
     # The oldest part is known, and makes room for what comes with the next task.
-    messages = list(slot.messages(runs(task(100, b"", b"0"), task(101, b"", b"new"))))
+    messages = list(active.messages(runs(task(100, b"", b"0"), task(101, b"", b"new"))))
     assert [shared for m in messages for _, shared, _ in alice.got(m)] == [b"0", b"new"]
 
 
@@ -195,14 +196,14 @@ KINDS = st.integers(0, 40).map(lambda n: b"" if n == 0 else b"%d" % n) | st.samp
 def test_whatever_goes_out_alice_runs_with_what_it_shares(
     batches: list[list[tuple[int, bytes]]], data: st.DataObject
 ) -> None:
-    slot, alice, number = slot_on_alice(), Alice(), 0
+    active, alice, number = lease_on_alice(), Alice(), 0
     for batch in batches:
         tasks = [task(number + n, bytes(size), kind) for n, (size, kind) in enumerate(batch)]
         number += len(tasks)
         if data.draw(st.booleans()):
-            slot.parts.forget()
+            active.shared_blobs.forget()
         ran: list[tuple[str, bytes, bytes]] = []
-        for message in slot.messages(runs(*tasks)):
+        for message in active.messages(runs(*tasks)):
             ran += alice.got(message)
             over = tuple(Ended(each.attempt_id, Succeeded(b""), 0) for each in message.assignments)
             alice.executions.ended(ExecutionsEnded("lease", over))
@@ -212,19 +213,19 @@ def test_whatever_goes_out_alice_runs_with_what_it_shares(
 
 
 def test_a_worker_cannot_say_that_tasks_took_longer_than_it_was_silent() -> None:
-    slot = slot_on_alice()
+    active = lease_on_alice()
     for attempt_id, run in runs(task(0), task(1), task(2)):
-        slot.add(attempt_id, run, at(10))
+        active.add(attempt_id, run, at(10))
     lies = [Ended("job/0#1", Succeeded(b""), 2**62), Ended("job/1#1", Succeeded(b""), 1)]
-    assert slot.mean_s(lies, at(14)) == 2.0
+    assert active.mean_s(lies, at(14)) == 2.0
     honest = [Ended("job/2#1", Succeeded(b""), 500_000)]
-    assert slot.mean_s(honest, at(15)) == 0.5
+    assert active.mean_s(honest, at(15)) == 0.5
 
 
 def test_only_results_of_attempts_under_way_tell_how_long_tasks_take() -> None:
-    slot = slot_on_alice()
+    active = lease_on_alice()
     for attempt_id, run in runs(task(0)):
-        slot.add(attempt_id, run, at(0))
+        active.add(attempt_id, run, at(0))
     elsewhere = Ended("job/7#1", Succeeded(b""), 1)
     failed = Ended("job/0#1", Failed(FailureKind.EXIT, "exit code 1"), 1)
-    assert slot.mean_s([elsewhere, failed], at(1)) is None
+    assert active.mean_s([elsewhere, failed], at(1)) is None

@@ -5,13 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.shared_blobs import MAX_PARTS, MAX_PARTS_BYTES, Parts
+from formation_p2p.core.negotiation.shared_blobs import (
+    MAX_SHARED_BLOBS,
+    MAX_SHARED_BYTES,
+    SharedBlobs,
+)
 
-LARGE = MAX_PARTS_BYTES // 2
+LARGE = MAX_SHARED_BYTES // 2
 
 
 def test_a_part_is_new_once_and_has_one_number() -> None:
-    bob = Parts()
+    bob = SharedBlobs()
     assert bob.number(b"f") == (1, True)
     assert bob.number(b"g") == (2, True)
     assert bob.number(b"f") == (1, False)
@@ -20,17 +24,17 @@ def test_a_part_is_new_once_and_has_one_number() -> None:
 
 
 def test_the_oldest_of_too_many_make_room() -> None:
-    bob = Parts()
-    for number in range(1, MAX_PARTS + 2):
+    bob = SharedBlobs()
+    for number in range(1, MAX_SHARED_BLOBS + 2):
         assert bob.number(b"%d" % number) == (number, True)
     assert bob.get(1) is None
     assert bob.get(2) == b"2"
-    assert bob.number(b"1") == (MAX_PARTS + 2, True)
+    assert bob.number(b"1") == (MAX_SHARED_BLOBS + 2, True)
     assert bob.get(2) is None
 
 
 def test_the_oldest_of_too_large_ones_make_room() -> None:
-    bob = Parts()
+    bob = SharedBlobs()
     for mark in (b"a", b"b", b"c"):
         assert bob.number(mark * LARGE)[1]
     assert bob.number(b"b" * LARGE) == (2, False)
@@ -38,7 +42,7 @@ def test_the_oldest_of_too_large_ones_make_room() -> None:
 
 
 def test_what_is_forgotten_is_sent_again_under_another_number() -> None:
-    bob = Parts()
+    bob = SharedBlobs()
     bob.number(b"f")
     bob.forget()
     assert b"f" not in bob
@@ -47,7 +51,7 @@ def test_what_is_forgotten_is_sent_again_under_another_number() -> None:
 
 def test_a_number_that_comes_again_is_of_what_came_last() -> None:
     """Whoever sends that is no scheduler of ours."""
-    alice = Parts()
+    alice = SharedBlobs()
     alice.keep(1, b"f")
     alice.keep(2, b"f")
     alice.keep(1, b"g")
@@ -55,7 +59,7 @@ def test_a_number_that_comes_again_is_of_what_came_last() -> None:
     assert b"f" in alice
     alice.keep(2, b"h")
     assert b"f" not in alice
-    assert alice._bytes == 2
+    assert alice.total_bytes == 2
 
 
 KINDS = st.sampled_from([b"f", b"g", b"h" * LARGE, b"i" * LARGE, b"j" * (LARGE // 2)])
@@ -65,7 +69,7 @@ SHARED = KINDS | st.integers(0, 40).map(lambda n: b"%d" % n)
 @given(st.lists(SHARED | st.none(), max_size=60))
 def test_what_bob_takes_for_known_alice_has(story: list[bytes | None]) -> None:
     """None is a stream that broke."""
-    bob, alice = Parts(), Parts()
+    bob, alice = SharedBlobs(), SharedBlobs()
     for data in story:
         if data is None:
             bob.forget()
@@ -76,5 +80,7 @@ def test_what_bob_takes_for_known_alice_has(story: list[bytes | None]) -> None:
         for each in range(1, number + 1):
             assert bob.get(each) in (None, alice.get(each))
         assert alice.get(number) == data
-        assert len(alice._data) <= MAX_PARTS
-        assert alice._bytes == sum(map(len, alice._data.values())) <= MAX_PARTS_BYTES
+        known = range(1, len(story) + 1)
+        kept = [blob for each in known if (blob := alice.get(each)) is not None]
+        assert len(alice) == len(kept) <= MAX_SHARED_BLOBS
+        assert alice.total_bytes == sum(map(len, kept)) <= MAX_SHARED_BYTES

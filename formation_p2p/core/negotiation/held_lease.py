@@ -1,0 +1,123 @@
+"""A lease as the scheduler has it, and its states as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.messages import Leased, Renewed
+from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+
+# Lease ids are each worker's own: only with its peer id do they name one lease.
+LeaseKey = tuple[PeerId, str]
+
+
+class HeldState(StrEnum):
+    COMMITTED = "committed"  # the worker has not answered the commit
+    HELD = "held"
+    RENEWING = "renewing"  # the worker has not answered a renewal
+    SUSPECT = "suspect"  # nor that, and what was sent before may be lost: nothing more is sent
+    ADOPTED = "adopted"  # the same, of a lease that an earlier incarnation held
+    ENDED = "ended"
+
+
+_ENDS: Final = {
+    "ended": HeldState.ENDED,
+    "expired": HeldState.ENDED,
+    "released": HeldState.ENDED,
+}
+TRANSITIONS: Final = {
+    HeldState.COMMITTED: {
+        "leased": HeldState.HELD,
+        "refused": HeldState.ENDED,
+        "undelivered": HeldState.ENDED,
+        "expired": HeldState.ENDED,
+        "released": HeldState.ENDED,
+    },
+    HeldState.HELD: {
+        "renew": HeldState.RENEWING,
+        "renewed": HeldState.HELD,  # the same answer came twice
+        "disconnected": HeldState.SUSPECT,
+        "undelivered": HeldState.SUSPECT,
+        **_ENDS,
+    },
+    HeldState.RENEWING: {
+        "renew": HeldState.RENEWING,
+        "renewed": HeldState.HELD,
+        "disconnected": HeldState.SUSPECT,
+        "undelivered": HeldState.SUSPECT,
+        **_ENDS,
+    },
+    HeldState.SUSPECT: {
+        "renew": HeldState.SUSPECT,
+        "renewed": HeldState.HELD,
+        "undelivered": HeldState.ENDED,
+        **_ENDS,
+    },
+    HeldState.ADOPTED: {
+        "renew": HeldState.ADOPTED,
+        "renewed": HeldState.HELD,
+        "undelivered": HeldState.ENDED,
+        **_ENDS,
+    },
+}
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease on a worker's capacity. Times are on this machine's monotonic clock.
+
+    `window` is how many attempts may be in flight under it at once. `asked_s` is when the commit,
+    or the first unanswered renewal, was sent.
+    """
+
+    lease_id: str
+    lessor: Contact
+    scheduling_key: SchedulingKey
+    state: HeldState
+    expires_s: float
+    fence: int = 0
+    window: int = 1
+    device_ids: tuple[str, ...] = ()
+    renew_s: float = float("inf")
+    asked_s: float = 0.0
+
+    @property
+    def key(self) -> LeaseKey:
+        return (self.lessor.peer_id, self.lease_id)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the worker may have missed what was sent last."""
+        return self.state is HeldState.SUSPECT or self.state is HeldState.ADOPTED
+
+    def move(self, event: str) -> bool:
+        """Follow the table. False where the state has no such way out."""
+        state = TRANSITIONS.get(self.state, {}).get(event)
+        if state is None:
+            return False
+        self.state = state
+        return True
+
+    def ask(self, event: str, now_s: float, again_s: float) -> bool:
+        """A renewal is sent because of this event, unless the state has no such way out."""
+        first = self.state is HeldState.HELD
+        if not self.move(event):
+            return False
+        if first:
+            self.asked_s = now_s
+        self.renew_s = now_s + again_s
+        return True
+
+    def granted(self, message: Leased | Renewed, parameters: LeaseParameters) -> None:
+        """The new life counts from when the first unanswered request for it was sent."""
+        if isinstance(message, Leased):
+            self.fence = message.fence
+        self.window = message.window
+        life_s = min(message.ttl_ms / 1000, parameters.max_lease_s)
+        self.expires_s = self.asked_s + life_s
+        self.renew_s = self.asked_s + life_s * parameters.renew_at

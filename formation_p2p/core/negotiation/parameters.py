@@ -1,0 +1,49 @@
+"""What the two sides of a lease go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseParameters:
+    # How long a scheduler waits for a better offer once there is one.
+    deliberation_s: float = 0.5
+    # How long it waits for any answer at all: a dial of two slow round trips, and a retry.
+    answer_s: float = 3.0
+    # A soft hold: longer than the deliberation and a slow round trip, short enough that a scheduler
+    # which vanishes takes nothing out of use.
+    hold_s: float = 1.5
+    # The longest hold a scheduler believes in. A worker that holds capacity for longer than a lease
+    # lives, for a stranger that has not even said yes, has its units wrong, and perhaps others too.
+    max_hold_s: float = 10.0
+
+    # A lease lives this long after a commit or a renewal.
+    lease_s: float = 10.0
+    # Its owner renews it at this part of its life,
+    renew_at: float = 2 / 3
+    # and again this long after an unanswered renewal.
+    renew_again_s: float = 1.0
+    # A worker that grants longer is heard from at least this often all the same, or is lost.
+    max_lease_s: float = 30.0
+    # What ran under a lease is usually gone after this long; asking again sooner is for nothing.
+    fencing_s: float = 0.5
+
+    # Attempts that one lease may have in flight. A warm interpreter does some 10,000 calls of
+    # nothing a second, so that these last for 50 ms: longer than a round trip between continents
+    # takes to come half way, and than a scheduler takes to answer a batch of results.
+    window: int = 512
+    # A machine of 256 cores under leases of a quarter core each.
+    max_leases: int = 1024
+    # Offers that one owner may hold open; past it a flood of requests would take the machine.
+    max_offers_per_owner: int = 16
+
+    # How long a request for what work of lower priority holds is kept in mind: a lease comes up for
+    # renewal within 7 s, and what ran under it takes a few more to end.
+    want_s: float = 10.0
+    # Each is looked at whenever a lease is asked for or renewed. Schedulers that want more of the
+    # machine than this at once get it one after the other.
+    max_wants: int = 16
+
+
+LEASE_DEFAULTS = LeaseParameters()
