@@ -89,7 +89,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.python_call import PythonCall
-from formation_p2p.core.workload.scope import Place, Scope, Shares
+from formation_p2p.core.workload.scope import Place, Scope, ScopeShares
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.machine.hardware import Hardware
@@ -168,9 +168,9 @@ __all__ = [
     "Right",
     "Rights",
     "Scope",
+    "ScopeShares",
     "Score",
     "Scored",
-    "Shares",
     "Silent",
     "Spread",
     "Stage",

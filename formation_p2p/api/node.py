@@ -45,7 +45,7 @@ from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.plan import Plan, plan_of, tasks_of
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.core.workload.scope import EVERYTHING, Shares
+from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.machine import Sandboxing
@@ -192,7 +192,7 @@ class Node(NodeBase):
         labels: Mapping[str, str] | None = None,
         price_micro: int = 0,
         permissive: bool = False,
-        shares: Shares = EVERYTHING,
+        shares: ScopeShares = EVERYTHING,
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 

@@ -21,7 +21,7 @@ from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.scope import Shares
+from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.installed import set_up_drivers
@@ -169,7 +169,7 @@ class NodeServices:
         labels: Mapping[str, str] | None,
         price_micro: int,
         permissive: bool,
-        shares: Shares,
+        shares: ScopeShares,
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.claim.scratch, self._config.home.path

@@ -35,7 +35,7 @@ from formation_p2p.cli.task_flags import price_of
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.workload.scope import Shares
+from formation_p2p.core.workload.scope import ScopeShares
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,7 @@ def worker(
     limits = limits_of(cpu, memory, storage, network, gpus)
     said = pairs_of("label", labels or ())
     asked = price_of(price, "price") or 0
-    given = Shares.parse(shares or ())
+    given = ScopeShares.parse(shares or ())
     place = home_of(home, join)
     require(place, Right.WORK)
 

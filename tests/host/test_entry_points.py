@@ -71,10 +71,10 @@ def ran(*arguments: str, on_path: tuple[Path, ...]) -> str:
 def placed(*texts: str, on_path: tuple[Path, ...]) -> list[str]:
     """Of each text the policy that a job with it has, or what is wrong with it."""
     program = f"""
-from formation_p2p.api.placing import placing_of
+from formation_p2p.host.policies import options_of
 for text in {texts!r}:
     try:
-        print(repr(placing_of(text, (), "commons")["policy"]))
+        print(repr(options_of({{"policy": text}}).policy))
     except ValueError as problem:
         print(problem)
 """

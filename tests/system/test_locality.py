@@ -11,7 +11,7 @@ from formation_p2p.api.job import TaskResult
 from formation_p2p.core.refusals import OutOfScope, Unwanted
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.scope import Place, Scope, Shares
+from formation_p2p.core.workload.scope import Place, Scope, ScopeShares
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ async def test_a_machine_works_for_the_circles_that_it_is_open_to(tmp_path: Path
         Node.join(invite(place=KITCHEN), home=tmp_path / "cook", listen=()) as cook,
         Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
     ):
-        await alice.worker(limits=LIMITS, shares=Shares.parse(["commons=0"]))
+        await alice.worker(limits=LIMITS, shares=ScopeShares.parse(["commons=0"]))
         await knows(bob, 1)
         await knows(cook, 1)
         anywhere = await one(bob, TRUE, Hints(), Scope.COMMONS)

@@ -8,13 +8,13 @@ from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.hints import parse_hints
-from formation_p2p.core.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, Shares
+from formation_p2p.core.workload.scope import EVERYTHING, WHOLE_MILLI, Scope, ScopeShares
 from tests.support.placement_world import peer, placed, profile, task, worker
 from tests.support.stories import BOB
 from tests.unit.seed_cases import Vector, covers
 
 
-def accepts(shares: Shares, widest: Scope, between: Scope) -> bool:
+def accepts(shares: ScopeShares, widest: Scope, between: Scope) -> bool:
     """Whether a task that may go so far comes to a machine with these shares."""
     candidate = replace(worker("alice"), scope=between)
     decision = placed(task(scope=widest), [candidate], Policy())
@@ -33,7 +33,7 @@ def who_is_near_enough(vector: Vector) -> None:
     assert [accepts(EVERYTHING, widest, each) for each in peers] == vector.expect["accept"]
     case = vector.given["allowed_scopes_case"]
     allowed = scopes(case["allowed"])
-    shares = Shares(tuple(WHOLE_MILLI * (scope in allowed) for scope in Scope))
+    shares = ScopeShares(tuple(WHOLE_MILLI * (scope in allowed) for scope in Scope))
     widest = Scope[case["max"].upper()]
     accepted = [accepts(shares, widest, each) for each in scopes(case["peers"])]
     assert accepted == vector.expect["case_accept"]
@@ -47,7 +47,7 @@ def how_much_a_circle_may_have(vector: Vector) -> None:
     task_milli = round(given["profile_cpu"] * 1000)
 
     def takes_one_more(share: float, queued: int) -> bool:
-        shares = Shares((round(share * WHOLE_MILLI),) * len(Scope))
+        shares = ScopeShares((round(share * WHOLE_MILLI),) * len(Scope))
         budget = Budget(shares, cores_milli, lambda grant, peer_id: Scope.CELL)
         for number in range(queued):
             budget.opened(str(number), b"", BOB.peer_id, task_milli)

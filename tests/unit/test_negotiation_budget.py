@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.refusals import Denied, Infeasible
-from formation_p2p.core.workload.scope import WHOLE_MILLI, Scope, Shares
+from formation_p2p.core.workload.scope import WHOLE_MILLI, Scope, ScopeShares
 from tests.support.stories import BOB, CAROL
 
 CORES_MILLI = 8000
-QUARTER = Shares.parse(["commons=0.25", "federation=0"])
+QUARTER = ScopeShares.parse(["commons=0.25", "federation=0"])
 
 
 def scope_of(grant: bytes, peer_id: PeerId) -> Scope:
@@ -21,7 +21,7 @@ def scope_of(grant: bytes, peer_id: PeerId) -> Scope:
     return Scope[grant.decode()]
 
 
-def budget(shares: Shares = QUARTER) -> Budget:
+def budget(shares: ScopeShares = QUARTER) -> Budget:
     return Budget(shares, CORES_MILLI, scope_of)
 
 
@@ -60,7 +60,7 @@ def test_each_scope_is_counted_by_itself_and_over_all_who_are_of_it() -> None:
 def test_tasks_of_a_tenth_of_a_core_fill_a_share(
     share: str, scope: bytes, queued: int, accepted: bool
 ) -> None:
-    alices = budget(Shares.parse([share]))
+    alices = budget(ScopeShares.parse([share]))
     for number in range(queued):
         alices.opened(str(number), scope, BOB.peer_id, 100)
     assert (refusal(alices, scope, 100) is None) is accepted
@@ -73,7 +73,7 @@ def test_tasks_of_a_tenth_of_a_core_fill_a_share(
 def test_whatever_comes_and_goes_each_scope_keeps_to_its_share(
     milli: list[int], asked: list[tuple[Scope, int, bool]]
 ) -> None:
-    alices = budget(Shares(tuple(milli)))
+    alices = budget(ScopeShares(tuple(milli)))
     held: dict[str, tuple[Scope, int]] = {}
     for number, (scope, needed_milli, ends) in enumerate(asked):
         if ends and held:

@@ -16,7 +16,7 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, Shares
+from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, ScopeShares
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import NEEDS, job, named, only, workers_of
@@ -32,7 +32,7 @@ def rights(place: Place) -> Rights:
 
 def worker(world: World, name: str, place: Place, *shares: str) -> SimNode:
     """Of eight cores."""
-    serve = replace(world.machine(cpu=8), shares=Shares.parse(shares))
+    serve = replace(world.machine(cpu=8), shares=ScopeShares.parse(shares))
     return world.add(name, serve=serve, rights=rights(place))
 
 

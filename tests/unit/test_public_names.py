@@ -14,7 +14,7 @@ GivingWay Gone Gpu Hardware Heard Hints Home Hours Infeasible InvalidInput JobEn
 JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped MemoryEstimate Node NodeClosed
 NodeExecutor OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask Policy Preempted
 ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError Report Requirements
-Retention Right Rights Scope Score Scored Shares Silent Spread Stage Standing StateError Step
+Retention Right Rights Scope ScopeShares Score Scored Silent Spread Stage Standing StateError Step
 StoryEntry StoryStep Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp
 TaskPlaced
 TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable TaskView Term

@@ -13,7 +13,7 @@ from formation_p2p.core.workload.scope import (
     WHOLE_MILLI,
     Place,
     Scope,
-    Shares,
+    ScopeShares,
     parse_scope,
     scope_between,
 )
@@ -23,7 +23,7 @@ KITCHEN = Place(cell="kitchen", org="acme", federation="coops")
 names = st.sampled_from(("", "a", "b"))
 places = st.builds(Place, cell=names, org=names, federation=names)
 shares = st.lists(st.integers(0, WHOLE_MILLI), min_size=5, max_size=5).map(
-    lambda milli: Shares(tuple(milli))
+    lambda milli: ScopeShares(tuple(milli))
 )
 
 
@@ -75,9 +75,9 @@ def test_scopes_are_read_as_they_are_shown() -> None:
 
 
 def test_a_machine_is_everybodys_unless_it_says_otherwise() -> None:
-    assert Shares.parse([]) == EVERYTHING
+    assert ScopeShares.parse([]) == EVERYTHING
     assert str(EVERYTHING) == ""
-    limited = Shares.parse(["commons=0.25", "org=0", "cell=1"])
+    limited = ScopeShares.parse(["commons=0.25", "org=0", "cell=1"])
     assert limited.milli == (1000, 1000, 0, 1000, 250)
     assert str(limited) == "org=0, commons=0.25"
     assert [scope for scope in Scope if limited.allows(scope)] == [
@@ -89,8 +89,8 @@ def test_a_machine_is_everybodys_unless_it_says_otherwise() -> None:
 
 
 @given(shares)
-def test_shares_are_read_as_they_are_shown(given_shares: Shares) -> None:
-    assert Shares.parse(filter(None, str(given_shares).split(", "))) == given_shares
+def test_shares_are_read_as_they_are_shown(given_shares: ScopeShares) -> None:
+    assert ScopeShares.parse(filter(None, str(given_shares).split(", "))) == given_shares
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_shares_are_read_as_they_are_shown(given_shares: Shares) -> None:
 )
 def test_a_share_that_is_none_is_refused_with_what_to_write(items: list[str], why: str) -> None:
     with pytest.raises(InvalidInput, match=f"share: .*{why}"):
-        Shares.parse(items)
+        ScopeShares.parse(items)
 
 
 def test_there_is_one_share_for_each_scope() -> None:
     with pytest.raises(InvalidInput, match="one for each of local, cell"):
-        Shares((1000,))
+        ScopeShares((1000,))
 
 
 def test_a_scope_has_what_its_leases_leave_of_its_share() -> None:
-    quarter = Shares.parse(["commons=0.25", "cell=0"])
+    quarter = ScopeShares.parse(["commons=0.25", "cell=0"])
     assert quarter.left_milli(Scope.COMMONS, 8000, 1500) == 500
     assert quarter.has_room(Scope.COMMONS, 8000, 1500, 500)
     assert not quarter.has_room(Scope.COMMONS, 8000, 1500, 501)
@@ -126,7 +126,7 @@ def test_a_scope_has_what_its_leases_leave_of_its_share() -> None:
 
 
 def test_the_first_lease_of_an_open_scope_fits_however_small_the_share() -> None:
-    little = Shares.parse(["commons=0.01"])
+    little = ScopeShares.parse(["commons=0.01"])
     assert little.has_room(Scope.COMMONS, 4000, 0, 4000)
     assert not little.has_room(Scope.COMMONS, 4000, 4000, 1)
 
@@ -138,7 +138,7 @@ def test_the_first_lease_of_an_open_scope_fits_however_small_the_share() -> None
     st.lists(st.integers(1, 8000), max_size=30),
 )
 def test_leases_of_a_scope_never_have_more_than_its_share_or_one_lease(
-    given_shares: Shares, scope: Scope, cpu_milli: int, wanted: list[int]
+    given_shares: ScopeShares, scope: Scope, cpu_milli: int, wanted: list[int]
 ) -> None:
     leases: list[int] = []
     for needed_milli in wanted:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Infeasible
-from formation_p2p.core.workload.scope import Scope, Shares
+from formation_p2p.core.workload.scope import Scope, ScopeShares
 
 
 class Budget:
     """Of a machine with `cpu_milli`. `scope_of` says how near whoever shows a grant belongs."""
 
     def __init__(
-        self, shares: Shares, cpu_milli: int, scope_of: Callable[[bytes, PeerId], Scope]
+        self, shares: ScopeShares, cpu_milli: int, scope_of: Callable[[bytes, PeerId], Scope]
     ) -> None:
         self._shares = shares
         self._cpu_milli = cpu_milli

@@ -16,7 +16,7 @@ from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
-from formation_p2p.core.workload.scope import EVERYTHING, Shares
+from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Serve:
     price_micro: int = 0
     used: tuple[tuple[str, str, Used], ...] = ()
     permissive: bool = False
-    shares: Shares = EVERYTHING
+    shares: ScopeShares = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

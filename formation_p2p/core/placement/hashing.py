@@ -50,38 +50,31 @@ def hash_of(field: str, name: str) -> Callable[[str], int]:
 def _siphash13(message: bytes) -> int:
     """One round for each word, three at the end; both keys zero."""
     tail = len(message) % 8
-    last = message[len(message) - tail :] + bytes(7 - tail) + bytes([len(message) & 0xFF])
-    state = _START
-    for at in range(0, len(message) - tail, 8):
-        state = _absorbed(state, message[at : at + 8])
-    a, b, c, d = _absorbed(state, last)
-    state = (a, b, c ^ 0xFF, d)
+    padded = message + bytes(7 - tail) + bytes([len(message) & 0xFF])
+    a, b, c, d = _START
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        a, b, c, d = _round(a, b, c, d ^ word)
+        a ^= word
+    c ^= 0xFF
     for _ in range(3):
-        state = _round(*state)
-    a, b, c, d = state
+        a, b, c, d = _round(a, b, c, d)
     return a ^ b ^ c ^ d
-
-
-def _absorbed(state: tuple[int, int, int, int], word: bytes) -> tuple[int, int, int, int]:
-    number = int.from_bytes(word, "little")
-    a, b, c, d = state
-    a, b, c, d = _round(a, b, c, d ^ number)
-    return a ^ number, b, c, d
 
 
 def _round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
     a = a + b & _MASK
-    b = _turned(b, 13) ^ a
-    a = _turned(a, 32)
+    b = _rotated(b, 13) ^ a
+    a = _rotated(a, 32)
     c = c + d & _MASK
-    d = _turned(d, 16) ^ c
+    d = _rotated(d, 16) ^ c
     a = a + d & _MASK
-    d = _turned(d, 21) ^ a
+    d = _rotated(d, 21) ^ a
     c = c + b & _MASK
-    b = _turned(b, 17) ^ c
-    c = _turned(c, 32)
+    b = _rotated(b, 17) ^ c
+    c = _rotated(c, 32)
     return a, b, c, d
 
 
-def _turned(word: int, bits: int) -> int:
+def _rotated(word: int, bits: int) -> int:
     return (word << bits | word >> 64 - bits) & _MASK

@@ -33,11 +33,7 @@ def fits(
 ) -> Infeasible | None:
     """Whether the machine could run it when idle."""
     lacking = _lacks_driver(needs, drivers) or _lacks_label(needs, labels)
-    lacking = lacking or _lacks_amount(needs, capability)
-    if lacking is None:
-        able = _able_devices(needs, capability)
-        lacking = able if isinstance(able, Infeasible) else None
-    return lacking
+    return lacking or _lacks_amount(needs, capability) or _refusal(_able_devices(needs, capability))
 
 
 def fits_now(
@@ -49,10 +45,7 @@ def fits_now(
 ) -> Infeasible | None:
     """Whether it could start at once."""
     lacking = fits(needs, capability, labels, drivers)
-    if lacking is None:
-        claims = claims_on(needs, capability, capacity)
-        lacking = claims if isinstance(claims, Infeasible) else None
-    return lacking
+    return lacking or _refusal(claims_on(needs, capability, capacity))
 
 
 def claims_on(
@@ -75,6 +68,10 @@ def claims_on(
     if needs.gpu_share_milli == WHOLE_GPU_MILLI:
         return _whole_devices(needs, able, free)
     return _parts_of_devices(needs, able, free)
+
+
+def _refusal(answer: object) -> Infeasible | None:
+    return answer if isinstance(answer, Infeasible) else None
 
 
 def _lacks_driver(needs: Requirements, drivers: Collection[str]) -> Infeasible | None:
@@ -163,25 +160,19 @@ def _parts_of_devices(
     shares = sorted((each.share_milli for each in left.values()), reverse=True)
     if shares[count - 1] < share:
         return Infeasible("gpu.share", share, shares[count - 1])
-    claims = [
-        GpuClaim(
-            gpu.device_id,
-            share,
-            needs.gpu_memory_bytes or gpu.memory_bytes * share // WHOLE_GPU_MILLI,
-        )
-        for gpu in able
-        if left[gpu.device_id].share_milli >= share
-    ]
+    claims = []
+    for gpu in able:
+        if left[gpu.device_id].share_milli >= share:
+            memory = needs.gpu_memory_bytes or gpu.memory_bytes * share // WHOLE_GPU_MILLI
+            claims.append(GpuClaim(gpu.device_id, share, memory))
     claims.sort(key=lambda claim: claim.memory_bytes - left[claim.device_id].memory_bytes)
     short = claims[count - 1]
     if short.memory_bytes > left[short.device_id].memory_bytes:
         return Infeasible("gpu.memory", short.memory_bytes, left[short.device_id].memory_bytes)
     roomy = [each for each in claims if each.memory_bytes <= left[each.device_id].memory_bytes]
-    roomy.sort(
-        key=lambda claim: (
-            left[claim.device_id].share_milli,
-            left[claim.device_id].memory_bytes,
-            claim.device_id,
-        )
+    free_of = (left[each.device_id] for each in roomy)
+    fullest = sorted(
+        free_of, key=lambda each: (each.share_milli, each.memory_bytes, each.device_id)
     )
-    return tuple(roomy[:count])
+    by_device = {each.device_id: each for each in roomy}
+    return tuple(by_device[each.device_id] for each in fullest[:count])

@@ -86,7 +86,7 @@ def scope_between(mine: Place, theirs: Place) -> Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ScopeShares:
     """How much of a machine's cores the leases of each scope may have together, in thousandths; 0
     closes it to that scope. Raises InvalidInput.
 
@@ -143,4 +143,4 @@ class Shares:
         return ", ".join(f"{scope}={format_milli(self.milli[scope])}" for scope in limited)
 
 
-EVERYTHING: Final = Shares()
+EVERYTHING: Final = ScopeShares()
