@@ -349,7 +349,7 @@ def test_a_card_that_does_not_tell_its_use_is_offered_all_the_same() -> None:
     nvml.broken["nvmlDeviceGetUtilizationRates"] = pynvml.NVMLError_NotSupported()
     readings, notes = read_gpus(nvml)
     assert [each.utilisation_percent for each in readings] == [None]
-    assert "does not tell" in notes[0]
+    assert "does not report its utilisation" in notes[0]
 
 
 def test_a_card_from_before_mig_is_whole() -> None:
