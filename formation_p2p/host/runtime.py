@@ -28,8 +28,6 @@ from formation_p2p.host.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
-# Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
-START_S: Final = 30.0
 # A stack that crashed is started again after this long, doubled each time it crashes at once.
 FIRST_RESTART_S: Final = 0.5
 LAST_RESTART_S: Final = 30.0
@@ -49,6 +47,8 @@ class RuntimeConfig:
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
+    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
+    start_s: float = 30.0
 
 
 class Runtime:
@@ -82,12 +82,12 @@ class Runtime:
         """Blocks until the network is up. Raises LocalError where it does not come up; `stop` is
         to be called in any case."""
         self._thread.start()
-        if not self._up.wait(START_S):
-            raise LocalError(f"the network did not start within {START_S:.0f} s; see the log")
+        within_s = self._config.start_s
+        if not self._up.wait(within_s):
+            raise LocalError(f"the network did not start within {within_s:.0f} s; see the log")
         if self._failure is not None:
             raise self._failure
 
-    @property
     def is_alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()

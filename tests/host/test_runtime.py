@@ -40,7 +40,9 @@ def claimed(tmp_path: Path) -> Iterator[Claim]:
 class Watched:
     """A runtime, with what it told."""
 
-    def __init__(self, claimed: Claim, listen: tuple[str, ...] = LISTEN) -> None:
+    def __init__(
+        self, claimed: Claim, listen: tuple[str, ...] = LISTEN, *, start_s: float = 30.0
+    ) -> None:
         self.crashes: list[BaseException] = []
         self.shells: list[Shell] = []
         self.effects: list[Effect] = []
@@ -53,6 +55,7 @@ class Watched:
             scratch_root=claimed.scratch,
             blobs=BlobStore(claimed.blobs),
             observers=(lambda event, effects, now: self.events.append(event),),
+            start_s=start_s,
         )
         self.runtime = Runtime(
             config,
@@ -171,9 +174,23 @@ def test_after_a_stop_the_thread_is_gone_and_calls_are_refused(claimed: Claim) -
     watched.runtime.start()
     watched.runtime.stop()
     watched.runtime.stop()
-    assert not watched.runtime.is_alive
+    assert not watched.runtime.is_alive()
     with pytest.raises(NodeClosed):
         watched.runtime.call(lambda shell: shell.feed(Tick()))
+
+
+def test_a_start_that_takes_too_long_can_be_stopped(claimed: Claim) -> None:
+    watched = Watched(claimed, start_s=0.0)
+    with pytest.raises(LocalError, match="did not start within 0 s"):
+        watched.runtime.start()
+    assert watched.runtime.is_alive()
+    watched.runtime.stop()
+    assert not watched.runtime.is_alive()
+    assert watched.shells == []  # what it was to host was never used
+
+
+def test_a_runtime_that_never_started_can_be_stopped(claimed: Claim) -> None:
+    Watched(claimed).runtime.stop()
 
 
 def test_while_a_node_closes_nothing_is_due_over_and_over(

@@ -1,0 +1,128 @@
+"""`SyncNode` and `SyncJob` have all that `Node` and `JobHandle` have, with the same signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import typing
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import JobHandle, Node, SyncJob, SyncNode
+from formation_p2p.api.job import JobObserver
+
+PAIRS = [(Node, SyncNode), (JobHandle, SyncJob)]
+# How the node tells a handle what happens; not for the person who holds it.
+FOR_THE_NODE = {"tell", "flush", "fail"}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")} - FOR_THE_NODE
+
+
+def test_what_a_handle_hides_is_for_the_node() -> None:
+    assert {name for name in vars(JobObserver) if not name.startswith("_")} - {
+        "is_over"
+    } == FOR_THE_NODE
+
+
+@pytest.mark.parametrize(("kind", "sync"), PAIRS)
+def test_every_public_name_is_there(kind: type, sync: type) -> None:
+    assert public(sync) == public(kind)
+
+
+def parameters_of(function: object) -> list[inspect.Parameter]:
+    assert callable(function)
+    return list(inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "sync", "name"),
+    [(kind, sync, name) for kind, sync in PAIRS for name in sorted(public(kind))],
+)
+def test_every_signature_is_the_same(kind: type, sync: type, name: str) -> None:
+    its, ours = inspect.getattr_static(kind, name), inspect.getattr_static(sync, name)
+    assert type(its) is type(ours)
+    if isinstance(its, property):
+        assert isinstance(ours, property)
+        assert its.fget is not None
+        assert ours.fget is not None
+        assert typing.get_type_hints(ours.fget) == typing.get_type_hints(its.fget)
+    else:
+        assert parameters_of(getattr(sync, name)) == parameters_of(getattr(kind, name))
+        assert getattr(sync, name).__doc__, "it says what it does"
+        assert isinstance(ours, types.FunctionType | classmethod)
+        assert not inspect.iscoroutinefunction(getattr(sync, name))
+
+
+TYPED = """
+    from formation_p2p import Hardware, SyncJob, SyncNode, TaskResult, ProcessSpec
+    from formation_p2p.core.workload.blob import Blob
+
+    def half(n: int) -> float:
+        return n / 2
+
+    def uses(node: SyncNode) -> None:
+        a: list[float] = node.map(half, [1, 2], needs="cpu=1", speculate=True, buffersize=5)
+        job: SyncJob = node.submit(ProcessSpec(("true",)), deadline_s=5.0, learn=False)
+        b: tuple[TaskResult, ...] = job.results()
+        c: TaskResult | None = job.result("x")
+        d: Hardware = node.worker(price_micro=3)
+        e: Blob = node.put("x")
+        node.get(e, "y")
+        node.run(["true"], inputs={"e": e}, outputs=["f"], attempts=2)
+        jobs: tuple[SyncJob, ...] = node.jobs()
+        node.job("x").cancel()
+"""
+REFUSED = """
+    from formation_p2p import ProcessSpec, SyncNode
+
+    def half(n: int) -> float:
+        return n / 2
+
+    async def uses(node: SyncNode) -> None:
+        node.map(half, ["a"])
+        node.map(half, [1], deadline_s=5.0)
+        node.submit(ProcessSpec(("true",)), atempts=2)
+        node.run(["true"], timeout_s="5m")
+        node.executor(learn=False)
+        await node.submit(ProcessSpec(("true",)))
+"""
+
+
+def checked(folder: Path, source: str) -> list[str]:
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(source))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(root / ".mypy_cache")]
+    done = subprocess.run(
+        [*command, "--config-file", "", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        timeout=300,
+        check=False,
+    )
+    return [line for line in done.stdout.splitlines() if "script.py" in line and "error:" in line]
+
+
+@pytest.mark.at_length
+def test_options_are_checked_by_mypy(tmp_path: Path) -> None:
+    assert checked(tmp_path, TYPED) == []
+    wrong = [line for line in REFUSED.splitlines() if "node." in line]
+    assert len(checked(tmp_path, REFUSED)) == len(wrong)
+
+
+def test_a_node_that_cannot_be_entered_leaves_no_thread_and_no_loop(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(Exception, match="no network"), SyncNode.join(home=tmp_path / "empty"):
+        raise AssertionError("it was entered")
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
