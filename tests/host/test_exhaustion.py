@@ -46,7 +46,7 @@ def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
 
     def hand_is_heard(victim: Node) -> bool:
         connections = list(victim.stack.running.swarm.all())
-        return any(connection.get_streams() for connection in connections)
+        return any(connection.muxer.streams for connection in connections)
 
     run(story)
 

@@ -10,20 +10,19 @@ from pathlib import Path
 
 import pytest
 import trio
-from libp2p.abc import INetStream
-from libp2p.custom_types import TProtocol
 
 from formation_p2p.core.dht import codec, kad_pb2
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.host.net import identify as net_identify
-from formation_p2p.host.net.libp2p_host import PUSHES_PER_S
+from formation_p2p.host.net.handlers import PUSHES_PER_S
 from formation_p2p.host.net.limits import BURST_S
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.kad import MAX_ECHOES
 from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_DROPS_TOLD
+from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.host import mallory
 from tests.host.test_reachability import Host, up
 from tests.support.stacks import Answer, Node, run, running
@@ -51,14 +50,14 @@ def test_whoever_asks_for_what_takes_long_gets_less_of_it() -> None:
 
 
 def test_answers_to_what_has_none_are_not_read_without_end() -> None:
-    async def chatter(stream: INetStream) -> None:
+    async def chatter(stream: MuxedStream, connection: object) -> None:
         while True:
             await stream.write(encode_frame(b"?") * 100)
 
     async def story() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
-            bob.stack.running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), chatter)
+            bob.stack.running.served.by_protocol[KAD_PROTOCOL] = chatter
             await alice.stack.ask(bob.contact, b"keep this", timeout_s=2, expects_answer=False)
             assert MAX_ECHOES > 1
             await until(lambda: not alice.stack.running.kad.lines, within_s=2)

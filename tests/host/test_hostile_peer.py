@@ -370,9 +370,9 @@ def test_hundreds_of_streams_are_reset() -> None:
             for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
                 await hand.until(WINDOW_UPDATE, RST)
             (connection,) = [
-                c for c in victim.stack.running.swarm.all() if len(c.get_streams()) > 5
+                c for c in victim.stack.running.swarm.all() if len(c.muxer.streams) > 5
             ]
-            assert len(connection.get_streams()) <= net_yamux.MAX_INBOUND_STREAMS + 1
+            assert len(connection.muxer.streams) <= net_yamux.MAX_INBOUND_STREAMS + 1
 
     run(story)
 
@@ -626,11 +626,11 @@ def test_a_peer_that_does_not_read_loses_its_connection() -> None:
     async def story() -> None:
         alice, bob = node(window_stall_s=0.5), node(window_stall_s=0.5)
 
-        async def never_reads(stream: object) -> None:
+        async def never_reads(stream: object, connection: object) -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack.running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            bob.stack.running.served.by_protocol[WORK_PROTOCOL] = never_reads
             for _ in range(3):
                 alice.stack.send(bob.contact, bytes(MIB))
             await until(lambda: alice.lost and alice.gone)
@@ -663,11 +663,11 @@ def test_what_waits_for_a_slow_peer_is_bounded() -> None:
     async def story() -> None:
         alice, bob = node(max_queued_bytes=8 * MIB), node(max_queued_bytes=8 * MIB)
 
-        async def never_reads(stream: object) -> None:
+        async def never_reads(stream: object, connection: object) -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack.running.host.set_stream_handler(WORK_PROTOCOL, never_reads)  # type: ignore[arg-type]
+            bob.stack.running.served.by_protocol[WORK_PROTOCOL] = never_reads
             before = psutil.Process().memory_info().rss
             for _ in range(100):
                 alice.stack.send(bob.contact, bytes(MIB))

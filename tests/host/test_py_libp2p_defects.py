@@ -18,7 +18,6 @@ import psutil
 import pytest
 import trio
 from libp2p import new_host
-from libp2p.abc import INotifee
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.ping import ID as PING
@@ -59,11 +58,11 @@ def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
     async def story() -> None:
         alice, bob = Node(), Node()
 
-        async def fails(stream: object) -> None:
+        async def fails(stream: object, connection: object) -> None:
             raise RuntimeError("a protocol's bug")
 
         async with running(alice, bob):
-            bob.stack.running.host.set_stream_handler(TProtocol("/fails"), fails)
+            bob.stack.running.served.by_protocol["/fails"] = fails
             connection = await alice.stack.running.swarm.dialler.dial(bob.contact)
             with suppress(Unreachable, StreamReset):
                 channel = await connection.open("/fails")
@@ -95,7 +94,7 @@ def test_a_malformed_negotiation_costs_the_stream_alone(message: bytes) -> None:
 
 def test_inbound_slots_come_back_when_connections_close() -> None:
     """`network/swarm.py:1982` takes one and :2060 keeps it: after 250 connections in its life a
-    host refuses all. Ours: `GuardedSwarm._make_room` counts what is open.
+    host refuses all. Ours: `Swarm.make_room` counts what is open.
     """
 
     async def story() -> None:
@@ -203,7 +202,7 @@ def test_a_peer_that_could_not_be_reached_once_is_dialled_again_at_once() -> Non
 
 def test_closing_leaves_no_socket_open_and_peers_notice_at_once() -> None:
     """`network/swarm.py:443`: leaving `run` leaks what was dialled, and the peers keep zombies;
-    closing takes 0.2 s for each connection. Ours: `GuardedSwarm.close`, `Muxer.start`.
+    closing takes 0.2 s for each connection. Ours: `Swarm.close`, `Muxer.start`.
     """
 
     async def story() -> None:
@@ -230,11 +229,11 @@ def test_a_sender_that_ignores_its_window_is_cut_off() -> None:
     async def story() -> None:
         bob = Node()
 
-        async def reads_nothing(stream: object) -> None:
+        async def reads_nothing(stream: object, connection: object) -> None:
             await trio.sleep_forever()
 
         async with running(bob):
-            bob.stack.running.host.set_stream_handler(TProtocol("/sink"), reads_nothing)
+            bob.stack.running.served.by_protocol["/sink"] = reads_nothing
             hand = await mallory.muxed(bob)
             await hand.open(1, "/sink")
             before = psutil.Process().memory_info().rss
@@ -392,7 +391,7 @@ class _Ipv6Stream:
 def test_a_node_that_does_not_listen_is_identified_without_a_wait() -> None:
     """`identity/identify/identify.py:220` waits for half a second for addresses.
 
-    Ours: `GuardedHost._tell`.
+    Ours: `StreamHandlers._tell`.
     """
 
     async def story() -> None:
@@ -420,7 +419,7 @@ def test_a_ping_leaves_nothing_behind() -> None:
                 payload = os.urandom(32)
                 await channel.write(payload)
                 assert await read_all(channel, 32) == payload
-            handler = bob.stack.running.host.multiselect.handlers[PING]
+            handler = bob.stack.running.served.by_protocol[PING]
             assert not hasattr(handler, "__self__")
 
     run(story)
@@ -435,37 +434,7 @@ def test_our_muxer_is_the_one_that_is_used() -> None:
             await alice.ask(bob, b"hello")
             for node in (alice, bob):
                 (connection,) = node.stack.running.swarm.all()
-                assert type(connection.muxed_conn) is net_yamux.Muxer
-
-    run(story)
-
-
-def test_libp2ps_own_protocols_hear_of_connections() -> None:
-
-    class Watch(INotifee):
-        def __init__(self) -> None:
-            self.told: list[str] = []
-
-        async def connected(self, network: Any, conn: Any) -> None:
-            self.told.append("connected")
-
-        async def disconnected(self, network: Any, conn: Any) -> None:
-            self.told.append("disconnected")
-
-        async def opened_stream(self, network: Any, stream: Any) -> None: ...
-        async def closed_stream(self, network: Any, stream: Any) -> None: ...
-        async def listen(self, network: Any, multiaddr: Any) -> None: ...
-        async def listen_close(self, network: Any, multiaddr: Any) -> None: ...
-
-    async def story() -> None:
-        alice, bob = Node(), Node()
-        async with running(alice, bob):
-            watch = Watch()
-            network = alice.stack.running.swarm
-            network.register_notifee(watch)
-            await alice.ask(bob, b"hello")
-            alice.stack.drop(bob.peer_id, "enough")
-            await until(lambda: watch.told == ["connected", "disconnected"])
+                assert type(connection.muxer) is net_yamux.Muxer
 
     run(story)
 

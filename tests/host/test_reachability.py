@@ -236,7 +236,7 @@ def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() ->
             address = TcpAddress.parse(alice.stack.addresses[0])
             muxer = (
                 await bob.stack.running.swarm.dialler.dial_address(address, alice.peer_id)
-            ).muxed_conn
+            ).muxer
             assert isinstance(muxer, Muxer)
             client = Identified((), frozenset({"/other"}))
             server = Identified((), frozenset({"/other", KAD_PROTOCOL}))

@@ -12,7 +12,6 @@ import pytest
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.custom_types import TProtocol
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -158,7 +157,7 @@ def test_a_large_first_frame_of_work_waits_for_the_answer_and_arrives() -> None:
 
 
 def stop_speaking(node: Node, protocol: str) -> None:
-    node.stack.running.host.multiselect.handlers.pop(TProtocol(protocol))
+    node.stack.running.served.by_protocol.pop(protocol)
 
 
 @pytest.mark.parametrize("expects_answer", [True, False])

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import trio
-from libp2p.custom_types import TProtocol
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import (
@@ -64,7 +63,7 @@ def test_requests_share_one_stream_and_may_be_pipelined() -> None:
             assert answers == {i: b"re:%d" % i for i in range(50)}
             # once identify's are closed
             (connection,) = bob.stack.running.swarm.all()
-            await until(lambda: len(connection.get_streams()) == 1)
+            await until(lambda: len(connection.muxer.streams) == 1)
 
     run(story)
 
@@ -152,11 +151,11 @@ def test_a_response_that_is_no_frame_is_a_violation() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
 
-            async def babble(stream: Any) -> None:
+            async def babble(stream: Any, connection: object) -> None:
                 await stream.write(b"\xff" * 16)
                 await trio.sleep_forever()
 
-            bob.stack.running.host.set_stream_handler(TProtocol(KAD_PROTOCOL), babble)
+            bob.stack.running.served.by_protocol[KAD_PROTOCOL] = babble
             with pytest.raises(ProtocolViolation):
                 await alice.ask(bob, b"hello")
 

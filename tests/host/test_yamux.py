@@ -538,7 +538,7 @@ def test_what_was_sent_before_a_goodbye_can_still_be_read() -> None:
         async with muxers() as (alice, bob):
             out = alice.open()
             await out.write(b"hello")
-            stream = await bob.accept_stream()
+            stream = await bob.accept()
             assert isinstance(stream, MuxedStream)
             assert await stream.read() == b"hello"
             # In one read with the goodbye, as it comes when a node that has done its work closes.

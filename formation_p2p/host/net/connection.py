@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
-from libp2p.abc import INetConn
 from libp2p.io.exceptions import IOException
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 
@@ -21,11 +20,6 @@ from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.yamux import Muxer
 
-if TYPE_CHECKING:
-    from libp2p.abc import INetStream
-    from libp2p.connection_types import ConnectionType
-    from multiaddr import Multiaddr
-
 log = logging.getLogger(__name__)
 
 # To agree on a protocol for a stream: a round trip, and a busy peer.
@@ -33,18 +27,17 @@ NEGOTIATION_S: Final = 5.0
 # To learn a peer's addresses.
 IDENTIFY_S: Final = 10.0
 
-StreamHandler = Callable[[MuxedStream], Awaitable[None]]
+StreamHandler = Callable[[MuxedStream, "Connection"], Awaitable[None]]
 
 
-class Connection(INetConn):
+class Connection:
     """In place of `libp2p/network/connection/swarm_connection.py`, whose :92 logs through the
     root logger (which configures logging for the whole program), whose :218 sleeps 0.1 s at
     each end of a connection, and in which an error of one stream's handler (:309) ends them all.
     """
 
     def __init__(self, muxer: Muxer, *, inbound: bool, dialled: str | None = None) -> None:
-        self.muxed_conn = muxer
-        self.event_started = muxer.event_started
+        self.muxer = muxer
         self.inbound = inbound
         self.fleeting = False
         """Opened to see whether it can be, and closed at once: no place for streams of ours."""
@@ -55,52 +48,34 @@ class Connection(INetConn):
         self.contact = Contact(self.peer, (dialled,) if dialled is not None else ())
         remote = muxer.get_remote_address()
         self.remote_host = remote[0] if remote is not None else None
-        self._muxer = muxer
         self._stream_bucket = TokenBucket(muxer.parameters.streams_per_s)
         self._identified = trio.Event()
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
         self._opened_at = trio.current_time()
 
-    # -- libp2p's interface ---------------------------------------------------------------
-
     @property
     def is_closed(self) -> bool:
-        return self._muxer.is_closed
-
-    async def new_stream(self) -> INetStream:
-        await trio.lowlevel.checkpoint()
-        return self._muxer.open()
-
-    def get_streams(self) -> tuple[INetStream, ...]:
-        return self._muxer.streams
-
-    def get_transport_addresses(self) -> list[Multiaddr]:
-        return self._muxer.get_transport_addresses()
-
-    def get_connection_type(self) -> ConnectionType:
-        return self._muxer.get_connection_type()
+        return self.muxer.is_closed
 
     async def close(self) -> None:
         """Say goodbye and end; bounded by the muxer's FLUSH_S."""
-        await self._muxer.close()
-
-    # -- ours -----------------------------------------------------------------------------
+        await self.muxer.close()
 
     async def run(self, handler: StreamHandler) -> None:
         """Until the connection ends. Each stream that the peer opens goes to `handler`."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._muxer.start)
+            nursery.start_soon(self.muxer.start)
             nursery.start_soon(self._identify)
             try:
                 while True:
-                    stream = await self._muxer.accept()
+                    stream = await self.muxer.accept()
                     await self._stream_bucket.wait()
                     nursery.start_soon(self._serve, stream, handler)
             except MuxedConnUnavailable as end:
                 log.debug("connection to %s is over: %s", self.peer, end)
             with trio.CancelScope(shield=True):
-                await self._muxer.close()
+                await self.muxer.close()
             nursery.cancel_scope.cancel()
 
     async def open(self, protocol: str) -> MuxedStream:
@@ -114,7 +89,7 @@ class Connection(INetConn):
         Then `confirm`, before anything is read. Raises Unreachable.
         """
         try:
-            stream = self._muxer.open()
+            stream = self.muxer.open()
         except MuxedConnUnavailable as error:
             raise Unreachable(f"{self.peer}: {error}") from error
         await self._negotiate(stream, net_negotiation.offer(stream, protocol))
@@ -139,20 +114,20 @@ class Connection(INetConn):
 
     def tell_measured(self, tell: Callable[[int], None]) -> None:
         """Have each round trip that is measured told, in microseconds. `tell` must not raise."""
-        self._muxer.measured = tell
+        self.muxer.measured = tell
 
     def abort(self, reason: str) -> None:
         """Close at once, for a peer that misbehaves or is gone."""
-        self._muxer.abort(reason)
+        self.muxer.abort(reason)
 
     @property
     def idle_s(self) -> float:
         """How long ago a stream last carried data."""
-        return trio.current_time() - self._muxer.active_at
+        return trio.current_time() - self.muxer.active_at
 
     async def wait_identified(self) -> None:
         """Until identify told the peer's addresses, or it had `identify_wait_s` to do so."""
-        with trio.move_on_at(self._opened_at + self._muxer.parameters.identify_wait_s):
+        with trio.move_on_at(self._opened_at + self.muxer.parameters.identify_wait_s):
             await self._identified.wait()
 
     def pushed(self, said: net_identify.Identified) -> bool:
@@ -193,7 +168,7 @@ class Connection(INetConn):
 
     async def _serve(self, stream: MuxedStream, handler: StreamHandler) -> None:
         try:
-            await handler(stream)
+            await handler(stream, self)
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("a stream of %s ends: %r", self.peer, error)
             stream.abort(f"ended here: {error}")

@@ -18,17 +18,16 @@ import trio
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.transport.exceptions import OpenConnectionError
-from multiaddr import Multiaddr
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError, Unreachable
-from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import PeerId, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.transport.tcp import dial_tcp, use_own_resolver
 
 if TYPE_CHECKING:
-    from formation_p2p.host.net.swarm import GuardedSwarm
-    from formation_p2p.host.net.transport.tcp import TcpTransport
+    from formation_p2p.host.net.swarm import Swarm
     from formation_p2p.host.net.transport.yamux import Muxer
 
 log = logging.getLogger(__name__)
@@ -53,14 +52,9 @@ class _Dial:
 class Dialler:
     """Dials for a swarm, in its nursery. `on_dialling` is called with each connection made."""
 
-    def __init__(
-        self,
-        swarm: GuardedSwarm,
-        transport: TcpTransport,
-        on_dialling: Callable[[Connection], None],
-    ) -> None:
+    def __init__(self, swarm: Swarm, on_dialling: Callable[[Connection], None]) -> None:
+        use_own_resolver()
         self._swarm = swarm
-        self._transport = transport
         self._on_dialling = on_dialling
         self._dials: dict[PeerId, _Dial] = {}
         self._places = trio.CapacityLimiter(MAX_DIALS)
@@ -106,7 +100,7 @@ class Dialler:
 
     async def _dial_all(self, dial: _Dial, to: Contact) -> None:
         addresses = dialable(to.addresses, to.peer_id)
-        if to.peer_id == peer_id_from_bytes(self._swarm.self_id.to_bytes()):
+        if to.peer_id == self._swarm.me:
             dial.failure = "that is this node itself"
         elif not addresses:
             dial.failure = "no address that TCP can dial is known"
@@ -153,7 +147,7 @@ class Dialler:
         """
         try:
             with trio.fail_after(ADDRESS_S):
-                raw = await self._transport.dial(Multiaddr(str(address)))
+                raw = await dial_tcp(address)
                 muxer = await self._swarm.upgrader.upgrade(raw, ID(peer_id_to_bytes(peer)))
                 if confirmed:
                     await self._confirm(muxer)

@@ -10,27 +10,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.abc import INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.custom_types import TProtocol
 from libp2p.io.exceptions import IOException
-from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStore
 from libp2p.security.noise.transport import Transport as NoiseTransport
-from multiaddr import Multiaddr
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.libp2p_host import GuardedHost
+from formation_p2p.host.net.handlers import StreamHandlers
 from formation_p2p.host.net.limits import PeerLimitsTable
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.kad import KadCaller, serve_kad
 from formation_p2p.host.net.protocols.work import WorkSessions
-from formation_p2p.host.net.swarm import GuardedSwarm
+from formation_p2p.host.net.swarm import Swarm
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 if TYPE_CHECKING:
@@ -58,24 +53,21 @@ class RunningStack:
             # what strangers cause. What of that matters is logged here.
             logging.getLogger("libp2p").setLevel(logging.CRITICAL)
         key_pair = create_new_key_pair(identity.seed)
-        peer_id = ID(peer_id_to_bytes(identity.peer_id))
-        peerstore = PeerStore()
-        peerstore.add_key_pair(peer_id, key_pair)
         noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
         self._handlers = handlers
         self._kad_protocol = kad_protocol
         self._nursery = nursery
         self.limits = PeerLimitsTable(parameters)
-        self.swarm = GuardedSwarm(
-            peer_id,
-            peerstore,
+        self.served = StreamHandlers(key_pair.public_key.serialize(), self._told)
+        self.swarm = Swarm(
+            identity.peer_id,
             noise,
             parameters,
+            serve=self.served.serve,
             on_dialling=self._dialling,
             on_dialled=self._dialled,
             on_disconnected=self._disconnected,
         )
-        self.host = GuardedHost(self.swarm, self._told)
         self.kad = KadCaller(kad_protocol, self.swarm.dialler.dial, self.limits, self._spawn)
         self.work = WorkSessions(
             work_protocol,
@@ -85,29 +77,26 @@ class RunningStack:
             handlers.received,
             self._undelivered,
         )
-        self.host.set_stream_handler(TProtocol(kad_protocol), self._serve_kad)
-        self.host.set_stream_handler(TProtocol(work_protocol), self._serve_work)
+        self.served.by_protocol[kad_protocol] = self._serve_kad
+        self.served.by_protocol[work_protocol] = self.work.serve
 
     async def start(
         self, listen: Sequence[TcpAddress], announce: tuple[str, ...]
     ) -> tuple[str, ...]:
         """Listen. Returns the addresses listened on; raises LocalError."""
         await self._nursery.start(self.swarm.run)
-        await self.swarm.listen(*(Multiaddr(str(address)) for address in listen))
-        bound = self.host.get_transport_addrs()
-        addresses = expand([TcpAddress.parse(str(address)) for address in bound])
-        self.host.addresses = announce or addresses
+        await self.swarm.listen(listen)
+        addresses = expand(self.swarm.bound)
+        self.served.addresses = announce or addresses
         return addresses
 
     def serve(self, protocol: str, serve: Serve) -> None:
         """Before `start`: speak one protocol more."""
 
-        async def serve_stream(stream: INetStream) -> None:
-            assert isinstance(stream, MuxedStream)
-            connection = self.swarm.connection_of(stream)
+        async def serve_stream(stream: MuxedStream, connection: Connection) -> None:
             await serve(stream, connection.contact, self.limits.of(connection.peer))
 
-        self.host.set_stream_handler(TProtocol(protocol), serve_stream)
+        self.served.by_protocol[protocol] = serve_stream
 
     @property
     def stopping(self) -> bool:
@@ -117,21 +106,15 @@ class RunningStack:
     def trust(self, peer: PeerId) -> None:
         self.limits.trust(peer)
 
-    async def _serve_kad(self, stream: INetStream) -> None:
-        assert isinstance(stream, MuxedStream)
-        connection = self.swarm.connection_of(stream)
+    async def _serve_kad(self, stream: MuxedStream, connection: Connection) -> None:
         limits = self.limits.of(connection.peer)
         await serve_kad(stream, connection, limits, self._handlers.asked, self._kad_protocol)
-
-    async def _serve_work(self, stream: INetStream) -> None:
-        assert isinstance(stream, MuxedStream)
-        await self.work.serve(stream, self.swarm.connection_of(stream))
 
     def advertise(self, serving: bool) -> None:
         """Tell of the DHT's protocol in identify, or not, and push that to all who are there."""
         unlisted = frozenset() if serving else frozenset({self._kad_protocol})
-        if unlisted != self.host.unlisted:
-            self.host.unlisted = unlisted
+        if unlisted != self.served.unlisted:
+            self.served.unlisted = unlisted
             for connection in self.swarm.all():
                 self._introduce(connection)
 
@@ -142,7 +125,7 @@ class RunningStack:
 
     async def _push(self, connection: Connection) -> None:
         try:
-            await self.host.push(connection)
+            await self.served.push(connection)
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("%s is not told what we are: %r", connection.peer, error)
 

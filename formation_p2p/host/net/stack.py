@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What the classes of swarm.py, libp2p_host.py, transport/tcp.py and transport/yamux.py were written
+# What the classes of swarm.py, handlers.py, transport/tcp.py and transport/yamux.py were written
 # against.
 LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
@@ -156,7 +156,7 @@ class Stack:
                     task_status.started()
                     try:
                         await self._closing.wait()
-                        await network.host.close()
+                        await network.swarm.close()
                     finally:
                         # Before the nursery takes no more tasks, whatever ends it.
                         self._closing.set()

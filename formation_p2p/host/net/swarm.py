@@ -1,13 +1,12 @@
-"""The connections: py-libp2p's swarm with its weak parts replaced.
+"""The connections of a node: listening, and how many there may be of which kind.
 
-Kept of py-libp2p 0.8.1 are the tables of connections, handlers and notifees and the interfaces,
-so that its other protocols run on it too. Replaced in `libp2p/network/swarm.py`:
+In place of py-libp2p 0.8.1's `libp2p/network/swarm.py`, which
 
-- :1982 takes a slot for each inbound connection and gives it back only when the swarm ends
+- :1982 takes a place for each inbound connection and gives it back only when the swarm ends
   (:2060). Here the connections that are there are counted.
-- :883, :936, :752 dial slowly, and not again (see `dialler.py`).
-- :1945 a listen that failed is not told to anyone.
-- :443 leaving `run` leaks the sockets of connections; closing takes 0.2 s for each, in turn.
+- :883, :936, :752 dials slowly, and not again (see `dialler.py`).
+- :1945 tells nothing of a listen that failed.
+- :443 leaks the sockets of connections; closing takes 0.2 s for each, in turn.
 - :393 starts the auto-connector, which (`libp2p/network/auto_connector.py:300`) dials whom it
   knows whenever there are fewer than half of `high_watermark` connections, low ones or not.
 """
@@ -17,32 +16,25 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from libp2p.network.config import ConnectionConfig
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
-from libp2p.network.swarm import Swarm
-from libp2p.peer.id import ID
 from libp2p.transport.exceptions import OpenConnectionError
-from multiaddr import Multiaddr
 
-from formation_p2p.core.errors import LocalError, Unreachable
-from formation_p2p.core.identity import PeerId, peer_id_from_bytes
-from formation_p2p.host.net.connection import Connection
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.host.net.addresses import TcpAddress
+from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.net.transport.tcp import TcpListener, TcpTransport
+from formation_p2p.host.net.transport.tcp import TcpListener
 from formation_p2p.host.net.transport.upgrade import Upgrader
 
 if TYPE_CHECKING:
-    from libp2p.abc import (
-        IPeerStore,
-    )
     from libp2p.io.abc import ReadWriteCloser
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -51,46 +43,38 @@ log = logging.getLogger(__name__)
 _THIS_MACHINE: Final = "loopback"
 
 
-class GuardedSwarm(Swarm):
-    """`run` first, in a nursery; then `listen` and `dial`."""
-
-    upgrader: Upgrader
+class Swarm:
+    """`run` first, in a nursery; then `listen`, and `dialler.dial`. `serve` gets each stream that a
+    peer opens."""
 
     def __init__(
         self,
-        peer_id: ID,
-        peerstore: IPeerStore,
+        me: PeerId,
         noise: NoiseTransport,
         parameters: NetParameters,
         *,
+        serve: StreamHandler,
         on_dialling: Callable[[Connection], None],
         on_dialled: Callable[[Connection], None],
         on_disconnected: Callable[[PeerId], None],
     ) -> None:
-        super().__init__(
-            peer_id,
-            peerstore,
-            Upgrader(noise, parameters),
-            connection_config=ConnectionConfig(min_connections=0, low_watermark=0),
-        )
-        # The tag store's, which keeps every peer it ever saw for the pruner to look at.
-        self.notifees.clear()
+        self.me = me
         self.parameters = parameters
-        self._transport = TcpTransport()
-        self.transport_manager.add_transport(self._transport)
-        self._table: dict[PeerId, list[Connection]] = {}
+        self.upgrader = Upgrader(noise, parameters)
+        self.handshakes: Counter[str] = Counter()
+        self.dialler = Dialler(self, on_dialling)
+        self._serve = serve
         self._on_dialled = on_dialled
         self._on_disconnected = on_disconnected
-        self.handshakes: Counter[str] = Counter()
-        self.dialler = Dialler(self, self._transport, on_dialling)
-
-    # -- life -----------------------------------------------------------------------------
+        self._listeners: list[TcpListener] = []
+        self._table: dict[PeerId, list[Connection]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._closing = False
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. What a task of the swarm itself raises comes out here."""
         async with trio.open_nursery() as nursery:
-            self.background_nursery = nursery
-            self.event_background_nursery_created.set()
+            self._nursery = nursery
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -102,11 +86,11 @@ class GuardedSwarm(Swarm):
         """Stop listening, and say goodbye to all peers at once. Then cancel `run`."""
         self._closing = True
         async with trio.open_nursery() as nursery:
-            for listener in self.listeners.values():
+            for listener in self._listeners:
                 nursery.start_soon(listener.close)
             for connection in self.all():
                 nursery.start_soon(connection.close)
-        self.listeners.clear()
+        self._listeners.clear()
 
     @property
     def stopping(self) -> bool:
@@ -115,9 +99,13 @@ class GuardedSwarm(Swarm):
 
     @property
     def nursery(self) -> trio.Nursery:
-        if self.background_nursery is None:
-            raise SwarmException("the swarm does not run")
-        return self.background_nursery
+        assert self._nursery is not None, "the swarm does not run"
+        return self._nursery
+
+    @property
+    def bound(self) -> list[TcpAddress]:
+        """The addresses listened on."""
+        return [address for listener in self._listeners for address in listener.bound]
 
     # -- the table ------------------------------------------------------------------------
 
@@ -131,14 +119,6 @@ class GuardedSwarm(Swarm):
         newest_first.sort(key=lambda connection: connection.fleeting)  # stable
         return newest_first[0] if newest_first else None
 
-    def connection_of(self, stream: MuxedStream) -> Connection:
-        """The one that `stream` runs on, while it is open. Raises Unreachable once it is not."""
-        peer = peer_id_from_bytes(stream.muxed_conn.peer_id.to_bytes())
-        for connection in self._table.get(peer, ()):
-            if connection.muxed_conn is stream.muxed_conn:
-                return connection
-        raise Unreachable(f"the connection to {peer} is closed")
-
     def abort_peer(self, peer: PeerId, reason: str) -> None:
         for connection in self._table.get(peer, ()):
             connection.abort(reason)
@@ -151,28 +131,24 @@ class GuardedSwarm(Swarm):
         if connection.inbound and len(inbound) >= self.parameters.max_inbound_per_peer:
             max(inbound, key=lambda c: c.idle_s).abort("too many connections of one peer")
         siblings.append(connection)
-        self.connections.setdefault(connection.muxed_conn.peer_id, []).append(connection)
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
-            await self.notify_connected(connection)
-            await connection.run(self.common_stream_handler)
+            await connection.run(self._serve)
         except Exception:
             # What is wrong with one connection must not end the others.
             log.exception("the connection to %s failed", connection.peer)
         finally:
             connection.abort("the network is closing")
             self._forget(connection)
-        await self._notify("disconnected", connection)
 
     def _forget(self, connection: Connection) -> None:
-        siblings, same = self._table[connection.peer], connection.muxed_conn.peer_id
+        siblings = self._table[connection.peer]
         siblings.remove(connection)
-        self.connections[same].remove(connection)
         if not siblings:
-            del self._table[connection.peer], self.connections[same]
+            del self._table[connection.peer]
             self._on_disconnected(connection.peer)
 
     def make_room(self, *, inbound: bool) -> bool:
@@ -189,19 +165,18 @@ class GuardedSwarm(Swarm):
 
     # -- listening ------------------------------------------------------------------------
 
-    async def listen(self, *multiaddrs: Multiaddr) -> bool:
+    async def listen(self, addresses: Sequence[TcpAddress]) -> None:
         """On all of them. Raises LocalError for the first that does not work."""
-        for maddr in multiaddrs:
+        for address in addresses:
             listener = TcpListener(self._accepted)
             try:
-                await listener.listen(maddr)
+                await listener.listen(address)
             except OpenConnectionError as error:
                 raise LocalError(
                     f"cannot listen on {error}; stop what holds the port, or choose another"
                 ) from error
-            self.listeners[str(maddr)] = listener
+            self._listeners.append(listener)
             self.nursery.start_soon(listener.serve)
-        return True
 
     async def _accepted(self, stream: ReadWriteCloser) -> None:
         remote = stream.get_remote_address()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
-from libp2p.abc import INetStream
+from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 
 from formation_p2p.core.errors import ProtocolViolation
@@ -16,9 +16,6 @@ from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import NetParameters
 
 if TYPE_CHECKING:
-    from libp2p.abc import IMuxedConn
-    from libp2p.custom_types import TProtocol
-
     from formation_p2p.host.net.transport.writer import Writer
 
 # The specification's initial window, and here the only one: what may be under way on a stream.
@@ -64,25 +61,19 @@ class Carrier(Protocol):
     def get_remote_address(self) -> tuple[str, int] | None: ...
 
 
-class MuxedStream(INetStream):
+class MuxedStream(ReadWriteCloser):
     """One stream. One task may read and one may write at a time.
 
     A read or write that is cancelled half-way leaves the stream in order for yamux, but maybe
     amid a frame of what is spoken on it: then `abort`.
     """
 
-    def __init__(
-        self, carrier: Carrier, connection: IMuxedConn, stream_id: int, *, inbound: bool
-    ) -> None:
-        """`connection` is the carrier as libp2p knows it."""
+    def __init__(self, carrier: Carrier, stream_id: int, *, inbound: bool) -> None:
         self.carrier = carrier
         self._writer = carrier.writer
-        self.muxed_conn = connection
-        self.metric_send_channel = None
         self.stream_id = stream_id
         self.inbound = inbound
         self.broken: str | None = None
-        self._protocol: TProtocol | None = None
         self._unread = bytearray()
         self._into: memoryview | None = None  # where what arrives goes first
         self._bulk = False
@@ -95,8 +86,6 @@ class MuxedStream(INetStream):
         self._ticks_closed = 0
         self._arrivals = trio.lowlevel.ParkingLot()
         self._credits = trio.lowlevel.ParkingLot()
-
-    # -- libp2p's interface ---------------------------------------------------------------
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
@@ -179,16 +168,6 @@ class MuxedStream(INetStream):
             self._finished_here = True
             self.carrier.send_finish(self.stream_id, bulk=self._bulk)
             self._forget_if_done()
-
-    async def reset(self) -> None:
-        await trio.lowlevel.checkpoint()
-        self.abort("reset here")
-
-    def get_protocol(self) -> TProtocol | None:
-        return self._protocol
-
-    def set_protocol(self, protocol_id: TProtocol) -> None:
-        self._protocol = protocol_id
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.carrier.get_remote_address()

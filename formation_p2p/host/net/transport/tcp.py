@@ -12,22 +12,17 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from libp2p.abc import IListener, IRawConnection
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.transport.exceptions import OpenConnectionError
-from libp2p.transport.tcp.tcp import TCP
-from multiaddr import Multiaddr
 
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.transport.accepting import FULL, FULL_PAUSE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from libp2p.custom_types import THandler
+    from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +179,7 @@ class TcpStream(ReadWriteCloser):
         return self._remote
 
 
-class TcpListener(IListener):
+class TcpListener:
     """One bound address.
 
     `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
@@ -193,23 +188,22 @@ class TcpListener(IListener):
     whole thread; here the caller's nursery does.
     """
 
-    def __init__(self, handler: THandler) -> None:
+    def __init__(self, handler: Callable[[TcpStream], Awaitable[None]]) -> None:
         self._handler = handler
         self._sockets: Sequence[trio.SocketListener] = ()
         self._scope = trio.CancelScope()
-        self._bound: tuple[Multiaddr, ...] = ()
+        self.bound: tuple[TcpAddress, ...] = ()
 
-    async def listen(self, maddr: Multiaddr) -> None:
+    async def listen(self, address: TcpAddress) -> None:
         """Bind. Raises OpenConnectionError, saying why. Then `serve`."""
-        address = TcpAddress.parse(str(maddr))
         try:
             self._sockets = await trio.open_tcp_listeners(
                 address.port, host=address.host, backlog=BACKLOG
             )
         except OSError as error:
-            raise OpenConnectionError(f"{maddr}: {error}") from error
+            raise OpenConnectionError(f"{address}: {error}") from error
         ports = [s.socket.getsockname()[1] for s in self._sockets]
-        self._bound = tuple(Multiaddr(str(address.with_port(port))) for port in ports)
+        self.bound = tuple(address.with_port(port) for port in ports)
 
     async def serve(self) -> None:
         """Accept until closed. Raises OSError where a socket breaks."""
@@ -242,9 +236,6 @@ class TcpListener(IListener):
             # A stranger's connection must not end the listener, whatever is wrong with it.
             log.exception("a new connection failed")
             await stream.close()
-
-    def get_addrs(self) -> tuple[Multiaddr, ...]:
-        return self._bound
 
     async def close(self) -> None:
         """`serve` ends, and closes the sockets."""
@@ -289,26 +280,20 @@ async def _connect(address: TcpAddress) -> trio.SocketStream:
         raise
 
 
-class TcpTransport(TCP):
-    """Dials and listens with the two classes above."""
+def use_own_resolver() -> None:
+    """For the trio run that this is called in."""
+    trio.socket.set_custom_hostname_resolver(_Resolver())
 
-    def __init__(self) -> None:
-        super().__init__()
-        trio.socket.set_custom_hostname_resolver(_Resolver())
 
-    async def dial(self, maddr: Multiaddr) -> IRawConnection:
-        """Raises OpenConnectionError. The caller bounds the time."""
-        address = TcpAddress.parse(str(maddr))
-        try:
-            if address.ip is None:
-                stream = await trio.open_tcp_stream(address.host, address.port)
-            else:
-                stream = await _connect(address)
-        except OSError as error:
-            # trio's own says that all attempts failed; how is in the group that is its cause.
-            attempts = getattr(error.__cause__, "exceptions", (error,))
-            raise OpenConnectionError("; ".join(map(str, attempts))) from error
-        return RawConnection(TcpStream(stream), True)
-
-    def create_listener(self, handler_function: THandler) -> TcpListener:  # type: ignore[override]
-        return TcpListener(handler_function)
+async def dial_tcp(address: TcpAddress) -> RawConnection:
+    """Raises OpenConnectionError. The caller bounds the time."""
+    try:
+        if address.ip is None:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+        else:
+            stream = await _connect(address)
+    except OSError as error:
+        # trio's own says that all attempts failed; how is in the group that is its cause.
+        attempts = getattr(error.__cause__, "exceptions", (error,))
+        raise OpenConnectionError("; ".join(map(str, attempts))) from error
+    return RawConnection(TcpStream(stream), True)

@@ -14,7 +14,6 @@ import trio
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
-from libp2p.transport.upgrader import TransportUpgrader
 
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
@@ -23,7 +22,7 @@ from formation_p2p.host.net.transport.noise import straight
 from formation_p2p.host.net.transport.yamux import Muxer
 
 if TYPE_CHECKING:
-    from libp2p.abc import IRawConnection, ISecureConn
+    from libp2p.abc import ISecureConn
     from libp2p.peer.id import ID
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -47,27 +46,24 @@ class _Proposing(RawConnection):
         return await super().read(n)
 
 
-class Upgrader(TransportUpgrader):
+class Upgrader:
     """Noise and yamux, agreed on by our own negotiation.
 
     `libp2p/stream_muxer/muxer_multistream.py:137` builds its own Yamux whatever it is given.
     """
 
     def __init__(self, noise: NoiseTransport, parameters: NetParameters) -> None:
-        super().__init__({NOISE_PROTOCOL: noise}, {})
         self._noise = noise
         self._parameters = parameters
 
     async def upgrade_security(
-        self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
+        self, raw_conn: RawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
         if not is_initiator:
             await net_negotiation.agree(raw_conn, (NOISE_PROTOCOL,))
             return await self._noise.secure_inbound(raw_conn)
         if peer_id is None:
             raise ValueError("an outbound connection needs the peer id that is expected")
-        if not isinstance(raw_conn, RawConnection):
-            raise TypeError(f"{type(raw_conn).__name__} is not what TcpTransport makes")
         return await self._noise.secure_outbound(_Proposing(raw_conn), peer_id)
 
     async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> Muxer:
@@ -77,7 +73,7 @@ class Upgrader(TransportUpgrader):
             await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
         return Muxer(straight(conn), peer_id, self._parameters, unconfirmed=conn.is_initiator)
 
-    async def upgrade(self, raw_conn: IRawConnection, peer_id: ID | None) -> Muxer:
+    async def upgrade(self, raw_conn: RawConnection, peer_id: ID | None) -> Muxer:
         """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
 
         Raises SwarmException, with `raw_conn` closed. All that waits in it waits for the peer,

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
-from libp2p.abc import IMuxedConn
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
@@ -42,10 +41,8 @@ from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from libp2p.abc import IMuxedStream, ISecureConn
-    from libp2p.connection_types import ConnectionType
+    from libp2p.abc import ISecureConn
     from libp2p.peer.id import ID
-    from multiaddr import Multiaddr
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ CONFIRM_S: Final = 8.0
 FLUSH_S: Final = 1.0
 
 
-class Muxer(IMuxedConn):
+class Muxer:
     """All streams of one connection. `start` runs it until it ends and raises nothing.
 
     One task reads, one writes (see `writer.py`), one watches for silence.
@@ -93,13 +90,12 @@ class Muxer(IMuxedConn):
         self.parameters = parameters
         self.secured_conn = secured_conn
         self.peer_id = peer_id
-        self.event_started = trio.Event()
+        self._started = False
         self.broken: str | None = None
         self.active_at = trio.current_time()  # when a stream last carried data
         self.measured: Callable[[int], None] = lambda rtt_us: None
         """Is told of each round trip that was measured, in microseconds. Must not raise."""
-        self._initiator = secured_conn.is_initiator
-        self._next_id = 1 if self._initiator else 2
+        self._next_id = 1 if secured_conn.is_initiator else 2
         self._last_remote_id = 0
         self._streams: dict[int, MuxedStream] = {}
         self._inbound = 0
@@ -123,16 +119,6 @@ class Muxer(IMuxedConn):
         self._stray_bytes = 0
         self.writer = Writer(secured_conn, parameters.write_stall_s, self._stalled)
 
-    # -- libp2p's interface ---------------------------------------------------------------
-
-    @property
-    def is_initiator(self) -> bool:
-        return self._initiator
-
-    @property
-    def is_established(self) -> bool:
-        return self.event_started.is_set() and self.broken is None
-
     @property
     def is_closed(self) -> bool:
         return self.broken is not None
@@ -144,7 +130,7 @@ class Muxer(IMuxedConn):
                     nursery.start_soon(self._until_broken, self._read_all)
                     nursery.start_soon(self._until_broken, self.writer.run)
                     nursery.start_soon(self._until_broken, self._watch)
-                    self.event_started.set()
+                    self._started = True
         finally:
             self.abort("the network is closing")
             with trio.CancelScope(shield=True):
@@ -153,30 +139,23 @@ class Muxer(IMuxedConn):
 
     async def close(self) -> None:
         """Say goodbye, write out what waits (for FLUSH_S at most), and end."""
-        if self.event_started.is_set():
+        if self._started:
             await self._farewell(_NORMAL)
         self.abort("closed here")
-        if self.event_started.is_set():
+        if self._started:
             await self._ended.wait()
         else:
             await self.secured_conn.close()
-
-    async def open_stream(self) -> IMuxedStream:
-        await trio.lowlevel.checkpoint()
-        return self.open()  # type: ignore[return-value]  # as SwarmConn, a stream for both
 
     def open(self) -> MuxedStream:
         """A new stream to the peer. Raises MuxedConnUnavailable."""
         if self.broken is not None:
             raise MuxedConnUnavailable(self.broken)
-        stream = MuxedStream(self, self, self._next_id, inbound=False)
+        stream = MuxedStream(self, self._next_id, inbound=False)
         self._streams[self._next_id] = stream
         self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
         self._next_id += 2
         return stream
-
-    async def accept_stream(self) -> IMuxedStream:
-        return await self.accept()  # type: ignore[return-value]  # as above
 
     async def accept(self) -> MuxedStream:
         """The next stream that the peer opened. Raises MuxedConnUnavailable at the end."""
@@ -187,16 +166,8 @@ class Muxer(IMuxedConn):
             await self._acceptable.park()
         return self._accepted.popleft()
 
-    def get_transport_addresses(self) -> list[Multiaddr]:
-        return self.secured_conn.get_transport_addresses()
-
-    def get_connection_type(self) -> ConnectionType:
-        return self.secured_conn.get_connection_type()
-
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
-
-    # -- ours -----------------------------------------------------------------------------
 
     def abort(self, reason: str, *, drop: bool = True) -> None:
         """End at once. The first reason stays."""
@@ -416,7 +387,7 @@ class Muxer(IMuxedConn):
             self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
             self._stray_bytes += WINDOW_BYTES
             return None
-        stream = MuxedStream(self, self, stream_id, inbound=True)
+        stream = MuxedStream(self, stream_id, inbound=True)
         self._streams[stream_id] = stream
         self._inbound += 1
         self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)

@@ -1,0 +1,105 @@
+"""What is served on the streams that peers open: protocols by name, identify and ping.
+
+In place of `libp2p/host/basic_host.py` of 0.8.1, which
+
+- :1522 ends on a negotiation that is not UTF-8 (see `transport/negotiation.py`);
+- :1210 identifies peers in a trio system task, whose errors end the thread; our connections do it
+  themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import trio
+from libp2p.network.stream.exceptions import StreamEOF
+
+from formation_p2p.host.net import identify as net_identify
+from formation_p2p.host.net.connection import (
+    IDENTIFY_S,
+    NEGOTIATION_S,
+    Connection,
+    StreamHandler,
+)
+from formation_p2p.host.net.limits import TokenBucket
+from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.stream import MuxedStream
+
+# Of one connection; a node's addresses change a few times a day. Reading 32 takes 30 ms at worst.
+PUSHES_PER_S: Final = 1
+PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
+PING_BYTES: Final = 32
+# Between two pings of a stream: implementations ping every few seconds.
+PING_S: Final = 10.0
+
+
+class StreamHandlers:
+    """`public_key` is libp2p's protobuf. `addresses` are those that identify tells; set them once
+    the node listens. `on_told` is called where a peer says anew what it is."""
+
+    def __init__(self, public_key: bytes, on_told: Callable[[Connection], None]) -> None:
+        self.by_protocol: dict[str, StreamHandler] = {
+            net_identify.PROTOCOL: self._tell,
+            net_identify.PUSH_PROTOCOL: self._told,
+            PING_PROTOCOL: _pong,
+        }
+        self.addresses: tuple[str, ...] = ()
+        self.unlisted: frozenset[str] = frozenset()
+        """Protocols that are served, and that identify does not tell of."""
+        self._public_key = public_key
+        self._on_told = on_told
+        self._push_buckets: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
+
+    async def serve(self, stream: MuxedStream, connection: Connection) -> None:
+        with trio.fail_after(NEGOTIATION_S):
+            protocol = await net_negotiation.agree(stream, self.by_protocol)
+        await self.by_protocol[protocol](stream, connection)
+
+    async def push(self, connection: Connection) -> None:
+        """Tell a peer of our addresses and protocols, unasked. Raises RemoteError, IOException,
+        TooSlowError."""
+        with trio.fail_after(IDENTIFY_S):
+            stream = await connection.offer(net_identify.PUSH_PROTOCOL)
+            try:
+                await stream.write(encode_frame(self._message(stream)))
+                await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
+                await stream.close()
+            except BaseException:
+                stream.abort("identify push was cut short")
+                raise
+
+    async def _tell(self, stream: MuxedStream, connection: Connection) -> None:
+        """Serve identify."""
+        with trio.fail_after(IDENTIFY_S):
+            await stream.write(encode_frame(self._message(stream)))
+
+    def _message(self, stream: MuxedStream) -> bytes:
+        return net_identify.message(
+            self._public_key,
+            self.addresses,
+            tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted),
+            stream.get_remote_address(),
+        )
+
+    async def _told(self, stream: MuxedStream, connection: Connection) -> None:
+        """Serve identify push: what a peer that dialled us is, or what changed of it since."""
+        with trio.fail_after(IDENTIFY_S):
+            await self._push_buckets.setdefault(connection, TokenBucket(PUSHES_PER_S)).wait()
+            said = await net_identify.read_message(stream)
+        if connection.pushed(said):
+            self._on_told(connection)
+
+
+async def _pong(stream: MuxedStream, connection: Connection) -> None:
+    """Serve ping, which keeps nothing of a peer (`libp2p/host/ping.py:181` keeps a set)."""
+    payload = bytearray(PING_BYTES)
+    while True:
+        try:
+            with trio.fail_after(PING_S):
+                await stream.read_into(memoryview(payload))
+                await stream.write(bytes(payload))
+        except StreamEOF:
+            return
