@@ -1,4 +1,4 @@
-"""Strangers' CBOR (RFC 8949) as plain values: numbers, text, bytes, lists, maps, booleans, None.
+"""Untrusted CBOR (RFC 8949) as plain values: numbers, text, bytes, lists, maps, booleans, None.
 
 Refused is what costs more than its bytes, or says one thing in two ways: tags (section 3.4),
 indefinite lengths (3.2), repeated keys and such as are neither text nor bytes (5.6), nesting

@@ -1,7 +1,7 @@
 """Why a peer said no, or why this one will not have it. Nouns that print; `str()` is for people.
 
 A `PeerRefusal` travels. The others are this node's own view of a worker, which it keeps to itself:
-nobody is told that his price was too high, let alone by how much.
+a worker is not told that its price was too high, let alone by how much.
 """
 
 from __future__ import annotations

@@ -189,12 +189,12 @@ def test_one_that_sends_wrong_bytes_is_asked_no_more() -> None:
     assert story.tell(SourceRefused(ALICE, "sent wrong bytes")) == [OpenSource(B, manifest=False)]
     assert story.tell(SourceOpened(BOB)) == wants(BOB, 0, 1)
     assert story.tell(SourceRefused(BOB, "no")) == [
-        GaveUp(f"nobody has it: {ALICE} sent wrong bytes; {BOB} no")
+        GaveUp(f"no source has it: {ALICE} sent wrong bytes; {BOB} no")
     ]
 
 
 def test_without_any_source_it_gives_up_at_once() -> None:
-    assert Story(1).tell(Tick()) == [GaveUp("nobody has it: no source is known")]
+    assert Story(1).tell(Tick()) == [GaveUp("no source has it: no source is known")]
 
 
 def test_a_source_that_does_not_answer_has_another_tried_beside_it() -> None:

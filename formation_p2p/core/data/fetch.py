@@ -1,4 +1,4 @@
-"""One blob fetched from whoever has it: which source is asked for which chunk, and when to stop.
+"""Fetching one blob: which source is asked for which chunk, and when to stop.
 
     effects = fetch.handle(event, now_s)
 
@@ -27,7 +27,7 @@ TICK_S: Final = 0.25
 WINDOW_CHUNKS: Final = 8
 # At once. More share the same link of ours.
 MAX_OPEN: Final = 4
-# Known at all. Holders tell of holders; whoever lists hundreds gains nothing.
+# Known at all. Holders tell of holders; to list hundreds gains nothing.
 MAX_SOURCES: Final = 16
 # A source that takes so long to answer has another one tried beside it.
 HEDGE_S: Final = 1.0
@@ -178,7 +178,7 @@ class Fetch:
         self._sources: dict[PeerId, _Source] = {}
         self._manifest: Manifest | None = None
         self._inspecting = False
-        self._missing: deque[int] = deque()  # and asked of nobody
+        self._missing: deque[int] = deque()  # and not asked for
         self._lacking: set[int] | None = None  # all that is not there; None until inspected
         self._progress_s = now_s
         self._over = False
@@ -271,7 +271,7 @@ class Fetch:
         if self._lacking is not None and not self._lacking:
             yield self._end(Fetched())
         elif all(source.state is _Is.OUT for source in self._sources.values()):
-            yield self._end(GaveUp(f"nobody has it: {self._reasons()}"))
+            yield self._end(GaveUp(f"no source has it: {self._reasons()}"))
         elif self._progress_s + PATIENCE_S <= now_s:
             yield self._end(GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {self._reasons()}"))
         else:
@@ -323,7 +323,7 @@ class Fetch:
                 yield WantChunk(peer, index)
 
     def _overdue(self, peer: PeerId, now_s: float) -> int | None:
-        """A chunk that another source owes for too long, and that nobody was asked for twice."""
+        """A chunk that another source owes for too long, and that was not asked for twice."""
         assert self._lacking is not None
         owed: dict[int, list[float]] = {}
         for source in self._sources.values():

@@ -2,7 +2,7 @@
 
     dag-cbor [size in bytes, the chunks' digests one after the other]
 
-Each chunk is checked on its own, as it comes, from whomever it comes.
+Each chunk is checked on its own, as it comes, from any peer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Manifest:
 
     @classmethod
     def read(cls, blob: Blob, block: bytes) -> Self:
-        """The manifest of `blob`, from what somebody sent as such. Raises Malformed where it is
+        """The manifest of `blob`, from what a peer sent as such. Raises Malformed where it is
         another's, or says another size than the reference."""
         if blob.cid.codec == RAW:
             if block:
@@ -65,7 +65,7 @@ class Manifest:
                 size_bytes = take_int(size, "size", CHUNK_BYTES + 1, MAX_BLOB_BYTES)
                 listed = take_bytes(digests, "digests", MAX_MANIFEST_BYTES)
             case _:
-                raise Malformed("manifest", "is no [size, digests]")
+                raise Malformed("manifest", "is not [size, digests]")
         if size_bytes != blob.size_bytes:
             raise Malformed("manifest", f"has {size_bytes} bytes where {blob.size_bytes} were told")
         if len(listed) != blob.chunks * DIGEST_BYTES:

@@ -217,7 +217,7 @@ class Renewed:
 @_WORK.message(9)
 @dataclass(frozen=True, slots=True)
 class LeaseEnded:
-    """The lease is no more, and nothing runs under it: expired, unknown, preempted, or the
+    """The lease has ended, and nothing runs under it: expired, unknown, preempted, or the
     worker leaves."""
 
     lease_id: Id
@@ -235,7 +235,7 @@ class Release:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One attempt to run. `shared_blob` numbers what its task shares with others, 0 for nothing;
-    `timeout_ms` 0 is no limit."""
+    `timeout_ms` 0 means none."""
 
     attempt_id: Id
     shared_blob: Count
@@ -317,7 +317,7 @@ class AskOpinions:
 @_WORK.message(18)
 @dataclass(frozen=True, slots=True)
 class Opinions:
-    """Signed by whoever is of that opinion (core/trust/attestation.py)."""
+    """Each signed by its author (core/trust/attestation.py)."""
 
     attestations: Annotated[
         tuple[bytes, ...], items(octets(MAX_ATTESTATION_BYTES), MAX_ATTESTATIONS)

@@ -19,7 +19,7 @@ from formation_p2p.core.workload.task import MAX_PRIORITY
 
 # The longest that we make ourselves lists the models of a machine with many kinds of card.
 MAX_REASON_CHARS: Final = 1024
-# An hour. Whoever has to wait longer had better be refused.
+# An hour. Where the wait is longer, the request is refused.
 MAX_RETRY_MS: Final = 3600 * 1000
 
 

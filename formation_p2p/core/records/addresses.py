@@ -26,11 +26,12 @@ _UNREADABLE: Final = (MultiaddrError, ValueError, KeyError, IndexError, TypeErro
 
 @lru_cache(maxsize=16_384)  # parsing one costs 50 us, and the same few thousand come and go
 def address_bytes(text: str) -> bytes:
-    """Raises ValueError for what is no multiaddr of 1 to MAX_ADDRESS_BYTES."""
+    """Raises ValueError for anything but a multiaddr of 1 to MAX_ADDRESS_BYTES."""
     try:
         raw: bytes = Multiaddr(text).to_bytes()
     except _UNREADABLE as error:
-        raise ValueError(f"{text[:64]!r} is no multiaddr like /ip4/192.0.2.1/tcp/4001") from error
+        problem = f"{text[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001"
+        raise ValueError(problem) from error
     if not 0 < len(raw) <= MAX_ADDRESS_BYTES:
         raise ValueError(f"a multiaddr has 1 to {MAX_ADDRESS_BYTES} bytes, not {len(raw)}")
     return raw

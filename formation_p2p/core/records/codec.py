@@ -1,4 +1,4 @@
-"""CBOR for strangers' bytes, and the readers from which every message's parser is made.
+"""CBOR for untrusted bytes, and the readers from which every message's parser is made.
 
 `decode` gives integers, text, bytes, lists, maps, booleans and None; the `take_*` readers check
 one such value each. Both raise `Malformed` and nothing else, on any bytes. A parser that reads
@@ -8,7 +8,7 @@ each field with them is therefore total:
         case [name, size]:
             return Thing(take_text(name, "name", 64), take_int(size, "size", 0, 10))
         case _:
-            raise Malformed("thing", "is no [name, size]")
+            raise Malformed("thing", "is not [name, size]")
 
 `encode` is deterministic (RFC 8949, section 4.2.1). `decode` does not insist on that, for a
 second encoding of 8 MiB costs 10 ms; what it does refuse, core/cbor.py says.
@@ -30,7 +30,7 @@ MAX_INT: Final = 2**63 - 1
 class Malformed(FormationError, ValueError):
     """A value is not what the format says; `field` names it.
 
-    Whoever knows what the bytes were for translates it: `MalformedRecord` for a record,
+    The caller that knows what the bytes were for translates it: `MalformedRecord` for a record,
     `ProtocolViolation` for a message.
     """
 

@@ -30,7 +30,7 @@ def open_envelope(
 ) -> tuple[PeerId, bytes]:
     """Who signed, and the payload. Whether that signer may say so is for the caller to judge.
 
-    Raises OversizedRecord; MalformedRecord for what is no envelope of this type by an Ed25519
+    Raises OversizedRecord; MalformedRecord for anything but an envelope of this type by an Ed25519
     key; ForgedRecord where the signature does not match.
     """
     if len(raw) > max_bytes:

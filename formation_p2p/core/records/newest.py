@@ -1,6 +1,6 @@
 """Which of an author's records counts: the one with the highest sequence number.
 
-A record that its author has replaced stays correctly signed until it expires. Whoever keeps it
+A record that its author has replaced stays correctly signed until it expires. A peer that keeps it
 could hand it out again, to hide that a machine has become full or has left; `Newest` remembers
 for as long as that could work.
 """
@@ -41,7 +41,7 @@ class Newest:
         self._seen: dict[PeerId, _Seen] = {}  # least recently heard from first
 
     def admit(self, signed: SignedProfile, now_unix_s: float) -> None:
-        """Take note of a record. Seeing the same one again is no fault.
+        """Take note of a record. To see the same one again is not a fault.
 
         Raises ReplayedRecord for an older one than was admitted before, or for another with the
         same number. Admit only what `open_profile` gave, by authors who may be in the network.

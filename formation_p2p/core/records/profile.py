@@ -3,7 +3,7 @@
 `seal_profile` makes the bytes that travel and are stored; `open_profile` is the one way back,
 and what it returns has been checked, down to every text in it, which prints.
 
-`SignedProfile.raw` is what is passed on: nobody but its author can write it again.
+`SignedProfile.raw` is what is passed on: only its author can write it again.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _unpack(fields: Any, signer: PeerId) -> Profile:
                 mix=checked(unpack_mix, mix),
             )
         case _:
-            raise Malformed("profile", "is no list of fifteen fields")
+            raise Malformed("profile", "is not a list of fifteen fields")
 
 
 def _read_spans(depths: list[Any]) -> tuple[Span, ...]:
@@ -238,7 +238,7 @@ def _check_author(value: object, signer: PeerId) -> None:
     try:
         author = peer_id_from_bytes(take_bytes(value, "author", _MAX_PEER_ID_BYTES))
     except ValueError as error:
-        raise Malformed("author", "is no peer id") from error
+        raise Malformed("author", "is not a peer id") from error
     if author != signer:
         raise ForgedRecord(f"a profile of {author}, signed by {signer}")
 

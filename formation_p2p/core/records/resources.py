@@ -21,7 +21,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 # What a query in the DHT has room for. Real requirements take 60 bytes; eight labels and
-# sixteen models of the greatest length would take 2,700, and nobody has those.
+# sixteen models of the greatest length would take 2,700, which do not occur.
 MAX_REQUIREMENTS_BYTES: Final = 2048
 
 
@@ -73,7 +73,7 @@ def unpack_requirements(value: Any) -> Requirements:
                 driver=driver,
             )
         case _:
-            raise Malformed("requirements", "are no list of eleven fields")
+            raise Malformed("requirements", "are not a list of eleven fields")
 
 
 def pack_capability(capability: Capability) -> list[object]:
@@ -106,7 +106,7 @@ def unpack_capability(value: Any) -> Capability:
                 os=os,
             )
         case _:
-            raise Malformed("capability", "is no list of seven fields")
+            raise Malformed("capability", "is not a list of seven fields")
 
 
 def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
@@ -140,7 +140,7 @@ def unpack_capacity(value: Any, capability: Capability) -> Capacity:
                 gpus=tuple(_unpack_free(device, capability) for device in devices),
             )
         case _:
-            raise Malformed("capacity", "is no list of five fields")
+            raise Malformed("capacity", "is not a list of five fields")
 
 
 def pack_labels(labels: tuple[tuple[str, str], ...]) -> list[list[str]]:
@@ -151,7 +151,7 @@ def unpack_labels(value: object) -> tuple[tuple[str, str], ...]:
     """Pairs of whatever there is, at most MAX_LABELS; the noun that takes them checks them."""
     pairs = take_list(value, "label", MAX_LABELS)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise Malformed("label", "is no [key, value]")
+        raise Malformed("label", "is not [key, value]")
     return tuple((key, value) for key, value in pairs)
 
 
@@ -168,7 +168,7 @@ def _unpack_gpu(value: Any) -> Gpu:
         case [device_id, vendor, model, memory, compute_capability]:
             return checked(Gpu, device_id, vendor, model, memory, compute_capability)
         case _:
-            raise Malformed("gpu", "is no list of five fields")
+            raise Malformed("gpu", "is not a list of five fields")
 
 
 def _unpack_free(value: Any, capability: Capability) -> GpuFree:
@@ -177,4 +177,4 @@ def _unpack_free(value: Any, capability: Capability) -> GpuFree:
             gpu = capability.gpus[take_int(place, "gpu.place", 0, len(capability.gpus) - 1)]
             return checked(GpuFree, gpu.device_id, share, memory)
         case _:
-            raise Malformed("gpu", "is no list of three fields")
+            raise Malformed("gpu", "is not a list of three fields")

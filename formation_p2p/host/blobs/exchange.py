@@ -115,7 +115,7 @@ class Exchange:
         token = trio.lowlevel.current_trio_token()
 
         def hand_over(here: tuple[Cid, ...], gone: tuple[Cid, ...]) -> None:
-            with suppress(trio.RunFinishedError):  # nobody wants to know any more
+            with suppress(trio.RunFinishedError):  # the run is over
                 token.run_sync_soon(told, here, gone)
 
         self._store.watch(hand_over)
@@ -238,7 +238,7 @@ class _Run:
                     scope = self._scopes[source.peer_id] = trio.CancelScope()
                     self._nursery.start_soon(self._source, source, manifest, scope)
                 case fetching.WantChunk(peer, index):
-                    # One that was cancelled has no stream any more, and nobody is told of that.
+                    # One that was cancelled has no stream any more, and nothing is told of that.
                     if (stream := self._streams.get(peer)) is not None:
                         stream.want(index)
                 case fetching.CloseSource(peer):

@@ -151,11 +151,11 @@ def part_beside(manifest: Manifest, path: Path) -> Part:
 
 
 def read_through(file: int, path: Path) -> tuple[Manifest, os.stat_result]:
-    """The manifest of an open file. Raises OSError, and LocalError for what is no plain file, is
-    too large, or is written to meanwhile."""
+    """The manifest of an open file. Raises OSError, and LocalError for anything but a plain file,
+    and for one that is too large or written to meanwhile."""
     before = os.fstat(file)
     if not stat.S_ISREG(before.st_mode):
-        raise LocalError(f"{path} is no plain file; pack a folder first")
+        raise LocalError(f"{path} is not a plain file; pack a folder first")
     if before.st_size > MAX_BLOB_BYTES:
         largest = format_bytes(MAX_BLOB_BYTES)
         raise LocalError(f"{path} has {format_bytes(before.st_size)}, of at most {largest}")

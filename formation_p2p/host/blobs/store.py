@@ -132,7 +132,7 @@ class BlobStore:
     def put(self, path: Path) -> Blob:
         """Offer a file to others from where it lies. Raises LocalError.
 
-        It must stay as it is until whoever wants it has it; the reference names no sources.
+        It must stay as it is until its receivers have it; the reference names no sources.
         """
         path = path.absolute()
         try:
@@ -157,7 +157,7 @@ class BlobStore:
     def adopt(self, file: int, path: Path, keep_s: float) -> Blob:
         """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least.
 
-        `path` is where it lies, on the disk of the cache, written by nobody any more. Raises
+        `path` is where it lies, on the disk of the cache, not written any more. Raises
         LocalError, NoRoom.
         """
         try:
@@ -236,7 +236,7 @@ class BlobStore:
                 self._forget(cid)
                 return None
             except OSError as error:
-                # For want of descriptors, say: it is there still, for whoever asks later.
+                # For want of descriptors, say: it is there still, for a later request.
                 log.warning("%s cannot be opened now: %s", path, error)
                 return None
         try:
@@ -260,7 +260,7 @@ class BlobStore:
         """Put a copy, which may be read and executed, at `to`. The blob must be whole, and
         pinned. Raises LocalError.
 
-        A copy, for whoever owns a file may write to it, whatever its mode; where the file system
+        A copy, for the owner of a file may write to it, whatever its mode; where the file system
         can, both share their blocks until then.
         """
         try:
@@ -295,8 +295,6 @@ class BlobStore:
                 if not entry.pins and not entry.size_bytes and not entry.whole:
                     self._forget(cid)  # nothing came of it
 
-    # -- the insides ---------------------------------------------------------------------------
-
     def _path(self, cid: Cid, kind: str = "") -> Path:
         return self._root / (f"{cid}.{kind}" if kind else str(cid))
 
@@ -319,7 +317,7 @@ class BlobStore:
         if (put := self._put.pop(cid, None)) is not None:
             self._put[cid] = put
         if self.holds(cid):
-            with suppress(OSError):  # in what order they go is no reason to fail
+            with suppress(OSError):  # the order in which they go does not matter
                 os.utime(self._path(cid))
 
     def _make_room(self, size_bytes: int, *, on_disk: bool) -> None:

@@ -41,7 +41,7 @@ class TcpAddress:
         """Raises ValueError for anything but `/ip4|ip6|dns|dns4|dns6/…/tcp/…[/p2p/…]`."""
         parts = text.split("/", 8) if len(text) <= MAX_ADDRESS_CHARS else []
         if len(parts) not in (5, 7) or parts[0] or parts[3] != "tcp" or parts[1] not in _FAMILIES:
-            raise ValueError(f"{text[:80]!r} is no TCP address like /ip4/192.0.2.1/tcp/4001")
+            raise ValueError(f"{text[:80]!r} is not a TCP address like /ip4/192.0.2.1/tcp/4001")
         _, family, host, _, port_text = parts[:5]
         peer_id = None
         if len(parts) == 7:
@@ -56,9 +56,9 @@ class TcpAddress:
                 raise ValueError(f"{host[:80]!r} is IPv4 in disguise, or of one interface only")
             host = str(ip)
         elif not _DNS_NAME.fullmatch(host):
-            raise ValueError(f"{host[:80]!r} is no DNS name")
+            raise ValueError(f"{host[:80]!r} is not a DNS name")
         if not (re.fullmatch("[0-9]{1,5}", port_text) and int(port_text) < 65_536):
-            raise ValueError(f"{port_text[:10]!r} is no port")
+            raise ValueError(f"{port_text[:10]!r} is not a port")
         return cls(family, host, int(port_text), peer_id)
 
     def with_port(self, port: int) -> Self:

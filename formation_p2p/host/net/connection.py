@@ -131,7 +131,7 @@ class Connection:
             await self._identified.wait()
 
     def pushed(self, said: net_identify.Identified) -> bool:
-        """As `told`, unasked. Returns whether that may be a change, and is no introduction."""
+        """As `told`, unasked. Returns whether that may be a change, and not an introduction."""
         known = (self.contact, self.protocols) if self._identified.is_set() else None
         introduced, self._introduced = self._introduced, True
         self.told(said)

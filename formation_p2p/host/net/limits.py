@@ -50,7 +50,7 @@ BURST_S: Final = 4
 
 
 class TokenBucket:
-    """A token bucket. Whoever is ahead of the rate waits, so that frames stay with the peer."""
+    """A token bucket. A peer ahead of its rate waits, so that frames stay with the peer."""
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s

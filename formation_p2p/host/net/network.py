@@ -169,7 +169,7 @@ def _guarded(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        # The shell's fault, and nobody above us to tell: the network goes on.
+        # The shell's fault, with nothing above to tell: the network goes on.
         log.exception("the handler of %s failed", what)
 
 

@@ -40,7 +40,7 @@ LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
 WORK_PROTOCOL: Final = "/formation/work/1.0.0"
 # In a minute. Of more, which one peer that keeps coming back can cause, the log tells only
-# whoever debugs.
+# at the level of debugging.
 MAX_DROPS_TOLD: Final = 10
 
 
@@ -74,7 +74,7 @@ class Handlers(Protocol):
 
     def told(self, peer: Contact) -> None:
         """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
-        there are none, nobody to send others to."""
+        there are none, not one to send others to."""
 
     def disconnected(self, peer: PeerId) -> None:
         """The last connection to `peer` closed."""
@@ -130,7 +130,7 @@ class Stack:
         """Serve until `close`. Raises LocalError where it cannot listen, and whatever breaks the
         network underneath. Calls that are pending then raise NodeClosed.
         """
-        # 0.7 s and 78 MB, which nobody pays who does not run a network.
+        # 0.7 s and 78 MB, which only a program that runs a network pays.
         from formation_p2p.host.net.network import RunningStack
 
         refused: LocalError | None = None
@@ -250,7 +250,7 @@ class Stack:
         if len(self._dropped_s) < MAX_DROPS_TOLD or self._dropped_s[0] <= now_s - 60:
             self._dropped_s.append(now_s)
             log.info("dropping %s: %s", peer, reason)
-        else:  # whoever comes back for more must not fill the log
+        else:  # a peer that comes back for more must not fill the log
             log.debug("dropping %s: %s", peer, reason)
         self._network.swarm.abort_peer(peer, reason)
 

@@ -114,7 +114,7 @@ class Swarm:
 
     def connection_to(self, peer: PeerId) -> Connection | None:
         """The newest that is open: the older ones may be dead and not yet noticed. One that is
-        closed soon only if there is no other."""
+        closed soon only for want of another."""
         newest_first = [c for c in reversed(self._table.get(peer, ())) if not c.is_closed]
         newest_first.sort(key=lambda connection: connection.fleeting)  # stable
         return newest_first[0] if newest_first else None
@@ -226,7 +226,7 @@ class Swarm:
 
 
 def origin_of(host: str | None) -> str:
-    """Whom an address is counted for: of IPv6 the /64, since whoever has one has all of it."""
+    """The origin that an address is counted for: of IPv6 the /64, since its owner has all of it."""
     if host is None:
         return ""
     ip = ipaddress.ip_address(host)

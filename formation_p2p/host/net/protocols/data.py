@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = "/formation/data/1.0.0"
-# To take one chunk: whoever reads less than 9 KiB/s keeps others from being served.
+# To take one chunk: a peer that reads less than 9 KiB/s keeps others from being served.
 CHUNK_S: Final = 120.0
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
@@ -158,7 +158,7 @@ class DataServer:
 
 
 class DataStream:
-    """Our side of a stream to somebody who may have a blob. `begin` first; then `want` chunks,
+    """Our side of a stream to a peer that may have a blob. `begin` first; then `want` chunks,
     and take them with `next` in the order asked for. `close` or `abort` at the end."""
 
     def __init__(
@@ -179,7 +179,7 @@ class DataStream:
             await self._stream.write(encode_frame(opening))
             reply = await self._reply()
         if isinstance(reply, Chunk):
-            raise ProtocolViolation("a chunk that nobody asked for")
+            raise ProtocolViolation("a chunk that was not asked for")
         return reply
 
     def want(self, index: int) -> None:

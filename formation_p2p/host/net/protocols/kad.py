@@ -238,13 +238,13 @@ class _Line:
                     self._echoes -= 1
                     continue
                 if not self._waiting:
-                    raise ProtocolViolation(f"{self.peer} responds to what nobody asked")
+                    raise ProtocolViolation(f"{self.peer} responds to what was not asked")
                 request = self._waiting.popleft()
                 request.response = response
                 request.ended.set()
 
     def end(self, error: RemoteError) -> None:
-        """No more responses: whoever waits is told why."""
+        """No more responses: those that wait are told why."""
         self._stream.abort(str(error))
         if not self._confirmed.is_set():
             self._refusal = error

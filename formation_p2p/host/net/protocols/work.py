@@ -35,7 +35,7 @@ BACKLOG_BYTES: Final = 256 * KIB
 JOINED_BYTES: Final = 64 * KIB
 # To reach a peer and agree on the protocol, before what is queued for it is given up.
 OPEN_S: Final = 20.0
-# Nobody acknowledges frames here: those written so shortly before a stream broke may be lost. That
+# Frames are not acknowledged here: those written so shortly before a stream broke may be lost. That
 # is longer than it takes to find that a peer has fallen silent (UNACKNOWLEDGED_MS of
 # transport/tcp.py).
 UNSURE_S: Final = 45.0

@@ -1,11 +1,11 @@
 """multistream-select: which protocol a connection or stream speaks.
 
 py-libp2p 0.8.1's own (`libp2p/protocol_muxer/multiselect_communicator.py:58`) decodes what it
-reads without a guard, so that a byte that is no UTF-8 leaves the negotiation as an exception
-nobody catches and ends the host; it reads a message of any announced length
+reads without a guard, so that a byte that is not UTF-8 leaves the negotiation as an exception
+nothing catches and ends the host; it reads a message of any announced length
 (`libp2p/utils/varint.py:155`), and it answers proposals without end. It also takes two round
 trips where none is needed: who proposes has one protocol to choose from, so what is to be said in
-it may follow `offer` at once. Only what is read must wait for `confirm`, and so must whoever
+it may follow `offer` at once. Only what is read must wait for `confirm`, and so must the side that
 takes anything that was said for heard.
 
 Source: multistream-select 1.0 specification.
@@ -118,7 +118,7 @@ async def _read(stream: ReadWriteCloser) -> str:
     try:
         text = message.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolViolation("a negotiation message that is no UTF-8") from error
+        raise ProtocolViolation("a negotiation message that is not UTF-8") from error
     if not text.endswith("\n"):
         raise ProtocolViolation("a negotiation message without its line feed")
     return text[:-1]

@@ -1,7 +1,6 @@
 """yamux: many streams on one connection, each with a window that is kept.
 
-One concept: the protocol's frames, in both directions. What waits to be written is in `writer.py`,
-the windows are in `stream.py`.
+What waits to be written is in `writer.py`, the windows are in `stream.py`.
 
 py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
 subclassed, since what is wrong lies in its three loops:
@@ -113,7 +112,7 @@ class Muxer:
         self.max_unread_bytes = MAX_UNREAD_BYTES
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
-        # The latest ping: its number, which nobody can answer before it is asked, and when.
+        # The latest ping: its number, which cannot be answered before it is asked, and when.
         self._pinged: tuple[int, float] | None = None
         # What may still come on streams that are gone: their peers may not know it yet.
         self._stray_bytes = 0
@@ -198,8 +197,6 @@ class Muxer:
     def streams(self) -> tuple[MuxedStream, ...]:
         return tuple(self._streams.values())
 
-    # -- the streams' side ----------------------------------------------------------------
-
     def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
         if self.broken is None:
             self.active_at = trio.current_time()
@@ -243,8 +240,6 @@ class Muxer:
         if self._streams.pop(stream.stream_id, None) is not None:
             self._inbound -= stream.inbound
             self._stray_bytes += stream.allowed_bytes
-
-    # -- the three tasks ------------------------------------------------------------------
 
     async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -379,7 +374,7 @@ class Muxer:
         if stream is None and (
             stream_id == 0 or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
         ):
-            raise ProtocolViolation(f"a frame for stream {stream_id}, which nobody opened")
+            raise ProtocolViolation(f"a frame for stream {stream_id}, which was not opened")
         return stream
 
     def _opened(self, stream_id: int) -> MuxedStream | None:
