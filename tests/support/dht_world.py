@@ -128,19 +128,19 @@ class Alone:
         for known in knows:
             self.dht.table.saw(known, NOW.mono_s)
 
-    def asks(self) -> list[SendRequest]:
+    def requests(self) -> list[SendRequest]:
         effects, completed = self.dht.take()
         assert completed == []
         assert all(isinstance(effect, SendRequest) for effect in effects)
         return [effect for effect in effects if isinstance(effect, SendRequest)]
 
-    def answer(self, ask: SendRequest, reply: kad.Reply | None, now: Moment = NOW) -> None:
-        self.dht.handle(ResponseReceived(ask.request_id, ask.to, reply), now)
+    def respond(self, sent: SendRequest, reply: kad.Reply | None, now: Moment = NOW) -> None:
+        self.dht.handle(ResponseReceived(sent.request_id, sent.to, reply), now)
 
-    def fail(self, ask: SendRequest, now: Moment = NOW) -> None:
-        self.dht.handle(RequestFailed(ask.request_id, "no answer"), now)
+    def time_out(self, sent: SendRequest, now: Moment = NOW) -> None:
+        self.dht.handle(RequestFailed(sent.request_id, "no answer"), now)
 
-    def asked(
+    def reply_to(
         self, request: kad.Request, sender: Contact | None = None, now: Moment = NOW
     ) -> kad.Reply | None:
         """What alice answers, whatever else she does about it."""
@@ -265,7 +265,7 @@ class DhtWorld:
             effects, completed = node.dht.take()
             for effect in effects:
                 assert isinstance(effect, SendRequest), f"{effect} outside of a request"
-                self._ask(node, effect)
+                self._send(node, effect)
             for each in completed:
                 node.completed.append((self.now_s, each))
                 if node.upper is not None:
@@ -327,34 +327,34 @@ class DhtWorld:
             node.dht.handle(event, self.now)
             self.perform(node)
 
-    def _ask(self, node: DhtNode, ask: SendRequest) -> None:
-        request = codec.parse_request(codec.encode(ask.message))
-        other = self._by_id.get(ask.to.peer_id)
+    def _send(self, node: DhtNode, sent: SendRequest) -> None:
+        request = codec.parse_request(codec.encode(sent.message))
+        other = self._by_id.get(sent.to.peer_id)
         at_s = self.now_s + LATENCY_S
-        self._at(at_s, lambda: self._arrive(node, other, ask, request))
+        self._at(at_s, lambda: self._arrive(node, other, sent, request))
 
     def _arrive(
-        self, node: DhtNode, other: DhtNode | None, ask: SendRequest, request: kad.Request
+        self, node: DhtNode, other: DhtNode | None, sent: SendRequest, request: kad.Request
     ) -> None:
         if other is None or not other.alive or other.silent:
             # The dead refuse at once; the silent let the asker wait for its whole timeout.
-            late_s = ask.timeout_s if other is not None and other.silent else LATENCY_S
-            failed = RequestFailed(ask.request_id, "no answer")
+            late_s = sent.timeout_s if other is not None and other.silent else LATENCY_S
+            failed = RequestFailed(sent.request_id, "no answer")
             self._at(self.now_s + late_s, lambda: self._tell(node, failed))
             return
         self.carried.append(Carried(self.now_s, node.name, other.name, request))
         other.dht.handle(RequestReceived(self._count, node.contact, request), self.now)
         effects, _ = other.dht.take()
-        answer, *asks = effects
+        answer, *requests = effects
         assert isinstance(answer, SendResponse)
-        for each in asks:
+        for each in requests:
             assert isinstance(each, SendRequest)
-            self._ask(other, each)
+            self._send(other, each)
         message = answer.message if other.lie is None else other.lie(request, answer.message)
         reply = None if message is None else codec.parse_reply(codec.encode(message), request)
         if reply is not None:
             self.carried.append(Carried(self.now_s, other.name, node.name, reply))
-        answered = ResponseReceived(ask.request_id, other.contact, reply)
+        answered = ResponseReceived(sent.request_id, other.contact, reply)
         self._at(self.now_s + LATENCY_S, lambda: self._tell(node, answered))
 
 

@@ -48,10 +48,10 @@ def test_who_is_asked_for_itself_names_itself_which_go_wants_before_it_takes_any
     alice = Alone()
     itself = Contact(ALICE.peer_id)
     name = peer_id_to_bytes(ALICE.peer_id)
-    assert alice.asked(FindNode(name)) == Nodes((itself,))
+    assert alice.reply_to(FindNode(name)) == Nodes((itself,))
     crowd = tuple(world.contact(f"peer {number}") for number in range(20))
     crowded = Alone(knows=crowd)
-    closer = crowded.asked(FindNode(name))
+    closer = crowded.reply_to(FindNode(name))
     assert isinstance(closer, Nodes)
     assert closer.closer[0] == itself
     assert len(closer.closer) == 20

@@ -148,16 +148,16 @@ def test_a_stranger_is_pinged_before_anyone_is_sent_to_it() -> None:
         SendResponse(1, Nodes(()), cause=""),
         SendRequest(1, BOB, Ping(), DHT.request_timeout_s, cause=""),
     ]
-    assert alice.asked(FindNode(b"name"), CAROL) == Nodes(())
+    assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes(())
     alice.dht.handle(ResponseReceived(1, BOB, Pong()), NOW)
-    assert alice.asked(FindNode(b"name"), CAROL) == Nodes((BOB,))
+    assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes((BOB,))
 
 
 def test_a_stranger_who_does_not_answer_never_enters() -> None:
     alice = Alone()
-    alice.asked(Ping(), BOB)
+    alice.reply_to(Ping(), BOB)
     alice.dht.handle(RequestFailed(1, "no answer"), NOW)
-    assert alice.asked(FindNode(b"name"), CAROL) == Nodes(())
+    assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes(())
 
 
 def test_a_stranger_without_addresses_is_answered_and_left_alone() -> None:
@@ -175,8 +175,8 @@ def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
     pings = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert len(pings) == DHT.max_pings
     assert len({ping.to for ping in pings}) == DHT.max_pings
-    alice.answer(pings[0], Pong())
-    alice.asked(Ping(), world.contact("one more"))
+    alice.respond(pings[0], Pong())
+    alice.reply_to(Ping(), world.contact("one more"))
     alice.dht.handle(RequestReceived(1, world.contact("and another"), Ping()), NOW)
     assert len(alice.dht.take()[0]) == 1  # the answer: all places are taken again
 
@@ -184,12 +184,12 @@ def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
 def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
     """Or there could be any number of pings under way to one peer."""
     alice = Alone(knows=(CAROL,))
-    alice.asked(Ping(), BOB)
+    alice.reply_to(Ping(), BOB)
     alice.dht.find_closest(peer_id_to_bytes(DAVE.peer_id), NOW, "a test")
-    [ask] = alice.asks()
-    alice.answer(ask, Nodes((BOB,)))
-    [ask] = alice.asks()
-    alice.dht.handle(RequestFailed(ask.request_id, "no answer"), NOW)
+    [sent] = alice.requests()
+    alice.respond(sent, Nodes((BOB,)))
+    [sent] = alice.requests()
+    alice.dht.handle(RequestFailed(sent.request_id, "no answer"), NOW)
     alice.dht.take()
     alice.dht.handle(RequestReceived(1, BOB, Ping()), NOW)
     assert alice.dht.take()[0] == [SendResponse(1, Pong(), cause="")]  # and no second ping
@@ -223,21 +223,21 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     newcomer, oldest, younger = crowded(alice)
     later = after(DHT.suspect_after_s)
     alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), later, "a test")
-    for ask in alice.asks():
-        alice.answer(ask, Nodes((newcomer,)), later)
+    for sent in alice.requests():
+        alice.respond(sent, Nodes((newcomer,)), later)
     # Both were just seen, so neither is doubted when the newcomer answers.
-    [ask] = alice.asks()
-    assert ask.to == newcomer
-    alice.dht.handle(ResponseReceived(ask.request_id, newcomer, Nodes(())), later)
+    [sent] = alice.requests()
+    assert sent.to == newcomer
+    alice.dht.handle(ResponseReceived(sent.request_id, newcomer, Nodes(())), later)
     alice.dht.take()
     assert newcomer.peer_id not in alice.dht.table
     # Five minutes on, they are.
     much_later = after(2 * DHT.suspect_after_s)
     alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), much_later, "a test")
-    by_peer = {ask.to: ask for ask in alice.asks()}
-    alice.answer(by_peer[younger], Nodes((newcomer,)), much_later)
-    [ask] = alice.asks()
-    alice.dht.handle(ResponseReceived(ask.request_id, newcomer, Nodes(())), much_later)
+    by_peer = {sent.to: sent for sent in alice.requests()}
+    alice.respond(by_peer[younger], Nodes((newcomer,)), much_later)
+    [sent] = alice.requests()
+    alice.dht.handle(ResponseReceived(sent.request_id, newcomer, Nodes(())), much_later)
     effects, _ = alice.dht.take()
     [ping] = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert (ping.to, ping.message) == (oldest, Ping())
@@ -263,8 +263,8 @@ def test_in_a_small_network_looking_up_oneself_keeps_the_whole_table_fresh() -> 
 def test_answered_from_the_table_nobody_is_sent_to_himself() -> None:
     alice = Alone(parameters=DhtParameters(k=2), knows=(BOB, CAROL, DAVE))
     first, second, third = nearest_first(b"name", BOB, CAROL, DAVE)
-    assert alice.asked(FindNode(b"name"), world.contact("eve")) == Nodes((first, second))
-    assert alice.asked(FindNode(b"name"), first) == Nodes((second, third))
+    assert alice.reply_to(FindNode(b"name"), world.contact("eve")) == Nodes((first, second))
+    assert alice.reply_to(FindNode(b"name"), first) == Nodes((second, third))
 
 
 # -- bounds -------------------------------------------------------------------------------------
@@ -289,11 +289,13 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
     asked = 0
     while True:
         effects, completed = alice.dht.take()
-        asks = [ask for ask in effects if isinstance(ask, SendRequest) and ask.message != Ping()]
-        asked += len(asks)
-        for ask in asks:
+        requests = [
+            sent for sent in effects if isinstance(sent, SendRequest) and sent.message != Ping()
+        ]
+        asked += len(requests)
+        for sent in requests:
             named = tuple(world.contact(f"nobody {next(inventions)}") for _ in range(20))
-            alice.answer(ask, Providers((), named))
+            alice.respond(sent, Providers((), named))
         if completed:
             break
     assert asked <= DHT.max_asked

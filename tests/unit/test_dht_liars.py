@@ -27,12 +27,12 @@ def at(number: int, *hosts: str) -> Contact:
     return Contact(PeerId(str(number)), tuple(f"/ip4/{host}/tcp/{number}" for host in hosts))
 
 
-def home(number: int) -> Contact:
+def peer(number: int) -> Contact:
     return at(number, f"{60 + number % 40}.{number // 40 % 256}.1.1")
 
 
-def homes(numbers: Iterable[int]) -> list[Contact]:
-    return [home(number) for number in numbers]
+def peers(numbers: Iterable[int]) -> list[Contact]:
+    return [peer(number) for number in numbers]
 
 
 def lookup_of_nought(seeds: Iterable[Contact], *, width: int) -> Lookup:
@@ -57,7 +57,11 @@ def found(lookup: Lookup) -> list[int]:
 
 
 def test_who_invents_peers_is_believed_for_a_few_of_them_and_then_no_more() -> None:
-    network = {home(1000): homes(range(1, 21)), home(2000): [], home(3000): []}
+    network = {
+        peer(1000): peers(range(1, 21)),
+        peer(2000): [],
+        peer(3000): [],
+    }
     lookup = lookup_of_nought(network, width=3)
     asked = drive(lookup, network)
     assert len(asked) == 3 + DHT.credit
@@ -65,48 +69,56 @@ def test_who_invents_peers_is_believed_for_a_few_of_them_and_then_no_more() -> N
 
 
 def test_no_more_wait_on_one_peers_word_than_its_credit_is_worth() -> None:
-    lookup = lookup_of_nought(homes([1000, 2000]), width=8)
+    lookup = lookup_of_nought(peers([1000, 2000]), width=8)
     lookup.next_peers()
-    lookup.answered(PeerId("1000"), homes(range(1, 21)))
+    lookup.answered(PeerId("1000"), peers(range(1, 21)))
     assert len(lookup.next_peers()) == DHT.credit
-    lookup.answered(PeerId("2000"), homes(range(100, 120)))
+    lookup.answered(PeerId("2000"), peers(range(100, 120)))
     assert [int(each.peer_id) for each in lookup.next_peers()] == [100, 101, 102]
 
 
 def test_whom_an_honest_one_names_too_is_asked_whatever_else_a_liar_said() -> None:
-    network = {home(1000): homes(range(1, 21)), home(2000): homes([7]), home(7): []}
-    lookup = lookup_of_nought(homes([1000, 2000]), width=2)
+    network = {
+        peer(1000): peers(range(1, 21)),
+        peer(2000): peers([7]),
+        peer(7): [],
+    }
+    lookup = lookup_of_nought(peers([1000, 2000]), width=2)
     drive(lookup, network)
     assert found(lookup) == [7, 1000]
 
 
 def test_a_gate_that_knows_mostly_dead_ones_still_lets_a_newcomer_in() -> None:
-    living = {home(number): homes(range(1, 21)) for number in (8, 13, 20)}
-    network = {home(1000): homes(range(1, 21)), **living}
-    lookup = lookup_of_nought(homes([1000]), width=4)
+    living = {peer(number): peers(range(1, 21)) for number in (8, 13, 20)}
+    network = {peer(1000): peers(range(1, 21)), **living}
+    lookup = lookup_of_nought(peers([1000]), width=4)
     drive(lookup, network)
     assert found(lookup) == [8, 13, 20, 1000]
 
 
 def test_a_peer_that_a_liar_misplaced_is_asked_where_another_one_says_it_is() -> None:
-    network = {home(1000): [at(1, "99.9.9.9")], home(2000): homes([1]), home(1): []}
-    lookup = lookup_of_nought(homes([1000, 2000]), width=2)
+    network = {
+        peer(1000): [at(1, "99.9.9.9")],
+        peer(2000): peers([1]),
+        peer(1): [],
+    }
+    lookup = lookup_of_nought(peers([1000, 2000]), width=2)
     asked = drive(lookup, network)
-    assert asked[2:] == [at(1, "99.9.9.9"), home(1)]
+    assert asked[2:] == [at(1, "99.9.9.9"), peer(1)]
     assert found(lookup) == [1, 1000]
-    assert lookup.closest()[0] == home(1)
+    assert lookup.closest()[0] == peer(1)
 
 
 def test_where_they_differ_a_peer_is_asked_first_where_most_say_it_is() -> None:
-    lookup = lookup_of_nought(homes([1000, 2000, 3000]), width=3)
+    lookup = lookup_of_nought(peers([1000, 2000, 3000]), width=3)
     lookup.next_peers()
-    for peer, where in ((1000, at(1, "99.9.9.9")), (2000, home(1)), (3000, home(1))):
-        lookup.answered(PeerId(str(peer)), [where])
-    assert lookup.next_peers() == (home(1),)
+    for number, where in ((1000, at(1, "99.9.9.9")), (2000, peer(1)), (3000, peer(1))):
+        lookup.answered(PeerId(str(number)), [where])
+    assert lookup.next_peers() == (peer(1),)
 
 
 def test_liars_cannot_have_a_peer_dialled_in_ever_more_places() -> None:
-    liars = {home(1000 + n): [at(1, f"99.9.{n}.9")] for n in range(10)}
+    liars = {peer(1000 + n): [at(1, f"99.9.{n}.9")] for n in range(10)}
     lookup = lookup_of_nought(liars, width=11)
     asked = drive(lookup, liars)
     assert sum(each.peer_id == "1" for each in asked) == DHT.max_places
@@ -115,7 +127,7 @@ def test_liars_cannot_have_a_peer_dialled_in_ever_more_places() -> None:
 
 def test_of_many_ids_ground_near_a_key_on_one_machine_few_count() -> None:
     sybils = [at(number, "45.9.9.9") for number in range(1, 41)]
-    honest = homes(range(1000, 1020))
+    honest = peers(range(1000, 1020))
     network = dict.fromkeys(sybils, sybils) | dict.fromkeys(honest, honest + sybils[:2])
     lookup = lookup_of_nought(honest[10:], width=5)
     asked = drive(lookup, network)
@@ -132,7 +144,7 @@ def test_where_all_are_in_one_subnet_the_nearest_are_found_all_the_same() -> Non
 
 
 def test_who_claims_to_be_everywhere_crowds_nobody_out() -> None:
-    honest = homes(range(1000, 1005))
+    honest = peers(range(1000, 1005))
     everywhere = [each.addresses[0].split("/")[2] for each in honest]
     sybils = [at(number, "45.9.9.9", *everywhere) for number in (1, 2)]
     reached = [at(number, "45.9.9.9") for number in (1, 2)]

@@ -53,14 +53,14 @@ def run(
 ) -> list[PeerId]:
     """Ask until it is finished; answers come in any order. Returns who was asked, in order."""
     asked: list[PeerId] = []
-    under_way = [PeerId(peer_id) for peer_id in before]
+    in_flight = [PeerId(peer_id) for peer_id in before]
     asked_before = lookup.asked
     while not lookup.finished:
         new = [each.peer_id for each in lookup.next_peers()]
         asked += new
-        under_way += new
-        assert 0 < len(under_way) <= DHT.alpha
-        peer_id = under_way.pop(rng.randrange(len(under_way)))
+        in_flight += new
+        assert 0 < len(in_flight) <= DHT.alpha
+        peer_id = in_flight.pop(rng.randrange(len(in_flight)))
         named = closer(peer_id)
         if named is None:
             lookup.failed(peer_id)
@@ -307,15 +307,15 @@ def test_wherever_peers_are_said_to_be_it_ends_and_tries_no_address_of_one_twice
     lookup = lookup_of(Key(0), anyone(), width=width, spare=spare)
     tried: dict[PeerId, set[str]] = {}
     times: Counter[PeerId] = Counter()
-    under_way: list[PeerId] = []
+    in_flight: list[PeerId] = []
     while not lookup.finished:
         for each in lookup.next_peers():
-            assert each.peer_id not in under_way
+            assert each.peer_id not in in_flight
             assert not tried.get(each.peer_id, set()).issuperset(each.addresses)
             tried.setdefault(each.peer_id, set()).update(each.addresses)
             times[each.peer_id] += 1
-            under_way.append(each.peer_id)
-        peer_id = under_way.pop(rng.randrange(len(under_way)))
+            in_flight.append(each.peer_id)
+        peer_id = in_flight.pop(rng.randrange(len(in_flight)))
         if rng.random() < failing:
             lookup.failed(peer_id)
         else:

@@ -218,18 +218,18 @@ def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -
     alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
     value = world.signed("alice", NOW).raw
     alice.dht.find_closest(name, NOW, "a test")
-    to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
-    alice.answer(to_near, Nodes((nearest,)))
-    [to_nearest] = alice.asks()
-    alice.answer(to_nearest, Nodes(()))
+    to_near, to_far = sorted(alice.requests(), key=lambda sent: sent.to != near)
+    alice.respond(to_near, Nodes((nearest,)))
+    [to_nearest] = alice.requests()
+    alice.respond(to_nearest, Nodes(()))
     operation = write_near(alice, PutValue(name, value))
-    writes = alice.asks()
+    writes = alice.requests()
     assert all(isinstance(write.message, PutValue) for write in writes)
     assert far not in [write.to for write in writes]
-    alice.answer(to_far, Nodes((world.contact("eve"),)))
-    assert alice.asks() == []
+    alice.respond(to_far, Nodes((world.contact("eve"),)))
+    assert alice.requests() == []
     for write in writes:
-        alice.answer(write, Stored(name, value))
+        alice.respond(write, Stored(name, value))
     [published] = alice.dht.take()[1]
     assert published.operation == operation
 
@@ -239,14 +239,14 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
     alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
     alice.dht.find_closest(name, NOW, "a test")
-    to_near, to_far = sorted(alice.asks(), key=lambda ask: ask.to != near)
-    alice.answer(to_near, Nodes((nearest,)))
-    [to_nearest] = alice.asks()
-    alice.answer(to_nearest, Nodes(()))
+    to_near, to_far = sorted(alice.requests(), key=lambda sent: sent.to != near)
+    alice.respond(to_near, Nodes((nearest,)))
+    [to_nearest] = alice.requests()
+    alice.respond(to_nearest, Nodes(()))
     write_near(alice, PutValue(name, world.signed("alice", NOW).raw))
-    writes = alice.asks()
+    writes = alice.requests()
     alice.dht.handle(RequestFailed(to_far.request_id, "no answer"), NOW)
-    assert alice.asks() == []
+    assert alice.requests() == []
     for write in writes:
         alice.dht.handle(RequestFailed(write.request_id, "no answer"), NOW)
     [published] = alice.dht.take()[1]
@@ -256,14 +256,14 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
 def test_an_answer_after_the_search_has_ended_is_only_used_for_the_table() -> None:
     alice = Alone(knows=(BOB, CAROL))
     alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
-    first, second = alice.asks()
+    first, second = alice.requests()
     alice.dht.operations.abandon(alice.dht.find_providers(ANY, EVERYONE, NOW, "another"))
-    third, fourth = alice.asks()
-    for ask in (third, fourth):
-        alice.answer(ask, Providers((), (DAVE,)))
-    assert alice.asks() == []
-    for ask in (first, second):
-        alice.answer(ask, Providers((), ()))
+    third, fourth = alice.requests()
+    for sent in (third, fourth):
+        alice.respond(sent, Providers((), (DAVE,)))
+    assert alice.requests() == []
+    for sent in (first, second):
+        alice.respond(sent, Providers((), ()))
     [searched] = alice.dht.take()[1]
     assert isinstance(searched, Searched)
     assert searched.asked == 2
@@ -274,14 +274,14 @@ def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> 
     value = world.signed("alice", NOW).raw
     alice = Alone(knows=(BOB, CAROL))
     alice.dht.find_closest(name, NOW, "a test")
-    for ask in alice.asks():
-        alice.answer(ask, Nodes(()))
+    for sent in alice.requests():
+        alice.respond(sent, Nodes(()))
     operation = write_near(alice, PutValue(name, value))
-    first, second = alice.asks()
-    alice.answer(first, Stored(name, value))
+    first, second = alice.requests()
+    alice.respond(first, Stored(name, value))
     others = {contact.peer_id for contact in alice.dht.operations.abandon(operation)}
     assert others == {ALICE.peer_id, BOB.peer_id, CAROL.peer_id}
-    alice.answer(second, Stored(name, value))
+    alice.respond(second, Stored(name, value))
     assert alice.dht.take() == ([], [])
     assert alice.dht.operations.abandon(operation) == ()
 
@@ -300,12 +300,12 @@ def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_o
     operation = alice.dht.operations.deliver(
         [(ALICE, write), (BOB, write), (CAROL, write)], NOW, "leave"
     )
-    to_bob, to_carol = alice.asks()
+    to_bob, to_carol = alice.requests()
     assert (to_bob.to, to_bob.message) == (BOB, write)
     assert (to_carol.to, to_carol.message) == (CAROL, write)
     assert len(alice.records) == 1
-    alice.answer(to_bob, Stored(name, gone.raw))
-    alice.fail(to_carol)
+    alice.respond(to_bob, Stored(name, gone.raw))
+    alice.time_out(to_carol)
     [published] = alice.dht.take()[1]
     assert published == Published(
         operation,
@@ -329,10 +329,10 @@ def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:
     alice = Alone()
     write = world.added(world.signed("alice", NOW), ANY, acknowledged=True)
     alice.dht.operations.deliver([(BOB, write), (CAROL, write)], NOW, "announce")
-    to_bob, to_carol = alice.asks()
+    to_bob, to_carol = alice.requests()
     told = Added((ShardCount(3, 2),), (DAVE,))
-    alice.answer(to_bob, told)
-    alice.answer(to_carol, None)
+    alice.respond(to_bob, told)
+    alice.respond(to_carol, None)
     [published] = alice.dht.take()[1]
     assert isinstance(published, Published)
     assert published.deliveries == (
@@ -345,9 +345,9 @@ def test_an_answer_to_a_publish_that_was_abandoned_is_for_the_table_alone() -> N
     alice = Alone()
     write = PutValue(value_name(ALICE.peer_id), world.signed("alice", NOW).raw)
     operation = alice.dht.operations.deliver([(BOB, write)], NOW, "announce")
-    [ask] = alice.asks()
+    [sent] = alice.requests()
     assert alice.dht.operations.abandon(operation) == (BOB,)
-    alice.answer(ask, Stored(write.name, write.value))
+    alice.respond(sent, Stored(write.name, write.value))
     assert alice.dht.take() == ([], [])
     assert BOB.peer_id in alice.dht.table
 
@@ -373,9 +373,9 @@ def test_the_counts_of_a_search_are_those_of_the_nearest_who_answered_nearest_fi
     alice = Alone(knows=(BOB, CAROL, DAVE))
     operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test", width=3)
     place = {contact: n for n, contact in enumerate(nearest_first(ANY, BOB, CAROL, DAVE))}
-    for ask in alice.asks():
-        count = None if ask.to == DAVE else ShardCount(members=place[ask.to])
-        alice.answer(ask, Providers((), (), count))
+    for sent in alice.requests():
+        count = None if sent.to == DAVE else ShardCount(members=place[sent.to])
+        alice.respond(sent, Providers((), (), count))
     [searched] = alice.dht.take()[1]
     assert isinstance(searched, Searched)
     assert searched.operation == operation
@@ -404,9 +404,9 @@ def test_a_search_gathers_no_more_than_so_many() -> None:
     """Those whom it has, it still takes newer records of."""
     alice = Alone(knows=(BOB, CAROL), parameters=DhtParameters(max_found=2))
     alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
-    for sequence, ask in enumerate(alice.asks(), 1):
+    for sequence, sent in enumerate(alice.requests(), 1):
         signed = [world.signed(name, NOW, sequence=sequence) for name in ("bob", "carol", "dave")]
-        alice.answer(ask, Providers(tuple(Provider(ask.to, each.raw) for each in signed), ()))
+        alice.respond(sent, Providers(tuple(Provider(sent.to, each.raw) for each in signed), ()))
     [searched] = alice.dht.take()[1]
     assert isinstance(searched, Searched)
     found = {each.profile.peer_id: each.profile.sequence for each in searched.found}

@@ -199,10 +199,10 @@ def test_one_provider_has_its_part_of_the_whole_table() -> None:
 
 def test_at_home_all_machines_are_in_one_subnet_and_know_each_other() -> None:
     homes = ("192.168.1", "10.0.0", "172.16.0", "127.0.0", "169.254.0", "100.64.0")
-    for home in homes:
+    for membership in homes:
         table = table_of([], k=20)
         for number in range(128, 148):
-            table.saw(of_site(number, home), 0.0)
+            table.saw(of_site(number, membership), 0.0)
         assert len(table) == 20
 
 

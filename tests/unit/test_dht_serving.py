@@ -50,15 +50,17 @@ def test_what_is_kept_is_given_to_those_who_ask() -> None:
     bob = world.signed("bob", NOW)
     name = value_name(BOB.peer_id)
     kept = Provider(BOB, bob.raw)
-    assert alice.asked(AddProvider(ANY, Provider(BOB, bob.raw))) is None
+    assert alice.reply_to(AddProvider(ANY, Provider(BOB, bob.raw))) is None
     # The keys of bob and of `any` begin with 1, and that of dave with 0.
     told = Providers((kept,), (CAROL,), ShardCount(1, settled=1))
-    assert alice.asked(GetProviders(ANY)) == told
+    assert alice.reply_to(GetProviders(ANY)) == told
     from_afar = replace(EVERYONE, target=key_of_peer(DAVE.peer_id))
-    assert alice.asked(GetProviders(ANY, from_afar)) == Providers((kept,), (CAROL,), ShardCount(1))
-    assert alice.asked(GetValue(name)) == Value(None, (CAROL,))
-    assert alice.asked(PutValue(name, bob.raw)) == Stored(name, bob.raw)
-    assert alice.asked(GetValue(name)) == Value(bob.raw, (CAROL,))
+    assert alice.reply_to(GetProviders(ANY, from_afar)) == Providers(
+        (kept,), (CAROL,), ShardCount(1)
+    )
+    assert alice.reply_to(GetValue(name)) == Value(None, (CAROL,))
+    assert alice.reply_to(PutValue(name, bob.raw)) == Stored(name, bob.raw)
+    assert alice.reply_to(GetValue(name)) == Value(bob.raw, (CAROL,))
 
 
 def test_an_author_who_waits_for_it_is_told_how_full_its_names_are_and_who_is_nearer() -> None:
@@ -67,29 +69,31 @@ def test_an_author_who_waits_for_it_is_told_how_full_its_names_are_and_who_is_ne
     write = world.added(signed, ANY, value_name(BOB.peer_id), acknowledged=True)
     nearest = tuple(nearest_first(ANY, CAROL, DAVE))
     added = Added((ShardCount(1, settled=1),) * 2, nearest)
-    assert alice.asked(write) == added
-    assert alice.asked(replace(write, acknowledged=False)) is None
-    assert alice.asked(GetValue(value_name(BOB.peer_id)), CAROL) == Value(signed.raw, (BOB, DAVE))
+    assert alice.reply_to(write) == added
+    assert alice.reply_to(replace(write, acknowledged=False)) is None
+    assert alice.reply_to(GetValue(value_name(BOB.peer_id)), CAROL) == Value(
+        signed.raw, (BOB, DAVE)
+    )
 
 
 def test_one_whose_record_is_bad_is_told_the_counts_all_the_same_and_is_not_in_them() -> None:
     alice = Alone()
     bob = world.signed("bob", NOW)
     forged = replace(bob, raw=bob.raw[:-1] + bytes([bob.raw[-1] ^ 1]))
-    assert alice.asked(world.added(forged, ANY, acknowledged=True)) == Added((ShardCount(),))
+    assert alice.reply_to(world.added(forged, ANY, acknowledged=True)) == Added((ShardCount(),))
     assert len(alice.records) == 0
 
 
 def test_the_storing_peer_filters_by_what_is_needed() -> None:
     alice = Alone()
-    alice.asked(AddProvider(ANY, Provider(BOB, world.signed("bob", NOW).raw)))
+    alice.reply_to(AddProvider(ANY, Provider(BOB, world.signed("bob", NOW).raw)))
     for needs, found in [
         (encode_requirements(Requirements(cpu_milli=8000, memory_bytes=1)), 1),
         (encode_requirements(Requirements(cpu_milli=8001, memory_bytes=1)), 0),
         (encode("no requirements"), 0),
         (b"\xff", 0),
     ]:
-        reply = alice.asked(GetProviders(ANY, ProviderQuery(Key(0), needs, 5)))
+        reply = alice.reply_to(GetProviders(ANY, ProviderQuery(Key(0), needs, 5)))
         assert isinstance(reply, Providers)
         assert len(reply.providers) == found
 
@@ -99,12 +103,12 @@ def test_a_bad_record_is_not_kept_and_a_value_is_then_not_echoed() -> None:
     bob = world.signed("bob", NOW).raw
     forged = bob[:-1] + bytes([bob[-1] ^ 1])
     name = value_name(BOB.peer_id)
-    assert alice.asked(PutValue(name, forged)) == Stored(name, b"")
-    assert alice.asked(PutValue(value_name(CAROL.peer_id), bob)) == Stored(
+    assert alice.reply_to(PutValue(name, forged)) == Stored(name, b"")
+    assert alice.reply_to(PutValue(value_name(CAROL.peer_id), bob)) == Stored(
         value_name(CAROL.peer_id), b""
     )
-    assert alice.asked(AddProvider(ANY, Provider(BOB, forged))) is None
-    assert alice.asked(AddProvider(ANY, Provider(BOB))) is None
+    assert alice.reply_to(AddProvider(ANY, Provider(BOB, forged))) is None
+    assert alice.reply_to(AddProvider(ANY, Provider(BOB))) is None
     assert len(alice.records) == 0
 
 
@@ -153,7 +157,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
 def test_no_request_is_left_without_its_answer(asked: list[Request]) -> None:
     alice = Alone(knows=(CAROL,))
     for request in asked:
-        reply = alice.asked(request)
+        reply = alice.reply_to(request)
         plain = isinstance(request, AddProvider) and not request.acknowledged
         assert (reply is None) == plain
         if reply is not None:

@@ -242,13 +242,13 @@ def test_a_profile_whose_shards_have_moved_leaves_those_where_it_was(store: Reco
     """Or it would be found where its author has long stopped to announce itself."""
     deep = spanning("bob", Span(2, 2), Span(5, 5), sequence=1)
     key = world.person("bob").key
-    home = shard_key(world.NETWORK, "any", key, 2)
-    assert store.keep(SENDER, world.added(deep, home, BOB), NOW)
+    membership = shard_key(world.NETWORK, "any", key, 2)
+    assert store.keep(SENDER, world.added(deep, membership, BOB), NOW)
     deeper = spanning("bob", Span(3, 3), Span(5, 5), sequence=2)
     below = shard_key(world.NETWORK, "any", key, 3)
     assert store.keep(SENDER, world.added(deeper, below), NOW)
     stays = 2 in depths_of("any", world.person("bob").peer_id, Span(3, 3))
-    assert providers(store, home) == ([deeper.raw] if stays else [])
+    assert providers(store, membership) == ([deeper.raw] if stays else [])
     assert providers(store, below) == [deeper.raw]
     assert store.value(BOB, NOW) == deeper.raw
 

@@ -50,8 +50,8 @@ def advertised(effects: list[DhtEffect]) -> list[Reach]:
 
 
 def pings_back(effects: list[DhtEffect]) -> list[SendRequest]:
-    asks = [effect for effect in effects if isinstance(effect, SendRequest)]
-    return [ask for ask in asks if ask.message == Ping(dial_back=True)]
+    requests = [effect for effect in effects if isinstance(effect, SendRequest)]
+    return [sent for sent in requests if sent.message == Ping(dial_back=True)]
 
 
 # -- refreshing ---------------------------------------------------------------------------------
@@ -92,11 +92,11 @@ def test_a_lookup_for_any_purpose_refreshes_its_bucket_if_somebody_answers() -> 
     name = peer_id_to_bytes(CAROL.peer_id)
     for answers in (False, True):
         alice.dht.find_closest(name, after(5), "a test")
-        [ask] = [ask for ask in alice.asks() if ask.message == FindNode(name)]
+        [sent] = [sent for sent in alice.requests() if sent.message == FindNode(name)]
         if answers:
-            alice.answer(ask, Nodes(()), after(6))
+            alice.respond(sent, Nodes(()), after(6))
         else:
-            alice.fail(ask)
+            alice.time_out(sent)
             alice.dht.table.saw(BOB, NOW.mono_s)
         alice.dht.take()
         looked_s = alice.dht.table.looked_s(key_of_peer(CAROL.peer_id))
@@ -113,7 +113,7 @@ def test_a_gate_that_there_is_no_room_for_is_left_in_peace() -> None:
         alice.dht.table.saw(contact, NOW.mono_s)
     for waits in range(1, 20):
         alice.dht.tick(after(waits * DHT.last_retry_s))
-        assert [ask for ask in alice.asks() if ask.message == Ping()] == []
+        assert [sent for sent in alice.requests() if sent.message == Ping()] == []
 
 
 def is_far(contact: Contact) -> bool:
@@ -136,7 +136,7 @@ def test_a_quiet_network_costs_little() -> None:
 def test_a_node_that_was_not_told_where_it_is_asks_nobody_to_dial_it() -> None:
     alice = Alone(knows=(BOB, CAROL))
     alice.dht.tick(after(1000))
-    alice.asked(Ping())
+    alice.reply_to(Ping())
     assert pings_back(effects_of(alice)) == []
 
 
@@ -148,10 +148,10 @@ def test_a_few_are_asked_to_dial_back_and_the_first_who_can_makes_a_server() -> 
     assert advertised(effects) == [Reach.UNKNOWN]
     asked = pings_back(effects)
     assert len(asked) == DHT.voters
-    assert {ask.timeout_s for ask in asked} == {DHT.request_timeout_s + DHT.probe_s}
-    alice.answer(asked[0], Pong(True))
+    assert {sent.timeout_s for sent in asked} == {DHT.request_timeout_s + DHT.probe_s}
+    alice.respond(asked[0], Pong(True))
     assert advertised(effects_of(alice)) == [Reach.SERVER]
-    alice.answer(asked[1], Pong(True))
+    alice.respond(asked[1], Pong(True))
     assert advertised(effects_of(alice)) == []
 
 
@@ -159,8 +159,8 @@ def test_whom_most_cannot_dial_is_a_client_and_asks_again_later() -> None:
     alice = Alone(knows=(BOB, CAROL))
     alice.dht.moved(HERE, NOW)
     alice.dht.tick(NOW)
-    for ask in pings_back(effects_of(alice)):
-        alice.answer(ask, Pong(False))
+    for sent in pings_back(effects_of(alice)):
+        alice.respond(sent, Pong(False))
     assert advertised(effects_of(alice)) == [Reach.CLIENT]
     alice.dht.tick(after(DHT.round_s))
     assert pings_back(effects_of(alice)) == []
@@ -180,9 +180,9 @@ def test_for_one_who_fails_or_does_not_try_another_one_is_asked() -> None:
     alice.dht.moved(HERE, NOW)
     alice.dht.tick(NOW)
     first, second, _ = pings_back(effects_of(alice))
-    alice.fail(first)
+    alice.time_out(first)
     assert len(pings_back(effects_of(alice))) == 1
-    alice.answer(second, Pong())
+    alice.respond(second, Pong())
     assert len(pings_back(effects_of(alice))) == 1
 
 
@@ -228,9 +228,9 @@ def test_one_after_the_other_any_number_is_dialled_back() -> None:
 def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> None:
     alice = Alone()
     alice.dht.handle(PeerIdentified(BOB), NOW)
-    [ping] = alice.asks()
+    [ping] = alice.requests()
     assert (ping.to, ping.message) == (BOB, Ping())
-    alice.answer(ping, Pong())
+    alice.respond(ping, Pong())
     assert BOB.peer_id in alice.dht.table
     alice.dht.handle(PeerIdentified(Contact(BOB.peer_id)), NOW)
     assert BOB.peer_id not in alice.dht.table
@@ -239,7 +239,7 @@ def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> Non
 def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
     alice = Alone()
     alice.dht.handle(PeerIdentified(BOB), NOW)
-    [ping] = alice.asks()
+    [ping] = alice.requests()
     alice.dht.handle(ResponseReceived(ping.request_id, Contact(BOB.peer_id), Pong()), NOW)
     assert BOB.peer_id not in alice.dht.table
 

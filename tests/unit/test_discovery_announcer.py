@@ -125,7 +125,7 @@ def stored(node: DhtNode, name: bytes, now: Moment) -> list[int]:
     return [profile.sequence for profile in node.held(name, now)]
 
 
-def holders(town: DhtWorld, name: bytes) -> list[DhtNode]:
+def replicas_of(town: DhtWorld, name: bytes) -> list[DhtNode]:
     return [node for node in town.nodes.values() if node.alive and stored(node, name, town.now)]
 
 
@@ -152,7 +152,7 @@ def test_of_many_peers_the_nearest_to_each_name_hold_it() -> None:
     alice.start()
     town.elapse(1)
     for name in alice.names:
-        found = {node.peer_id for node in holders(town, name)}
+        found = {node.peer_id for node in replicas_of(town, name)}
         assert found == set(town.nearest(key_of(name), REPLICAS))
 
 
@@ -193,7 +193,7 @@ def test_it_is_announced_again_without_looking_anybody_up() -> None:
     adds = [each for each in sent if isinstance(each.message, AddProvider)]
     puts = [each for each in sent if isinstance(each.message, PutValue)]
     assert len({each.receiver for each in adds}) == len(adds)
-    others = {n.name for name in alice.names for n in holders(town, name)} - {"alice"}
+    others = {n.name for name in alice.names for n in replicas_of(town, name)} - {"alice"}
     assert {each.receiver for each in adds} | {each.receiver for each in puts} == others
     assert REPLICAS - 1 <= len(puts) <= REPLICAS
     # One holder of each name tells how full it is, and who is nearer.
@@ -226,10 +226,10 @@ def test_a_holder_that_dies_is_replaced_by_the_next_nearest() -> None:
     alice.start()
     alice.rest()
     name = alice.names[0]
-    dead = next(node for node in holders(town, name) if node is not alice.node)
+    dead = next(node for node in replicas_of(town, name) if node is not alice.node)
     dead.alive = False
     town.elapse(REPUBLISH_S * LATEST + 10)
-    found = {node.peer_id for node in holders(town, name)}
+    found = {node.peer_id for node in replicas_of(town, name)}
     assert set(town.nearest(key_of(name), REPLICAS)) <= found
 
 
@@ -467,7 +467,7 @@ def test_a_withdrawal_reaches_everyone_who_stored_the_profile_and_then_the_node_
     town, alice = settled(*people(40))
     alice.start()
     town.elapse(REPUBLISH_S * 2)
-    everyone = {node.name: node for name in alice.names for node in holders(town, name)}
+    everyone = {node.name: node for name in alice.names for node in replicas_of(town, name)}
     assert len(everyone) > 20  # eight for each name
     alice.withdraw()
     assert alice.may_go == 0
@@ -635,7 +635,7 @@ def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
     alice.announcer._publications.clear()  # the lookup for its own value is in flight
     town.elapse(1)
     assert alice.issued  # its buckets' names were found later
-    assert not holders(town, value_name(alice.node.peer_id))
+    assert not replicas_of(town, value_name(alice.node.peer_id))
 
 
 def test_what_a_holder_says_of_names_that_were_left_meanwhile_is_dropped() -> None:
