@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,16 @@ from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.graph import MAX_EDGES
 from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES
 from formation_p2p.core.workload.task import MAX_TASKS, MIN_MEMORY_BYTES
+from tests.support.documents import block, text_of
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+DOCUMENT = text_of("docs/jobs.md")
 
 
 def test_the_job_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.csv").write_text("1")
-    (text,) = blocks("toml")
+    text = block("docs/jobs.md", "toml").text
     job = parse_job_file(text, tmp_path)
     assert [task.label for task in job.tasks] == [
         "prepare-data-a.csv",
@@ -42,7 +38,7 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
 
 
 def test_the_program_makes_the_plan() -> None:
-    (text,) = blocks("python")
+    text = block("docs/jobs.md", "python", "plan = derive(").text
     names: dict[str, Any] = {}
     exec(compile(text, "docs/jobs.md", "exec"), names)
     plan = names["plan"]
