@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
 
 import psutil
 
-from formation_p2p import Node
+from formation_p2p import Limits, Node
 from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN
+from tests.support.waiting import until
 
 # No test of these takes longer; one that does hangs.
 DEADLINE_S = 60.0
+MACHINE: Final = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @asynccontextmanager
@@ -27,6 +34,46 @@ async def gate_at(folder: Path) -> AsyncIterator[Callable[..., str]]:
     async with Node.join(home=home.path, listen=LISTEN) as gate:
         home.add_gate(gate.addresses[0])
         yield lambda **limits: home.invite(Rights(int(time.time()) + 3600, **limits))
+
+
+@dataclass(frozen=True)
+class SmallNetwork:
+    """A gate, the worker alice, and bob, who submits."""
+
+    folder: Path
+    invite: str
+    alice: Node
+    bob: Node
+
+
+@asynccontextmanager
+async def small_network(
+    folder: Path,
+    *,
+    limits: Limits = MACHINE,
+    alice: Mapping[str, Any] = NOTHING,
+    bob: Mapping[str, Any] = NOTHING,
+    **serves: Any,
+) -> AsyncIterator[SmallNetwork]:
+    """Yields once bob finds alice. `serves` says how alice works; `alice` and `bob` how their nodes
+    join, where that differs: alice listens on loopback, bob nowhere."""
+    async with gate_at(folder) as invitation:
+        invite = invitation()
+        alices = {"home": folder / "alice", "listen": LISTEN, **alice}
+        async with Node.join(invite, **alices) as worker:
+            await worker.worker(limits=limits, **serves)
+            async with Node.join(invite, **{"home": folder / "bob", "listen": (), **bob}) as person:
+                await sees(person, 1)
+                yield SmallNetwork(folder, invite, worker, person)
+
+
+async def sees(node: Node, workers: int) -> None:
+    """Returns once a node finds so many workers."""
+
+    async def found() -> bool:
+        return len(await node.workers()) == workers
+
+    await until(found)
 
 
 def runs(argument: str) -> bool:

@@ -27,7 +27,7 @@ from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB
 from formation_p2p.host.storage.memory_samples import MemorySamples
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import DEADLINE_S, gate_at, small_network
 from tests.support.waiting import until
 
 SMALL = "cpu=0.25,memory=64MiB"
@@ -58,17 +58,9 @@ JOB = """
 @asynccontextmanager
 async def network(folder: Path) -> AsyncIterator[tuple[Node, str]]:
     """A gate and a worker; the node that submits, and how to join."""
-    async with gate_at(folder) as invitation:
-        join = invitation()
-        async with Node.join(join, home=folder / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=2048 * MIB))
-            async with Node.join(join, home=folder / "bob", listen=()) as bob:
-
-                async def found() -> bool:
-                    return len(await bob.workers()) == 1
-
-                await until(found)
-                yield bob, join
+    limits = Limits(cpu_milli=2000, memory_bytes=2048 * MIB)
+    async with small_network(folder, limits=limits) as made:
+        yield made.bob, made.invite
 
 
 def order_of(job: JobHandle, events: list[object]) -> list[str]:

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p import InvalidInput, Limits, Node, TaskFailed
-from formation_p2p.core.units import MIB
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, runs
+from formation_p2p import InvalidInput, Node, TaskFailed
+from tests.support.network import DEADLINE_S, runs, small_network
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -25,17 +23,8 @@ SMALL = "cpu=0.5,memory=64MiB"
 @pytest.fixture
 async def bob(tmp_path: Path) -> AsyncIterator[Node]:
     """He submits; a worker with room for four tasks is there."""
-    async with gate_at(tmp_path) as invitation:
-        join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
-            async with Node.join(join, home=tmp_path / "bob", listen=()) as bob:
-
-                async def found() -> bool:
-                    return len(await bob.workers()) == 1
-
-                await until(found)
-                yield bob
+    async with small_network(tmp_path) as network:
+        yield network.bob
 
 
 def nap(s: float) -> float:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -47,7 +46,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.task import Task
 from formation_p2p.host.runtime import Runtime
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, runs
+from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
@@ -56,51 +55,30 @@ A_JOB = Job("a job", (Task("a job/0", Requirements(driver="process"), b""),))
 ENDED = JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
 
 
-@dataclass
-class World:
-    """A gate, a worker and a node that only submits."""
-
-    invite: str
-    worker: Node
-    bob: Node
-    folder: Path
-
-
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with gate_at(tmp_path) as invitation:
-        join = invitation()
-        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
-            await alice.worker(
-                limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB), labels={"region": "eu"}
-            )
-            async with Node.join(join, home=tmp_path / "bob", listen=()) as bob:
-
-                async def found() -> bool:
-                    return len(await bob.workers()) == 1
-
-                await until(found)
-                yield World(join, alice, bob, tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    async with small_network(tmp_path, labels={"region": "eu"}) as network:
+        yield network
 
 
 def divide(by: int) -> float:
     return 1 / by
 
 
-async def test_map_gives_the_results_in_order(world: World) -> None:
+async def test_map_gives_the_results_in_order(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         assert await world.bob.map(divide, [1, 2, 4], needs=SMALL) == [1.0, 0.5, 0.25]
         assert await world.bob.map(divide, []) == []
 
 
-async def test_map_raises_what_the_function_raised_with_its_traceback(world: World) -> None:
+async def test_map_raises_what_the_function_raised_with_its_traceback(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(TaskFailed, match="division by zero") as raised:
             await world.bob.map(divide, [1, 0], needs=SMALL, attempts=1)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-async def test_a_failing_task_is_tried_as_often_as_was_asked(world: World) -> None:
+async def test_a_failing_task_is_tried_as_often_as_was_asked(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(
             ProcessSpec(("sh", "-c", "echo no >&2; exit 3")), needs=SMALL, attempts=2
@@ -110,16 +88,20 @@ async def test_a_failing_task_is_tried_as_often_as_was_asked(world: World) -> No
     assert "no" in result.reasons[-1].why
 
 
-async def test_what_nobody_can_run_fails_fast_and_says_why_for_each_worker(world: World) -> None:
+async def test_what_nobody_can_run_fails_fast_and_says_why_for_each_worker(
+    world: SmallNetwork,
+) -> None:
     async with asyncio.timeout(DEADLINE_S):
         began = time.monotonic()
         with pytest.raises(Unplaceable, match="memory") as raised:
             await world.bob.map(divide, [1], needs="memory=1TiB")
         assert time.monotonic() - began < 5
-    assert list(raised.value.reasons) == [world.worker.peer_id]
+    assert list(raised.value.reasons) == [world.alice.peer_id]
 
 
-async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(world: World) -> None:
+async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
+    world: SmallNetwork,
+) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(ProcessSpec(("echo", "hello")), needs=SMALL)
         events = [event async for event in job.events()]
@@ -131,16 +113,16 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(worl
             await job.story(7)
         assert await world.bob.story("unknown/0") == ()
     assert [step.step for step in story][-1] is StoryStep.SUCCEEDED
-    assert {step.peer for step in story if step.step is StoryStep.SENT} == {world.worker.peer_id}
+    assert {step.peer for step in story if step.step is StoryStep.SENT} == {world.alice.peer_id}
     assert isinstance(events[0], TaskPlaced)
-    assert events[0].worker == world.worker.peer_id
+    assert events[0].worker == world.alice.peer_id
     assert events[0].nearest
     assert [e.data for e in events if isinstance(e, TaskPrinted)] == [b"hello\n"]
     assert sum(isinstance(e, TaskSucceeded) for e in events) == 1
     assert events[-1] == JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0)
 
 
-async def test_output_arrives_while_the_task_still_runs(world: World) -> None:
+async def test_output_arrives_while_the_task_still_runs(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(ProcessSpec(("sh", "-c", "echo first; sleep 30")), needs=SMALL)
         async for event in job.events():
@@ -156,7 +138,9 @@ def sleep_as_a_program(s: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["map", "job", "run"])
-async def test_cancelling_whoever_awaits_kills_what_runs_far_away(world: World, how: str) -> None:
+async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
+    world: SmallNetwork, how: str
+) -> None:
     long = f"30.{secrets.randbelow(10**9)}"
 
     async def awaits() -> None:
@@ -182,7 +166,7 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(world: World, 
         await until(is_over)
 
 
-async def test_whoever_waits_for_results_alone_cancels_nothing(world: World) -> None:
+async def test_whoever_waits_for_results_alone_cancels_nothing(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(ProcessSpec(("sleep", "1")), needs=SMALL)
         with pytest.raises(TimeoutError):
@@ -191,7 +175,7 @@ async def test_whoever_waits_for_results_alone_cancels_nothing(world: World) -> 
     assert result.status == "succeeded"
 
 
-async def test_run_brings_back_the_output_of_one_command(world: World) -> None:
+async def test_run_brings_back_the_output_of_one_command(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         result = await world.bob.run([sys.executable, "-c", "print(6 * 7)"], needs=SMALL)
         with pytest.raises(TaskFailed, match="exit"):
@@ -199,15 +183,15 @@ async def test_run_brings_back_the_output_of_one_command(world: World) -> None:
     assert (result.exit_code, result.stdout_tail) == (0, b"42\n")
 
 
-async def test_explain_ranks_who_could_and_says_why_not_the_others(world: World) -> None:
+async def test_explain_ranks_who_could_and_says_why_not_the_others(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         could = await world.bob.explain("label.region=eu,driver=python")
         could_not = await world.bob.explain("label.region=us")
-    assert [ranked.profile.peer_id for ranked in could.ranked] == [world.worker.peer_id]
+    assert [ranked.profile.peer_id for ranked in could.ranked] == [world.alice.peer_id]
     assert [str(why) for _, why in could_not.rejected] == ["label.region: needs us, has eu"]
 
 
-async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: World) -> None:
+async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
             await carol.worker(limits=Limits(cpu_milli=1000, memory_bytes=512 * MIB))
@@ -219,10 +203,10 @@ async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: Wor
             job = await carol.submit(ProcessSpec(("sleep", "30")), needs=SMALL)
         with pytest.raises(NodeClosed):
             await job
-        assert [p.peer_id for p in await world.bob.workers()] == [world.worker.peer_id]
+        assert [p.peer_id for p in await world.bob.workers()] == [world.alice.peer_id]
 
 
-async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: World) -> None:
+async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match="not installed"):
             await world.bob.worker(drivers=["quantum"])
@@ -248,7 +232,7 @@ class Sleep:
         pass
 
 
-async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: World) -> None:
+async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(Sleep(), needs=SMALL)
         (nobody,) = await job
@@ -264,7 +248,7 @@ async def test_a_driver_of_ones_own_runs_work_of_ones_own(world: World) -> None:
     assert (slept.status, slept.result) == ("succeeded", b"slept 0.01")
 
 
-async def test_results_that_are_no_plain_data_need_trust(world: World) -> None:
+async def test_results_that_are_no_plain_data_need_trust(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL)
         (done,) = await job
@@ -274,7 +258,7 @@ async def test_results_that_are_no_plain_data_need_trust(world: World) -> None:
 
 
 async def test_what_is_submitted_while_the_node_is_left_ends_with_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SmallNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(DEADLINE_S):
@@ -305,7 +289,7 @@ async def test_a_home_in_no_network_cannot_be_entered(tmp_path: Path) -> None:
             raise AssertionError("it was entered")
 
 
-async def test_scripts_have_the_same_without_await(world: World) -> None:
+async def test_scripts_have_the_same_without_await(world: SmallNetwork) -> None:
     def script() -> tuple[list[float], int, str]:
         with SyncNode.join(world.invite, home=world.folder / "script", listen=()) as node:
             halves = node.map(divide, [2], needs=SMALL)
@@ -322,7 +306,7 @@ async def test_scripts_have_the_same_without_await(world: World) -> None:
     assert events >= 3
 
 
-async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
+async def test_value_of_reads_one_result_of_a_job(world: SmallNetwork) -> None:
     from formation_p2p import python_calls
 
     async with asyncio.timeout(DEADLINE_S):
@@ -334,7 +318,7 @@ async def test_value_of_reads_one_result_of_a_job(world: World) -> None:
 
 
 async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SmallNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = ProcessSpec(("true",))
 

@@ -25,8 +25,7 @@ from formation_p2p import (
 )
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
-from tests.support.waiting import until
+from tests.support.network import DEADLINE_S, gate_at, sees
 
 NEEDS = "cpu=1,memory=64MiB"
 TRUE = ProcessSpec(("true",))
@@ -55,11 +54,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     ):
         await alice.worker(limits=limits, price_micro=10_000)
         await carol.worker(limits=limits, price_micro=90_000, labels={"region": "eu"})
-
-        async def known() -> bool:
-            return len(await bob.workers()) == 2
-
-        await until(known)
+        await sees(bob, 2)
         yield World(alice, carol, bob, invite(), tmp_path)
 
 

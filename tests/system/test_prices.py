@@ -7,27 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p import Limits, Node, ProcessSpec, TooDear, Unplaceable
+from formation_p2p import Limits, ProcessSpec, TooDear, Unplaceable
 from formation_p2p.core.units import MIB
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
-from tests.support.waiting import until
+from tests.support.network import DEADLINE_S, small_network
 
 
 async def test_a_job_runs_on_no_machine_that_costs_more_than_it_may(tmp_path: Path) -> None:
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
     async with (
         asyncio.timeout(DEADLINE_S),
-        gate_at(tmp_path) as invite,
-        Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
-        Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
+        small_network(tmp_path, limits=limits, price_micro=50_000) as network,
     ):
-        await alice.worker(limits=limits, price_micro=50_000)
-
-        async def known() -> bool:
-            return [each.price_micro for each in await bob.workers()] == [50_000]
-
-        await until(known)
+        bob = network.bob
+        assert [each.price_micro for each in await bob.workers()] == [50_000]
         needs = "cpu=1,memory=64MiB"
         true = ProcessSpec(("true",))
         (dear,) = await (await bob.submit(true, needs=needs, max_price_micro=49_999))

@@ -9,44 +9,25 @@ import socket
 import stat
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from formation_p2p import InvalidInput, Limits, LocalError, Node, ProcessSpec
-from formation_p2p.core.units import MIB
+from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
 from formation_p2p.host.observe.status import MAX_CLIENTS, reachable
-from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass
-class World:
-    worker: Node
-    bob: Node
-    folder: Path
-
-
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with gate_at(tmp_path) as invitation:
-        join = invitation()
-        at = "127.0.0.1:0"
-        async with Node.join(join, home=tmp_path / "alice", listen=LISTEN, metrics=at) as alice:
-            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
-            async with Node.join(join, home=tmp_path / "bob", listen=(), metrics=at) as bob:
-
-                async def found() -> bool:
-                    return len(await bob.workers()) == 1
-
-                await until(found)
-                yield World(alice, bob, tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    metrics = {"metrics": "127.0.0.1:0"}
+    async with small_network(tmp_path, alice=metrics, bob=metrics) as network:
+        yield network
 
 
 def connected(home: Path) -> socket.socket:
@@ -79,7 +60,7 @@ def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
             client.connect(name)
 
 
-async def test_a_node_tells_what_it_does(world: World) -> None:
+async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         sleeps = [ProcessSpec(("sleep", "30"))] * 8
         job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
@@ -97,7 +78,7 @@ async def test_a_node_tells_what_it_does(world: World) -> None:
     (shown,) = bobs["jobs"]
     assert (shown["job_id"], shown["name"], shown["tasks"]) == (job.job_id, "naps", 8)
     assert shown["waiting"] + shown["under_way"] == 8
-    assert {lease["worker"] for lease in bobs["held"]} == {world.worker.peer_id}
+    assert {lease["worker"] for lease in bobs["held"]} == {world.alice.peer_id}
     assert bobs["free"] is None
     assert {lease["owner"] for lease in alices["granted"]} == {world.bob.peer_id}
     assert sum(lease["under_way"] for lease in alices["granted"]) >= 4
@@ -105,13 +86,15 @@ async def test_a_node_tells_what_it_does(world: World) -> None:
     assert (after["jobs"], alices["jobs"], alices["held"]) == ([], [], [])
 
 
-async def test_it_knows_the_workers_of_the_network(world: World) -> None:
+async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         (told,) = await ask(world.folder / "bob", {"ask": "workers"})
-    assert [each["peer_id"] for each in told["workers"]] == [world.worker.peer_id]
+    assert [each["peer_id"] for each in told["workers"]] == [world.alice.peer_id]
 
 
-async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(world: World) -> None:
+async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
+    world: SmallNetwork,
+) -> None:
     async with asyncio.timeout(DEADLINE_S):
         shout = ProcessSpec(("sh", "-c", "echo hello"))
         first = await world.bob.submit(shout, needs=SMALL, labels=["shout"])
@@ -144,7 +127,7 @@ async def test_the_socket_is_its_owners_alone_and_goes_with_the_node(tmp_path: P
     assert not door.exists()
 
 
-async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: World) -> None:
+async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: SmallNetwork) -> None:
     def crowd() -> None:
         home = world.folder / "bob"
         for nonsense in (b"\n", b"[" * 900 + b"\n", b"x" * 5000, b"\xff\xfe\n", b"{}\n", b"3\n"):
@@ -171,7 +154,7 @@ async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: World) -> None
         assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
 
 
-async def test_one_who_leaves_amid_events_does_not_close_the_door(world: World) -> None:
+async def test_one_who_leaves_amid_events_does_not_close_the_door(world: SmallNetwork) -> None:
     """With some of them unread, as at the end of `formation logs --follow`."""
 
     async def is_over() -> bool:
@@ -215,14 +198,14 @@ def divide(by: int) -> float:
     return 1 / by
 
 
-async def test_metrics_count_what_happened(world: World) -> None:
+async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await world.bob.map(abs, range(50), needs=SMALL)
         job = await world.bob.submit(ProcessSpec(("false",)), needs=SMALL, attempts=2)
         await job
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
         bobs = await asyncio.to_thread(fetched, world.bob)
-        alices = await asyncio.to_thread(fetched, world.worker)
+        alices = await asyncio.to_thread(fetched, world.alice)
     assert bobs.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
     assert value(bobs, 'formation_tasks_total{outcome="succeeded"}') == 50
     assert value(bobs, 'formation_tasks_total{outcome="failed"}') == 1
@@ -241,10 +224,10 @@ async def test_metrics_count_what_happened(world: World) -> None:
     assert value(alices, "formation_free_cpu_cores") <= 2
 
 
-async def test_metrics_and_their_document_agree(world: World) -> None:
+async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
-        text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.worker)])
+        text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.alice)])
     document = (ROOT / "docs/metrics.md").read_text()
     told = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
     told = {pair for pair in told if not pair[0].endswith("_created")}
@@ -255,7 +238,7 @@ async def test_metrics_and_their_document_agree(world: World) -> None:
 
 
 async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
-    world: World,
+    world: SmallNetwork,
 ) -> None:
     def tried() -> None:
         address = world.bob.metrics_address
@@ -273,7 +256,7 @@ async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
         assert time.monotonic() - began < 5
 
 
-async def test_an_address_that_is_taken_or_none_is_refused(world: World) -> None:
+async def test_an_address_that_is_taken_or_none_is_refused(world: SmallNetwork) -> None:
     host, port = world.bob.metrics_address
     with pytest.raises(LocalError, match="choose another"):
         async with Node.join(home=world.folder / "alice", metrics=f"{host}:{port}"):

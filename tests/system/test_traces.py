@@ -21,7 +21,7 @@ from formation_p2p import Limits, LocalError, Node, ProcessSpec
 from formation_p2p.core.units import MIB
 from formation_p2p.host.observe.tracing import LAST_SPANS_S, Tracing
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import DEADLINE_S, gate_at, small_network
 
 SMALL = "cpu=0.5,memory=64MiB"
 CALLS = 5000
@@ -29,16 +29,13 @@ CALLS = 5000
 
 async def spans_of(folder: Path, provider: TracerProvider, *works: ProcessSpec) -> Node:
     """Run each piece of work as a job of its own, one after the other, below one span of ours."""
-    async with gate_at(folder) as invitation:
-        join = invitation()
-        async with Node.join(join, home=folder / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
-            async with Node.join(join, home=folder / "bob", listen=(), traces=provider) as bob:
-                with provider.get_tracer("application").start_as_current_span("request"):
-                    for work in works:
-                        await (await bob.submit(work, needs=SMALL, attempts=1))
-                await bob.map(abs, range(CALLS), needs=SMALL)
-            return bob
+    async with small_network(folder, bob={"traces": provider}) as network:
+        bob = network.bob
+        with provider.get_tracer("application").start_as_current_span("request"):
+            for work in works:
+                await (await bob.submit(work, needs=SMALL, attempts=1))
+        await bob.map(abs, range(CALLS), needs=SMALL)
+    return bob
 
 
 async def test_every_step_of_a_job_is_a_span_below_the_callers(tmp_path: Path) -> None:
