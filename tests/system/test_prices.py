@@ -18,7 +18,7 @@ async def test_a_job_runs_on_no_machine_that_costs_more_than_it_may(tmp_path: Pa
         asyncio.timeout(DEADLINE_S),
         small_network(tmp_path, limits=limits, price_micro=50_000) as network,
     ):
-        bob = network.bob
+        alice, bob = network.alice, network.bob
         assert [each.price_micro for each in await bob.workers()] == [50_000]
         needs = "cpu=1,memory=64MiB"
         true = ProcessSpec(("true",))
