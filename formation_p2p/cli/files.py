@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
@@ -26,7 +27,7 @@ def named(field: str, paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_input(path: Path) -> bytes:
     """A plain file that fits into a task. Raises LocalError."""
-    try:
+    with _local(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise LocalError(f"{path} is not a plain file; name files one by one, or pack a folder")
@@ -37,8 +38,6 @@ def read_input(path: Path) -> bytes:
                 "a task; put it on storage that the workers can reach"
             )
         return path.read_bytes()
-    except OSError as error:
-        raise _local(path, error) from error
 
 
 def read_stdin(source: str) -> bytes:
@@ -54,10 +53,8 @@ def read_stdin(source: str) -> bytes:
 
 def make_folder(folder: Path) -> None:
     """Raises LocalError."""
-    try:
+    with _local(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _local(folder, error) from error
 
 
 def check_outputs(folder: Path, names: Iterable[str]) -> None:
@@ -82,34 +79,31 @@ def write_outputs(folder: Path, names: Iterable[str], files: Mapping[str, bytes]
             raise TaskFailed(f"the worker did not send {name} back; try another worker")
         path = folder / name
         make_folder(path.parent)
-        try:
+        with _local(path):
             path.write_bytes(files[name])
-        except OSError as error:
-            raise _local(path, error) from error
 
 
 def append(path: Path, data: bytes) -> None:
     """Raises LocalError."""
-    try:
-        with path.open("ab") as file:
-            file.write(data)
-    except OSError as error:
-        raise _local(path, error) from error
+    with _local(path), path.open("ab") as file:
+        file.write(data)
 
 
 def write_tail(path: Path, tail: bytes) -> None:
     """Write the kept end of a task's output, unless the file already has all of it. Raises
     LocalError."""
-    try:
+    with _local(path):
         if len(tail) == MAX_TAIL_BYTES and path.exists() and path.read_bytes().endswith(tail):
             return
         if tail:
             path.write_bytes(tail)
         else:
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _local(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _local(path, error) from error
-
-
-def _local(path: Path, error: OSError) -> LocalError:
-    return LocalError(f"{path}: {error.strerror or error}")
+        raise LocalError(f"{path}: {error.strerror or error}") from error

@@ -6,22 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    CpuOption,
-    GpusOption,
-    HomeOption,
-    JoinOption,
-    JsonOption,
-    MemoryOption,
-    NetworkOption,
-    StorageOption,
-    VerboseOption,
-    home_of,
-    limits_of,
-)
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import say
 from formation_p2p.core.placement.task_options import (
@@ -63,10 +51,10 @@ Examples:
 
 
 def workers(
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the workers of the network; of a large one, some hundreds.
 
@@ -74,7 +62,7 @@ def workers(
     is shown by the end of its peer id; --json has the whole id. Prices are for a core-hour, and
     shown if any worker asks one.
     """
-    place = home_of(home, join)
+    place = flags.home_of(home, join)
 
     async def show(_: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -110,10 +98,10 @@ def explain(
         bool,
         option("--discovery", "", "Also show where in the DHT the workers were found."),
     ] = False,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show which workers could run a task, in the order of rank, and why the others could not.
 
@@ -125,7 +113,7 @@ def explain(
     what this node knows.
     """
     options = options_of(words)
-    place = home_of(home, join)
+    place = flags.home_of(home, join)
 
     async def show(_: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -179,14 +167,14 @@ def _with_unsuited(
 
 
 def profile(
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    storage: StorageOption = None,
-    network: NetworkOption = None,
-    gpus: GpusOption = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    cpu: flags.CpuOption = None,
+    memory: flags.MemoryOption = None,
+    storage: flags.StorageOption = None,
+    network: flags.NetworkOption = None,
+    gpus: flags.GpusOption = None,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show what this machine would offer as a worker, and what of that is free.
 
@@ -198,7 +186,7 @@ def profile(
     from formation_p2p.host.machine.hardware import probe
     from formation_p2p.host.machine.home import Home
 
-    limits = limits_of(cpu, memory, storage, network, gpus)
+    limits = flags.limits_of(cpu, memory, storage, network, gpus)
     # Tasks write below the home, which may not be there yet: on the same disk as its parents.
     place = Home(home).path
     found = probe(next(each for each in (place, *place.parents) if each.is_dir()), limits)

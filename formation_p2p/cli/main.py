@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -116,39 +117,29 @@ def formation(
     """
 
 
-# What a command is called with goes to the command as it is, from its first word on.
+# The arguments of the program that runs are not ours, from its first word on.
 _AS_IT_IS = {"allow_interspersed_args": False}
 
-app.command("worker", cls=serve.WorkerCommand, epilog=serve.WORKER_EPILOG)(serve.worker)
-app.command("gate", epilog=serve.GATE_EPILOG)(serve.gate)
-app.command("run", epilog=run.EPILOG, context_settings=_AS_IT_IS)(run.run)
-app.command("submit", epilog=submit.EPILOG)(submit.submit)
-app.command("resume", epilog=resume.RESUME_EPILOG)(resume.resume)
-app.command("jobs", epilog=resume.JOBS_EPILOG, short_help="List the jobs of a state.")(resume.jobs)
-app.command("top", epilog=top.TOP_EPILOG, short_help="Show jobs, leases and workers, live.")(
-    top.top
-)
-app.command("logs", epilog=top.LOGS_EPILOG, short_help="Show what jobs tell and tasks print.")(
-    top.logs
-)
-app.command("story", epilog=story.EPILOG, short_help="Show the way of one task.")(story.story)
-app.command("workers", epilog=look.WORKERS_EPILOG, short_help="Show the workers there are.")(
-    look.workers
-)
-app.command("explain", epilog=look.EXPLAIN_EPILOG, short_help="Show who could run what, and why.")(
-    look.explain
-)
-app.command("profile", epilog=look.PROFILE_EPILOG, short_help="Show what this machine offers.")(
-    look.profile
-)
-app.command("trust", epilog=trust.TRUST_EPILOG, short_help="Show whom this machine trusts.")(
-    trust.trust
-)
-app.command("sizes", epilog=sizes.SIZES_EPILOG, short_help="Show what tasks used, and learn.")(
-    sizes.sizes
-)
-app.command("usage", epilog=usage.USAGE_EPILOG, short_help="Show who has used this machine.")(
-    usage.usage
-)
+
+def _add(command: Callable[..., None], epilog: str = "", brief: str = "", **more: Any) -> None:
+    """`brief` is for the list of commands, where the first line of the command's help is long."""
+    app.command(command.__name__, epilog=epilog, short_help=brief or None, **more)(command)
+
+
+_add(serve.worker, serve.WORKER_EPILOG, cls=serve.WorkerCommand)
+_add(serve.gate, serve.GATE_EPILOG)
+_add(run.run, run.EPILOG, context_settings=_AS_IT_IS)
+_add(submit.submit, submit.EPILOG)
+_add(resume.resume, resume.RESUME_EPILOG)
+_add(resume.jobs, resume.JOBS_EPILOG, "List the jobs of a state.")
+_add(top.top, top.TOP_EPILOG, "Show jobs, leases and workers, live.")
+_add(top.logs, top.LOGS_EPILOG, "Show the events and the output of jobs.")
+_add(story.story, story.EPILOG, "Show the way of one task.")
+_add(look.workers, look.WORKERS_EPILOG, "Show the workers of the network.")
+_add(look.explain, look.EXPLAIN_EPILOG, "Show which workers could run a task, and why.")
+_add(look.profile, look.PROFILE_EPILOG, "Show what this machine offers.")
+_add(trust.trust, trust.TRUST_EPILOG, "Show which peers this machine trusts.")
+_add(sizes.sizes, sizes.SIZES_EPILOG, "Show the memory that tasks used.")
+_add(usage.usage, usage.USAGE_EPILOG, "Show how this machine was used.")
 app.add_typer(network.app, name="network")
-app.command("version")(version.version)
+_add(version.version)

@@ -8,15 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    HomeOption,
-    JsonOption,
-    VerboseOption,
-    pairs_of,
-    read_invite,
-)
 from formation_p2p.cli.words import date, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import parse_peer_id
@@ -79,9 +73,9 @@ def create(
     cell: CellOption = "",
     org: OrgOption = "",
     federation: FederationOption = "",
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
@@ -141,9 +135,9 @@ def invite(
         str | None,
         option("--peer", "ID", "Only the node with this peer id can use the invite."),
     ] = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Print an invite: one line of text with which another machine joins the network.
 
@@ -158,7 +152,7 @@ def invite(
         priority,
         Quota(_milli("cpu-hours", cpu_hours), _milli("gpu-hours", gpu_hours), concurrent),
         None if hours is None else parse_hours(hours),
-        frozenset(pairs_of("label", labels or ()).items()),
+        frozenset(flags.pairs_of("label", labels or ()).items()),
         Place(cell=cell, org=org, federation=federation),
         _milli("priority-weight", weight) or 0,
     )
@@ -189,9 +183,9 @@ def join(
         str,
         typer.Argument(metavar="INVITE|FILE|-", help="The invite, a file with it, or - for stdin."),
     ],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Join the network of an invite, or replace this node's grant in its network.
 
@@ -199,7 +193,7 @@ def join(
     prefer - or a file.
     """
     place = Home(home)
-    network = place.join(parse_invite(read_invite(invite)))
+    network = place.join(parse_invite(flags.read_invite(invite)))
     rights = rights_of(network.grant, network.root_public_key)
     if as_json:
         _put(_document(place, network))
@@ -210,7 +204,11 @@ def join(
 
 
 @app.command()
-def show(home: HomeOption = None, as_json: JsonOption = False, verbose: VerboseOption = 0) -> None:
+def show(
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
+) -> None:
     """Show this machine's network, its gates, and what its grant allows."""
     place = Home(home)
     network = place.network()
@@ -239,9 +237,9 @@ def add_gate(
         str,
         typer.Argument(metavar="MULTIADDR", help="Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"),
     ],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Add a gate that runs on another machine to the invites made on this machine.
 

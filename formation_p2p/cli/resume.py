@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.data import fetch_outputs
 from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
@@ -20,13 +21,6 @@ from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
 from formation_p2p.cli.kinds import process_of
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    HomeOption,
-    JoinOption,
-    JsonOption,
-    VerboseOption,
-    home_of,
-)
 from formation_p2p.cli.submit import bar, report
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
@@ -79,10 +73,10 @@ def resume(
         Path | None,
         option("--out-dir", "DIR", "Put the files and the last output of tasks into DIR/LABEL/."),
     ] = None,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Continue jobs whose program ended, crashed or was killed, and wait for them.
 
@@ -91,7 +85,7 @@ def resume(
     submit` does. With --json, each event is a line of JSON, earlier events included.
     """
     _check_there(state)
-    place = home_of(home, join)
+    place = flags.home_of(home, join)
 
     async def follow_all(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -192,8 +186,8 @@ def jobs(
     keep_size: Annotated[
         str, option("--keep-size", "SIZE", "The largest size of the file.", show_default=True)
     ] = "1GiB",
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """List the jobs of a state file, whether or not a program continues them.
 

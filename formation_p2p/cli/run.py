@@ -11,24 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import check_outputs, named, read_stdin
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    HomeOption,
-    JoinOption,
-    JsonOption,
-    MetricsOption,
-    StateOption,
-    VerboseOption,
-    home_of,
-    pairs_of,
-    refuse_local,
-    require,
-)
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
@@ -94,12 +83,12 @@ def run(
     wasm: WasmOption = None,
     fuel: FuelOption = 0,
     image: ImageOption = None,
-    state: StateOption = None,
-    metrics: MetricsOption = None,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    state: flags.StateOption = None,
+    metrics: flags.MetricsOption = None,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Run one command on a worker, and wait for it.
 
@@ -111,7 +100,7 @@ def run(
     kind = Kind(wasm, fuel, image)
     spec = ProcessSpec(
         (*kind.program, *(argv or ())),
-        pairs_of("env", env or ()),
+        flags.pairs_of("env", env or ()),
         None if stdin is None else read_stdin(stdin),
         small,
         outputs=tuple(files_out or ()),
@@ -119,9 +108,9 @@ def run(
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # errors in it come before any worker is asked
     options = options_of(words, RUN_OPTIONS)
-    refuse_local(options.scope)
-    place = home_of(home, join)
-    require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
+    flags.refuse_local(options.scope)
+    place = flags.home_of(home, join)
+    flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node

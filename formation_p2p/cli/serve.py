@@ -12,25 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from typer.core import TyperCommand
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    CpuOption,
-    GpusOption,
-    HomeOption,
-    JoinOption,
-    JsonOption,
-    MemoryOption,
-    MetricsOption,
-    NetworkOption,
-    StorageOption,
-    VerboseOption,
-    home_of,
-    limits_of,
-    pairs_of,
-    require,
-)
 from formation_p2p.cli.task_flags import price_of
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
@@ -103,11 +88,11 @@ def worker(
             "Use bubblewrap for process, python and wasm: if it works, always, or never.",
         ),
     ] = "auto",
-    cpu: CpuOption = None,
-    memory: MemoryOption = None,
-    storage: StorageOption = None,
-    network: NetworkOption = None,
-    gpus: GpusOption = None,
+    cpu: flags.CpuOption = None,
+    memory: flags.MemoryOption = None,
+    storage: flags.StorageOption = None,
+    network: flags.NetworkOption = None,
+    gpus: flags.GpusOption = None,
     labels: Annotated[
         list[str] | None,
         option("--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."),
@@ -129,11 +114,11 @@ def worker(
         bool,
         option("--permissive", "", "Allow what quotas, hours and labels forbid, and log it."),
     ] = False,
-    metrics: MetricsOption = None,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    metrics: flags.MetricsOption = None,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Lend this machine to the network until Ctrl-C.
 
@@ -142,12 +127,12 @@ def worker(
     their submitters place elsewhere. With --json, each event is a line of JSON.
     """
     wanted = _sandbox(sandbox)
-    limits = limits_of(cpu, memory, storage, network, gpus)
-    said = pairs_of("label", labels or ())
+    limits = flags.limits_of(cpu, memory, storage, network, gpus)
+    said = flags.pairs_of("label", labels or ())
     asked = price_of(price, "price") or 0
     given = ScopeShares.parse(shares or ())
-    place = home_of(home, join)
-    require(place, Right.WORK)
+    place = flags.home_of(home, join)
+    flags.require(place, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -238,11 +223,11 @@ def gate(
         list[str] | None,
         option("--announce", "MULTIADDR", "The address of this gate for others. Repeatable."),
     ] = None,
-    metrics: MetricsOption = None,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    metrics: flags.MetricsOption = None,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Be the peer through which others join, until Ctrl-C.
 
@@ -250,7 +235,7 @@ def gate(
     nothing: nodes that have joined work on without it. Its address is added to the list of the
     network here, so that invites made on this machine name it.
     """
-    place = home_of(home, join)
+    place = flags.home_of(home, join)
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Final
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
@@ -26,9 +26,9 @@ def sizes(
         str | None,
         option("--forget", "KIND", "Delete what is known of this kind: its program has changed."),
     ] = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how much memory and processor time tasks used, by kind.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
+from formation_p2p.cli import flags
 from formation_p2p.cli.words import one_line, short
 
 Json = dict[str, Any]
@@ -24,9 +24,9 @@ def story(
     task: Annotated[
         str, typer.Argument(metavar="TASK", help="Its id: the job's, or how that begins, /NUMBER.")
     ],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the way of one task: who was found, asked and refused, where it ran, and when.
 

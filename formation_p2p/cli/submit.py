@@ -12,22 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import append, make_folder, write_outputs
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED, TaskLine, read_job_file
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import (
-    HomeOption,
-    JoinOption,
-    JsonOption,
-    MetricsOption,
-    StateOption,
-    VerboseOption,
-    home_of,
-    refuse_local,
-    require,
-)
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed
@@ -99,12 +89,12 @@ def submit(
         Path | None,
         option("--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."),
     ] = None,
-    state: StateOption = None,
-    metrics: MetricsOption = None,
-    home: HomeOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    state: flags.StateOption = None,
+    metrics: flags.MetricsOption = None,
+    home: flags.HomeOption = None,
+    join: flags.JoinOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Run the tasks of a TOML file, and wait for them.
 
@@ -114,13 +104,13 @@ def submit(
     """
     file = read_job_file(job_file)
     options = options_of(words, file.options)
-    refuse_local(options.scope)
+    flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
     plan = file.plan()
-    place = home_of(home, join)
+    place = flags.home_of(home, join)
     for driver in sorted({task.kind.driver for task in file.tasks}):
-        require(place, Right.SUBMIT, driver=driver, priority=options.priority)
+        flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node

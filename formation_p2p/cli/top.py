@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import one_line, printable, say, short
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.home import Home
@@ -42,9 +42,9 @@ Examples:
 
 def top(
     once: Annotated[bool, option("--once", "", "Show it once and end.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show jobs, leases and workers, live, until Ctrl-C.
 
@@ -92,9 +92,9 @@ def logs(
         ),
     ] = "",
     follow: Annotated[bool, option("-f --follow", "", "Continue until Ctrl-C.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the events of the jobs of this machine's nodes, and the output of their tasks.
 

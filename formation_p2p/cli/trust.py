@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import date, say, short
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
@@ -54,9 +54,9 @@ def trust(
     ] = None,
     wrong: Annotated[bool, option("--wrong", "", "Report a false result of PEER.")] = False,
     forget: Annotated[bool, option("--forget", "", "Reset PEER to a stranger.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how far this machine trusts other peers, and why.
 
@@ -171,7 +171,7 @@ def _shown(known: _Known, meant: PeerId | None) -> list[Standing]:
 
 
 def _show_all(known: list[_Known]) -> None:
-    from formation_p2p.cli.tables import console, plain_table
+    from formation_p2p.cli.tables import Columns, console, table_of
 
     several = len(known) > 1
     rows = [(each.node, row) for each in known for row in _rows(each)]
@@ -181,23 +181,20 @@ def _show_all(known: list[_Known]) -> None:
     shown = rows
     if len(rows) > MAX_ROWS:
         shown = rows[: MAX_ROWS // 2] + rows[-MAX_ROWS // 2 :]
-    table = plain_table(
-        *(("node",) if several else ()),
-        *("peer", "score", "good", "errors", "lost", "wrong", "told of by", "last seen"),
-    )
-    for node, row in shown:
-        table.add_row(
-            *((short(node),) if several else ()),
-            short(row.peer_id),
-            format_milli(row.score_milli),
-            str(row.successes),
-            str(row.errors),
-            str(row.lost),
-            str(row.wrong),
-            str(len(row.heard)) if row.heard else "-",
-            _ago(row.seen_unix_s),
-        )
-    console().print(table)
+    columns: Columns[tuple[PeerId, Standing]] = {
+        "node": lambda each: short(each[0]),
+        "peer": lambda each: short(each[1].peer_id),
+        "score": lambda each: format_milli(each[1].score_milli),
+        "good": lambda each: str(each[1].successes),
+        "errors": lambda each: str(each[1].errors),
+        "lost": lambda each: str(each[1].lost),
+        "wrong": lambda each: str(each[1].wrong),
+        "told of by": lambda each: str(len(each[1].heard) or "-"),
+        "last seen": lambda each: _ago(each[1].seen_unix_s),
+    }
+    if not several:
+        del columns["node"]
+    console().print(table_of(columns, shown))
     if len(rows) > len(shown):
         say(f"formation: {len(rows) - len(shown)} more are between them; --json has all")
 

@@ -6,8 +6,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from formation_p2p.cli import flags
 from formation_p2p.cli.option import option
-from formation_p2p.cli.options import HomeOption, JsonOption, VerboseOption
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
@@ -36,9 +36,9 @@ def usage(
     month: Annotated[
         str | None, option("--month", "YYYY-MM", "Of this month; the current one by default.")
     ] = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = 0,
+    home: flags.HomeOption = None,
+    as_json: flags.JsonOption = False,
+    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how much of this machine's worker each grant used this month, and its limits."""
     from formation_p2p.host.storage.usage import USAGE, peek

@@ -6,11 +6,11 @@ import importlib.metadata
 import platform
 
 from formation_p2p import __version__
-from formation_p2p.cli.options import JsonOption
+from formation_p2p.cli import flags
 
 
-def version(as_json: JsonOption = False) -> None:
-    """Print the version of formation, and of what it stands on."""
+def version(as_json: flags.JsonOption = False) -> None:
+    """Print the version of formation, libp2p and Python."""
     found = {
         "formation": __version__,
         "libp2p": importlib.metadata.version("libp2p"),

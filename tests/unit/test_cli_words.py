@@ -24,10 +24,10 @@ from formation_p2p.cli.files import (
     write_outputs,
     write_tail,
 )
+from formation_p2p.cli.flags import limits_of, pairs_of, read_invite
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
-from formation_p2p.cli.options import limits_of, pairs_of, read_invite
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
