@@ -102,17 +102,17 @@ def test_without_a_network_every_command_says_what_to_do(
         (["run", "--out", "../x", "--", "true"], "'../x' is not a plain relative name"),
         (["run", "--in", "none.txt", "--", "true"], "none.txt: No such file"),
         (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is not a duration"),
-        (["run", "--env", "A", "--", "true"], "env: 'A' is no pair"),
+        (["run", "--env", "A", "--", "true"], "env: 'A' is not a pair"),
         (["submit", "none.toml"], "none.toml: No such file"),
         (["worker", "--memory", "much"], "memory: 'much' is not a size"),
-        (["worker", "--label", "zone"], "label: 'zone' is no pair"),
+        (["worker", "--label", "zone"], "label: 'zone' is not a pair"),
         (["workers", "--join", "ormation1:c2VjcmV0"], "neither an invite nor a readable file"),
         (["network", "invite", "--peer", "bob"], "peer: "),
         (["network", "add-gate", "here"], "formation: "),
         (["network", "invite", "--hours", "nights"], "hours: 'nights' is not a span of hours"),
         (["network", "invite", "--cpu-hours", "some"], "cpu-hours: 'some' is not a number"),
         (["network", "invite", "--concurrent", "-1"], "concurrent: -1 is less than 0"),
-        (["network", "invite", "--label", "site"], "label: 'site' is no pair"),
+        (["network", "invite", "--label", "site"], "label: 'site' is not a pair"),
         (["network", "create", "--org", "a b"], "org: 'a b' is not a name"),
         (["usage", "--month", "May"], "month: 'May' is not a month; write it like 2026-11"),
         (["profile", "--cpu", "99999"], "cpu: the limit is 99999000, the machine has "),
@@ -215,7 +215,7 @@ def test_a_network_without_a_gate_says_so(tmp_path: Path) -> None:
     formation(home, "network", "create")
     code, out, err = formation(home, "run", "--", "true")
     assert (code, out) == (3, "")
-    assert "nobody runs true: this network has no gate yet; run `formation gate`" in err
+    assert "no worker runs true: this network has no gate yet; run `formation gate`" in err
 
 
 def test_a_gate_that_does_not_answer_is_named(tmp_path: Path) -> None:
