@@ -21,16 +21,10 @@ from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
-from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, State, task_user
+from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, task_user
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
-from formation_p2p.host.drivers.process import (
-    exited,
-    failure,
-    fetch_inputs,
-    printed,
-    write_files,
-)
+from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
 
 
@@ -57,30 +51,33 @@ class ContainerDriver:
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
         name = container_name(execution)
-        output = Output(report)
+        program = Program(spec.process, execution, Output(report), self.blobs)
         try:
-            await trio.to_thread.run_sync(write_files, execution.scratch, spec.process.files_in)
-            await fetch_inputs(self.blobs, execution.scratch, spec.process.inputs)
+            await program.put_inputs()
             await trio.to_thread.run_sync(_give, execution.scratch)
             task = await Supervised.start(self._machine, self._launch(name, execution, spec))
-        except OSError as problem:
-            return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
-        except FormationError as problem:
-            return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
+        except (OSError, FormationError) as problem:
+            return cannot_start(problem)
         try:
             try:
-                ending, timed_out = await task.run_to_end(output, execution.timeout_s)
+                ending, timed_out = await task.run_to_end(program.output, execution.timeout_s)
                 state = await self._engine.state(name)
             finally:
                 await task.close()
         finally:
             await self._engine.remove(name)
         if timed_out:
-            message = f"ran past its {execution.timeout_s:g} s"
-            return Failed(FailureKind.TIMEOUT, message, printed(ending, output))
-        if ending.how != "exit" or state is None or not state.ran or state.out_of_memory:
-            return _failed(ending, state, execution, output)
-        return await exited(state.exit_code, output, execution.scratch, spec.process, self.blobs)
+            return program.timed_out(ending)
+        if ending.how != "exit":
+            return program.failed(ending)
+        if state is None or not state.ran:
+            # The client's last words say why: no such image, no such program in it.
+            why = program.output.tail("stderr").decode(errors="replace").strip()
+            why = (state and state.problem) or why or f"code {ending.number}"
+            return Failed(FailureKind.DRIVER, f"the container could not be started: {why[-2048:]}")
+        if state.out_of_memory:
+            return program.failed(Ending("memory"), ending)
+        return await program.exited(state.exit_code)
 
     async def end_lease(self, lease_id: str) -> None:
         """Nothing is kept: the caller cancels executions that still run."""
@@ -113,14 +110,3 @@ def _give(folder: Path) -> None:
     if uid != os.getuid():
         for place in (folder, *folder.rglob("*")):
             os.chown(place, uid, gid)
-
-
-def _failed(ending: Ending, state: State | None, execution: Execution, output: Output) -> Failed:
-    if ending.how != "exit":
-        return failure(ending, output, execution, printed(ending, output))
-    if state is None or not state.ran:
-        # The client's last words say why: no such image, no such program in it.
-        why = output.tail("stderr").decode(errors="replace").strip() or f"code {ending.number}"
-        why = (state and state.problem) or why
-        return Failed(FailureKind.DRIVER, f"the container could not be started: {why[-2048:]}")
-    return failure(Ending("memory"), output, execution, printed(ending, output))

@@ -33,7 +33,7 @@ from formation_p2p.host.drivers.machine import (
     Machine,
 )
 from formation_p2p.host.drivers.output import Output
-from formation_p2p.host.drivers.process import failure
+from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_interpreter import INTERPRETER, WarmInterpreter
 from formation_p2p.host.drivers.scratch import remove_folder
 

@@ -12,7 +12,6 @@ that holds a process (`supervised.py`).
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import marshal
 import math
 import socket
@@ -33,16 +32,10 @@ from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
-from formation_p2p.host.drivers.process import (
-    exited,
-    failure,
-    fetch_inputs,
-    printed,
-    result_of,
-    write_files,
-)
+from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.scratch import remove_folder
 from formation_p2p.host.drivers.supervised import Supervised, start_called
+from formation_p2p.host.drivers.task_files import write_files
 
 _RUNNER: Final = Path(wasm_runner.__file__)
 # How long it takes to start on a machine busy with everything else, as for an interpreter.
@@ -70,7 +63,6 @@ class _Runner:
         self.task = task
         self.folder = folder
         self._calls = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
-        self._numbers = itertools.count()
         self._ready = False
         self.idle = False
 
@@ -174,7 +166,6 @@ class WasmDriver:
             spec = WasmSpec.decode(execution.shared, execution.payload)
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
-        output = Output(report)
         runner = self.runners.pop(execution.lease_id, None)
         try:
             if runner is not None and runner.task.over:
@@ -183,9 +174,9 @@ class WasmDriver:
             if runner is None:
                 runner = await _Runner.start(self._machine, execution)
         except OSError as problem:
-            return Failed(FailureKind.DRIVER, f"this machine cannot start a process: {problem}")
+            return cannot_start(problem)
         try:
-            return await _run(runner, spec, execution, output, self.blobs)
+            return await _run(runner, spec, execution, Output(report), self.blobs)
         finally:
             if runner.idle:
                 self.runners[execution.lease_id] = runner
@@ -214,9 +205,9 @@ async def _run(
     runner: _Runner, spec: WasmSpec, execution: Execution, output: Output, blobs: BlobAccess | None
 ) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="call-", dir=runner.folder))
+    program = Program(spec.process, execution, output, blobs, folder)
     try:
-        await trio.to_thread.run_sync(write_files, folder, spec.process.files_in)
-        await fetch_inputs(blobs, folder, spec.process.inputs)
+        await program.put_inputs()
         patience_s = math.inf if execution.timeout_s is None else execution.timeout_s + _PATIENCE_S
         ending = None
         async with runner.task.passing_on(output, when_over=runner.hang_up):
@@ -230,10 +221,10 @@ async def _run(
             reply = _Reply(wasm_runner.TIMED_OUT, 0, "")
         if reply is None:
             assert ending is not None
-            return failure(ending, output, execution, printed(ending, output))
+            return program.failed(ending)
         if reply.kind == wasm_runner.EXITED and 0 <= reply.code <= 255:
-            return await exited(reply.code, output, folder, spec.process, blobs)
-        return _failed(reply, spec, execution, output)
+            return await program.exited(reply.code)
+        return _failed(reply, spec, execution, program)
     except FormationError as problem:
         return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
     except OSError as problem:
@@ -242,7 +233,7 @@ async def _run(
         await remove_folder(folder)
 
 
-def _failed(reply: _Reply, spec: WasmSpec, execution: Execution, output: Output) -> Failed:
+def _failed(reply: _Reply, spec: WasmSpec, execution: Execution, program: Program) -> Failed:
     memory = format_bytes(memory_of_module(execution))
     kind, message = {
         wasm_runner.TRAPPED: (
@@ -260,4 +251,4 @@ def _failed(reply: _Reply, spec: WasmSpec, execution: Execution, output: Output)
         ),
         wasm_runner.INVALID: (FailureKind.INVALID, reply.message),
     }.get(reply.kind, (FailureKind.EXIT, "wrote to the socket that the driver calls it over"))
-    return Failed(kind, message, result_of(_TRAPPED_CODE, output, {}).encode())
+    return Failed(kind, message, program.result(_TRAPPED_CODE))

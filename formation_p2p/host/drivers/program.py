@@ -1,0 +1,181 @@
+"""One run of a program in a task's folder, from its inputs to its outcome, for all drivers.
+
+What goes in is a ProcessSpec, what comes out a ProcessResult (core/workload/process.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.units import KIB, format_bytes
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.host.drivers.blob_access import BlobAccess
+from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.drivers.output import Output
+from formation_p2p.host.drivers.supervised import Ending
+from formation_p2p.host.drivers.task_files import open_file, read_file, write_files
+
+# Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
+MESSAGE_TAIL_BYTES: Final = 2 * KIB
+
+
+class Program:
+    """`folder` is where it runs: that of its execution, or one of its call's own."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        execution: Execution,
+        output: Output,
+        blobs: BlobAccess | None,
+        folder: Path | None = None,
+    ) -> None:
+        self.spec = spec
+        self.output = output
+        self._execution = execution
+        self._blobs = blobs
+        self._folder = folder or execution.scratch
+
+    async def put_inputs(self) -> None:
+        """Into the folder, which has no links. Raises OSError, LocalError, RemoteError."""
+        await trio.to_thread.run_sync(write_files, self._folder, self.spec.files_in)
+        if not self.spec.inputs:
+            return
+        if self._blobs is None:
+            raise LocalError("this worker keeps no data; choose another")
+        for name in self.spec.inputs:
+            (self._folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        inputs = self.spec.inputs.items()
+        await self._blobs.copies((self._folder / name, blob) for name, blob in inputs)
+
+    def failed(self, ending: Ending, printed: Ending | None = None) -> Failed:
+        """`printed` is how the program that printed has ended, where that is another."""
+        result = self._printed(printed or ending)
+        return failure(ending, self.output, self._execution, result)
+
+    def timed_out(self, ending: Ending) -> Failed:
+        message = f"ran past its {self._execution.timeout_s:g} s"
+        return Failed(FailureKind.TIMEOUT, message, self._printed(ending))
+
+    async def exited(self, code: int) -> Outcome:
+        """Of a program that has ended with `code`, with what it left in its folder."""
+        outputs: dict[str, Blob] = {}
+        try:
+            if code == 0:
+                outputs = await self._keep_outputs()
+        except FormationError as problem:
+            return Failed(FailureKind.OUTPUT, str(problem), self.result(code))
+        except OSError as problem:
+            message = f"ended well, but an output cannot be read: {problem}"
+            return Failed(FailureKind.EXIT, message, self.result(code))
+        return await trio.to_thread.run_sync(self._with_files, code, outputs)
+
+    def result(
+        self,
+        code: int,
+        files: Mapping[str, bytes] | None = None,
+        outputs: Mapping[str, Blob] | None = None,
+    ) -> bytes:
+        """Raises InvalidInput where the files are too large."""
+        tails = (self.output.tail("stdout"), self.output.tail("stderr"))
+        return ProcessResult(code, files or {}, *tails, outputs or {}).encode()
+
+    def _printed(self, ending: Ending) -> bytes:
+        code = {"exit": ending.number, "signal": -ending.number}.get(ending.how, -signal.SIGKILL)
+        return self.result(code)
+
+    async def _keep_outputs(self) -> dict[str, Blob]:
+        """Keep files of the folder, in which nothing runs any more, for others to fetch. Raises
+        LocalError, and OSError, with the name, for what is not a plain file."""
+        kept: dict[str, Blob] = {}
+        for name in self.spec.outputs:
+            if self._blobs is None:
+                raise LocalError("this worker keeps no data; choose another")
+            try:
+                file = open_file(self._folder, name)
+            except OSError as problem:
+                raise OSError(f"{name} ({problem.strerror})") from problem
+            try:
+                kept[name] = await self._blobs.keep(file, self._folder / name)
+            finally:
+                os.close(file)
+        return kept
+
+    def _with_files(self, code: int, outputs: Mapping[str, Blob]) -> Outcome:
+        files: dict[str, bytes] = {}
+        unread: list[str] = []
+        left_bytes = MAX_RESULT_BYTES
+        for name in self.spec.files_out:
+            try:
+                files[name] = read_file(self._folder, name, left_bytes + 1)
+            except OSError as problem:
+                unread.append(f"{name} ({problem.strerror})")
+            else:
+                left_bytes -= len(files[name])
+        try:
+            result = self.result(code, files, outputs)
+        except InvalidInput as problem:
+            result = self.result(code)
+            if code == 0:
+                return Failed(FailureKind.OUTPUT, str(problem), result)
+        if code != 0:
+            return Failed(FailureKind.EXIT, _exit_message(code, self.output), result)
+        if unread:
+            message = f"ended well, but these files cannot be read: {', '.join(unread)}"
+            return Failed(FailureKind.EXIT, message[:MESSAGE_TAIL_BYTES], result)
+        return Succeeded(result)
+
+
+def cannot_start(problem: OSError | FormationError) -> Failed:
+    """Of what kept an execution from its start."""
+    is_local = isinstance(problem, OSError)
+    what = "this machine cannot start a process" if is_local else "an input cannot be had"
+    return Failed(FailureKind.DRIVER, f"{what}: {problem}")
+
+
+def failure(ending: Ending, output: Output, execution: Execution, result: bytes = b"") -> Failed:
+    """The outcome of an ending that is not the task's own success."""
+    match ending.how:
+        case "exit":
+            return Failed(FailureKind.EXIT, _exit_message(ending.number, output), result)
+        case "signal":
+            message = f"ended by {_signal_name(ending.number)}{_last_words(output)}"
+            return Failed(FailureKind.EXIT, message, result)
+        case "memory":
+            limit = format_bytes(execution.limits.enforced_memory_bytes)
+            message = f"stopped at its memory limit of {limit}; ask for more memory"
+            return Failed(FailureKind.MEMORY, message, result)
+        case "storage":
+            limit = format_bytes(execution.limits.storage_bytes)
+            message = f"stopped at its storage limit of {limit}; ask for more storage"
+            return Failed(FailureKind.STORAGE, message, result)
+        case "start":
+            return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}")
+        case "lost":
+            message = f"its supervisor ended without a word{_last_words(output)}"
+            return Failed(FailureKind.DRIVER, message, result)
+
+
+def _exit_message(code: int, output: Output) -> str:
+    return f"ended with exit code {code}{_last_words(output)}"
+
+
+def _last_words(output: Output) -> str:
+    words = output.tail("stderr")[-MESSAGE_TAIL_BYTES:].decode(errors="replace").strip()
+    return f": {words}" if words else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
