@@ -168,12 +168,14 @@ class DurableJobs:
         return catch_up
 
     def _handle_of(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
-        handle = _KeptHandle(job, self._bridge, sizes, self._refused, self._ended)
+        handle = JobHandle(job, self._bridge, sizes=sizes, ended=self._ended)
         self._handles[job.job_id] = handle
         self._bridge.adopt(job, handle)
         return handle
 
-    def _ended(self, job_id: str) -> None:
+    def _ended(self, job_id: str, error: BaseException | None) -> None:
+        if isinstance(error, InvalidInput):
+            self._refused(job_id)
         self._handles.pop(job_id, None)
 
     def _refused(self, job_id: str) -> None:
@@ -189,25 +191,6 @@ class DurableJobs:
     def _failed(self, error: StateError) -> None:
         """On the journal's thread: what waits for events that cannot be stored ends."""
         self._bridge.on_loop(lambda: self._bridge.drop(tuple(self._handles), error))
-
-
-class _KeptHandle(JobHandle):
-    def __init__(
-        self,
-        job: Job,
-        bridge: JobBridge,
-        sizes: tuple[MemoryEstimate, ...],
-        refused: Callable[[str], None],
-        ended: Callable[[str], None],
-    ) -> None:
-        super().__init__(job, bridge, sizes=sizes, kept=True)
-        self._refused = refused
-        self._ended.add_done_callback(lambda _: ended(job.job_id))
-
-    def fail(self, error: FormationError) -> None:
-        if isinstance(error, InvalidInput):
-            self._refused(self.job_id)
-        super().fail(error)
 
 
 def _tell(handle: JobHandle, events: tuple[JobEvent, ...]) -> None:

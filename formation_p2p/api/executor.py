@@ -52,8 +52,8 @@ class NodeExecutor(Executor):
     """Made by `Node.executor` and `SyncNode.executor`. Use it from any thread.
 
     A future's exception is what the function raised, from the TaskFailed that tells where and has
-    the traceback; TaskFailed itself where that is no plain data, or the machine failed; Unplaceable
-    where nobody can run it; NodeClosed where the node was left first.
+    the traceback; TaskFailed itself where that is not plain data, or the machine failed;
+    Unplaceable where no worker can run it; NodeClosed where the node was left first.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class NodeExecutor(Executor):
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         self._feeder = _Feeder(jobs, options, max_workers, trust_results)
-        # Whoever drops the executor without a word still has what was submitted done.
+        # What was submitted is done also where the executor is dropped without a shutdown.
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
         self._dropped.atexit = False
 
@@ -130,8 +130,8 @@ _Note = _Call | _Shut | _Failed | JobEvent
 
 
 class _Feeder:
-    """The executor's thread, and what it knows. It does not know the executor, so that one which
-    nobody refers to any more is gone."""
+    """The executor's thread and its state. It does not refer to the executor, so that one which the
+    application has dropped is collected."""
 
     def __init__(
         self,
@@ -158,8 +158,6 @@ class _Feeder:
         self._handed_s = float("-inf")
         self._held_back = False
         self._pickler = ArgumentPickler()
-
-    # -- from any thread --------------------------------------------------------------------------
 
     def add(self, call: _Call) -> None:
         with self._lock:
@@ -191,8 +189,6 @@ class _Feeder:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    # -- the thread -------------------------------------------------------------------------------
-
     def _run(self) -> None:
         try:
             while not (self._shut and not self._pending and not self._futures):
@@ -201,7 +197,7 @@ class _Feeder:
                     self._note(self._notes.get())
                 self._hand_over()
         except Exception as error:
-            # A fault of ours. Whoever waits for a future must not wait for ever.
+            # A fault of ours. What waits for a future must not wait for ever.
             log.exception("the executor failed; please report this")
             with self._lock:
                 self._closed = f"its thread failed: {error!r}"
@@ -247,8 +243,6 @@ class _Feeder:
             call.future.cancel()
             call.future.set_running_or_notify_cancel()
         self._pending.clear()
-
-    # -- what goes out ----------------------------------------------------------------------------
 
     def _hand_over(self) -> None:
         """As many calls as may wait for a worker, in jobs."""

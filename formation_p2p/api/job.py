@@ -170,11 +170,11 @@ class JobHandle:
         controller: JobController,
         *,
         sizes: tuple[MemoryEstimate, ...] = (),
-        kept: bool = False,
+        ended: Callable[[str, BaseException | None], None] | None = None,
     ) -> None:
         self._job = job
         self._controller = controller
-        self._kept = kept
+        self._kept = ended is not None
         self._sizes = sizes
         self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
@@ -185,6 +185,8 @@ class JobHandle:
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
         self._reading = False
+        if ended is not None:  # called soon after
+            self._ended.add_done_callback(lambda end: ended(job.job_id, end.exception()))
 
     @property
     def job_id(self) -> str:

@@ -47,8 +47,8 @@ TAKE_S: Final = 0.01
 class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
     """`await` it for the list of all results, or take one after the other with `async for`; once.
 
-    Nothing happens until then. Whoever stops half-way cancels what is under way. For asyncio it
-    is a coroutine: `create_task`, `wait_for` and `gather` take it.
+    Nothing happens until then. Stopping half-way cancels what is in flight. For asyncio it is a
+    coroutine: `create_task`, `wait_for` and `gather` take it.
     """
 
     def __init__(self, flow: Callable[[], Flow], ordered: bool) -> None:
@@ -186,18 +186,16 @@ class Flow:
         self._taken.set()
 
     def close(self) -> None:
-        """Cancel all that is under way."""
+        """Cancel all that is in flight."""
         if self._reader is not None:
             self._reader.cancel()
         for job_id in self._jobs:
             self._submitter.cancel(job_id)
         self._jobs.clear()
 
-    # -- what goes in -----------------------------------------------------------------------------
-
     @property
     def _has_room(self) -> bool:
-        """For a batch worth the crossing; where nothing is under way, for one item."""
+        """For a batch worth the crossing; where nothing is in flight, for one item."""
         if not self._in_flight and not self._ended:
             return self._room > 0
         return self._room >= self._enough_room and self._held_bytes < LOOK_AHEAD_BYTES
@@ -265,8 +263,6 @@ class Flow:
         self._in_flight += len(arguments)
         self._room -= len(arguments)
         self._held_bytes += batch.bytes_each * len(arguments)
-
-    # -- what comes out ---------------------------------------------------------------------------
 
     def end(self, number: int, end: TaskEnd, sent_bytes: int) -> None:
         self._in_flight -= 1

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.calls import call_options
+from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.pending import Discovery
-from formation_p2p.api.services import Makers, NodeConfig, NodeServices
+from formation_p2p.api.services import Makers, NodeServices
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId, parse_peer_id
@@ -40,7 +41,6 @@ from formation_p2p.core.placement.task_options import (
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.plan import Plan, plan_of, tasks_of
@@ -50,77 +50,17 @@ from formation_p2p.core.workload.work import Work
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.hardware import Hardware
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.observe.tracing import Tracing
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
-from formation_p2p.host.storage.state import Retention
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
+    pass
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Every interface, a port that is free. `()` is for a node that only asks others.
-LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
-DEFAULT_RETENTION: Final = Retention()
 # Of an executor: what a call raises reaches its future at once.
 EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
-
-
-class NodeBase:
-    """How `Node` and `SyncNode` join a network."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def join(
-        cls,
-        join: str | None = None,
-        *,
-        home: Path | str | None = None,
-        listen: Sequence[str] = LISTEN_ANYWHERE,
-        announce: Sequence[str] = (),
-        state: Path | str | None = None,
-        retention: Retention = DEFAULT_RETENTION,
-        metrics: str | None = None,
-        traces: bool | TracerProvider = False,
-    ) -> Self:
-        """Take part in the network of an invite, or in that of the home folder.
-
-        `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
-        `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
-        `announce` is where others reach it, if that is not where it listens.
-
-        `state` is a file that keeps the jobs given to `submit`, their results, and the leases
-        held for them. The node goes on with the jobs that it finds there (see `jobs`); ended jobs
-        are kept as `retention` says. One node at a time may use it.
-
-        `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
-        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry
-        (host/observe/tracing.py), by the tracer provider that the application has set, or by one
-        given here.
-
-        Raises InvalidInput for a malformed invite; entering raises LocalError where the node
-        has no network, or the network does not come up, and StateError where the state cannot be
-        used.
-        """
-        tracing = None
-        if traces is not False:
-            tracing = Tracing(None if traces is True else traces)
-        config = NodeConfig(
-            Home(None if home is None else Path(home)),
-            None if join is None else parse_invite(join),
-            tuple(listen),
-            tuple(announce),
-            None if state is None else Path(state),
-            retention,
-            metrics,
-            tracing,
-        )
-        return cls(config)
 
 
 class Node(NodeBase):

@@ -6,20 +6,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.limits import Limits
-from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.blobs.store import BlobStore
@@ -28,15 +27,11 @@ from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
-from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.observability import Observability
-from formation_p2p.host.observe.tracing import Tracing
 from formation_p2p.host.runtime import Runtime, RuntimeConfig
 from formation_p2p.host.shell import Shell
-from formation_p2p.host.storage.journal import JournalParameters
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import MemorySamples
-from formation_p2p.host.storage.state import Retention
 from formation_p2p.host.storage.trust import TrustFile
 from formation_p2p.host.storage.usage import USAGE, UsageFile
 
@@ -44,22 +39,6 @@ from formation_p2p.host.storage.usage import USAGE, UsageFile
 PROBE_S: Final = 20.0
 
 Makers = Mapping[str, DriverMaker]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """How a node takes part, as for `Node.join`. Without a network it is the home's."""
-
-    home: Home
-    network: Network | None
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    state: Path | None
-    retention: Retention
-    metrics: str | None
-    tracing: Tracing | None
-    parameters: PeerParameters = DEFAULT_PARAMETERS
-    journal: JournalParameters | None = None
 
 
 class NodeServices:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.job import JobHandle
-from formation_p2p.api.node import Node, NodeBase
-from formation_p2p.api.services import NodeConfig
+from formation_p2p.api.node import Node
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate

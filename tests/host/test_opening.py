@@ -184,7 +184,7 @@ async def test_a_node_that_was_left_holds_nothing(home: Path) -> None:
         assert Left.of(home) != held
     assert Left.of(home) == held
     with pytest.raises(NodeClosed):
-        await node.submit([])
+        await node.workers()
 
 
 def test_a_script_whose_node_cannot_be_entered_has_no_thread_left(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.node import Node
-from formation_p2p.api.services import NodeConfig, NodeServices
+from formation_p2p.api.services import NodeServices
 
 
 class OpenNode(Node):

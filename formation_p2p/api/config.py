@@ -1,0 +1,92 @@
+"""How a node takes part in a network, and how `Node` and `SyncNode` join one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.observe.tracing import Tracing
+from formation_p2p.host.storage.journal import JournalParameters
+from formation_p2p.host.storage.state import Retention
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+# Every interface, a port that is free. `()` is for a node that only asks others.
+LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
+DEFAULT_RETENTION: Final = Retention()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """How a node takes part, as for `Node.join`. Without a network it is the home's."""
+
+    home: Home
+    network: Network | None
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    state: Path | None
+    retention: Retention
+    metrics: str | None
+    tracing: Tracing | None
+    parameters: PeerParameters = DEFAULT_PARAMETERS
+    journal: JournalParameters | None = None
+
+
+class NodeBase:
+    """How `Node` and `SyncNode` join a network."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def join(
+        cls,
+        join: str | None = None,
+        *,
+        home: Path | str | None = None,
+        listen: Sequence[str] = LISTEN_ANYWHERE,
+        announce: Sequence[str] = (),
+        state: Path | str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
+        metrics: str | None = None,
+        traces: bool | TracerProvider = False,
+    ) -> Self:
+        """Take part in the network of an invite, or in that of the home folder.
+
+        `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
+        `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
+        `announce` is where others reach it, if that is not where it listens.
+
+        `state` is a file that keeps the jobs given to `submit`, their results, and the leases
+        held for them. The node goes on with the jobs that it finds there (see `jobs`); ended jobs
+        are kept as `retention` says. One node at a time may use it.
+
+        `metrics` is an address, such as `127.0.0.1:9464`, where Prometheus finds what
+        docs/metrics.md lists. `traces` has jobs traced with OpenTelemetry
+        (host/observe/tracing.py), by the tracer provider that the application has set, or by one
+        given here.
+
+        Raises InvalidInput for a malformed invite; entering raises LocalError where the node
+        has no network, or the network does not come up, and StateError where the state cannot be
+        used.
+        """
+        tracing = None
+        if traces is not False:
+            tracing = Tracing(None if traces is True else traces)
+        config = NodeConfig(
+            Home(None if home is None else Path(home)),
+            None if join is None else parse_invite(join),
+            tuple(listen),
+            tuple(announce),
+            None if state is None else Path(state),
+            retention,
+            metrics,
+            tracing,
+        )
+        return cls(config)
