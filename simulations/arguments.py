@@ -11,8 +11,8 @@ from typing import Final
 
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
-from formation_p2p.sim.latency import Latencies
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS
+from simulations.latency import Latencies
 from simulations.town import GATES, Plan
 
 # Beside the repository, where the data are handed around; their licence lets us use them there.

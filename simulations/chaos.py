@@ -96,9 +96,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failing else 0
 
 
-def tell(seed: int, *, trace: bool = False, peer: type[Peer] = Peer) -> Told:
+def tell(
+    seed: int,
+    *,
+    trace: bool = False,
+    peer: type[Peer] = Peer,
+    parameters: PeerParameters = PARAMETERS,
+) -> Told:
     """One seed from its beginning to the check at its end, with this kind of peer."""
-    world = World(seed, lean=True, parameters=PARAMETERS)  # streams encode all the same
+    world = World(seed, lean=True, parameters=parameters)  # streams encode all the same
     world.peer = peer
     world.max_steps = MAX_STEPS
     invariants = Invariants(world)

@@ -29,9 +29,9 @@ from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.records.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
 from formation_p2p.core.resources.capability import idle
-from formation_p2p.sim.liars import Liar
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S
+from simulations.liars import Liar
 from simulations.register import Register
 
 # Within which a run must end in which nobody republishes.

@@ -11,16 +11,17 @@ from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.sim.churn import Churn
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
-from formation_p2p.sim.latency import Latencies
-from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import World
+from simulations.churn import Churn
 from simulations.geometry import RARE, buckets, levels, machine
+from simulations.latency import Latencies
+from simulations.liars import lying
 from simulations.placed import Placed
 from simulations.register import Register
+from simulations.residents import Residents
 
 DISCOVERY = DiscoveryParameters()
 
@@ -100,6 +101,7 @@ class Town:
         self.came = self.crashed = self.left = 0  # since the churn began
         self._sites = latencies.sites
         self._gates: list[SimNode] = []
+        self._long_there: Residents | None = None
         self._rng = random.Random(f"{plan.seed}/town")
         self._churn = Churn(random.Random(f"{plan.seed}/churn"), plan.nodes, plan.churn_speed)
 
@@ -119,7 +121,7 @@ class Town:
         self.world.undialable |= clients
         if plan.laid_out:
             known = [node.contact for node in (*self._gates, *nodes) if node.name not in clients]
-            self.world.layout = Layout(known, plan.seed)
+            self.world.residents = self._long_there = Residents(self.world, known, plan.seed)
         residents = [self._resident(node, ranks.get(node.name), len(others)) for node in nodes]
         if plan.placed:
             return self._place(residents)
@@ -139,7 +141,8 @@ class Town:
     def _place(self, residents: Sequence[Resident]) -> float:
         """Everybody has been there for long. Returns after how long what is measured is steady."""
         plan, world = self.plan, self.world
-        world.refreshes = plan.resumed
+        assert self._long_there is not None, "a town that is placed is laid out"
+        self._long_there.refreshes = plan.resumed
         workers = [
             (resident.node, machine(resident.in_buckets, rare=resident.rare))
             for resident in residents
@@ -163,7 +166,7 @@ class Town:
             for node in world.nodes.values():
                 world.wake(node)
                 placed.furnish(node)
-        world.woken = placed.furnish
+        self._long_there.woken = placed.furnish
         if not plan.announcing:
             return PLACED_S
         # Over one period, so that as many are at each point of it.
@@ -261,5 +264,10 @@ class Town:
     def _node(self, name: str, gates: list[SimNode], *, liar: bool = False) -> SimNode:
         site = self._rng.randrange(self._sites)
         return self.world.add(
-            name, gates=tuple(gates), site=site, public=True, liar=liar, asleep=True
+            name,
+            gates=tuple(gates),
+            site=site,
+            public=True,
+            disguise=lying(self.plan.seed, name) if liar else None,
+            asleep=True,
         )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEvent
-from formation_p2p.core.effects import Contact
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.effects import Explained, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
-from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
@@ -22,10 +23,20 @@ from formation_p2p.core.trust.quota import NOTHING, Used
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
-from formation_p2p.sim.liars import Liar
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World
+
+
+class SimPeer(Protocol):
+    """What a node hosts: the shipped `Peer`, or one in a disguise (simulations/liars.py)."""
+
+    @property
+    def dht(self) -> Kademlia[SignedProfile]: ...
+
+    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]: ...
+
+    def next_timeout(self) -> float: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +60,7 @@ class SimNode:
     identity: Identity
     contact: Contact
     gates: tuple[Contact, ...]
-    born: Callable[[int], Peer | Liar] = field(repr=False)
+    born: Callable[[int], SimPeer] = field(repr=False)
     network: Callable[[], Network] = field(repr=False)
     site: int = 0
     side: int = 0
@@ -73,7 +84,7 @@ class SimNode:
     inbox: list[PeerEvent] = field(default_factory=list)
     disk: Disk | None = None
     executor: Executor = field(init=False, repr=False)
-    _peer: Peer | Liar | None = None
+    _peer: SimPeer | None = None
 
     def __post_init__(self) -> None:
         self._boot()
@@ -84,7 +95,7 @@ class SimNode:
         return self.executor.running
 
     @property
-    def peer(self) -> Peer | Liar:
+    def peer(self) -> SimPeer:
         if self._peer is None:
             self._peer = self.born(self.life)
         return self._peer

@@ -45,7 +45,7 @@ class Asks:
         elif world.is_in_vain(node, other) or world.is_lost():
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:
-            if world.layout is not None:
+            if world.residents is not None:
                 world.wake(other)  # whom it is connected to by now counts
             request = ask.message
             if not world.lean:

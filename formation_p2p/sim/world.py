@@ -20,47 +20,31 @@ import hashlib
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any, Final, assert_never
+from functools import cache
+from typing import Any, Final, Protocol
 
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dht.rpc import (
-    Advertise,
-    InboundConnection,
-    PeerIdentified,
-    ProbeReachability,
-    ReachabilityProbed,
-    SendRequest,
-    SendResponse,
-)
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
-from formation_p2p.core.identity import Identity, PeerId, key_of_peer
-from formation_p2p.core.keyspace import Key, distance
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.fencing import Fence
-from formation_p2p.core.negotiation.session import Received, Send, Undelivered
-from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
+from formation_p2p.core.negotiation.session import Received, Undelivered
+from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent, Serve, Tick
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.addresses import host_of, private_address, public_address
+from formation_p2p.sim.addresses import private_address, public_address
 from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.executor import Run
-from formation_p2p.sim.layout import Layout
-from formation_p2p.sim.liars import Liar, Lie
-from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.node import SimNode, SimPeer
+from formation_p2p.sim.performer import Performer
 from formation_p2p.sim.requests import Asks
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.trace import TraceDigest
@@ -71,6 +55,18 @@ EPOCH_UNIX_S: Final = 1_767_225_600.0
 LATENCY_S: Final = 0.010
 # A world that does more than this in one `elapse` is in a loop, if it is not told otherwise.
 MAX_STEPS: Final = 5_000_000
+
+
+class Residents(Protocol):
+    """Nodes that have been in a world for long (simulations/residents.py). `waking` is the one
+    that wakes just now."""
+
+    @property
+    def waking(self) -> SimNode | None: ...
+
+    def __contains__(self, node: SimNode, /) -> bool: ...
+
+    def wake(self, node: SimNode, events: Iterable[PeerEvent]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ class World:
     """`run` says what executions do; the default takes a second and echoes the payload.
 
     `latency` is one way; `loss` is the share of messages that never arrive. With `connections`
-    messages wait for a dial where there is none. Set `layout` for nodes that are added asleep.
+    messages wait for a dial where there is none.
     """
 
     def __init__(
@@ -110,12 +106,8 @@ class World:
         self.messages: Counter[str] = Counter()  # requests and replies, by the requests' cause
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
         self.run: Run = run or (lambda running: (1.0, Succeeded(running.payload)))
-        self.layout: Layout | None = None
-        # Whether those in the layout keep their tables fresh. Where nobody comes or goes nothing
-        # comes of it, but that everybody wakes.
-        self.refreshes = True
-        # What else is to be done with one in the layout that wakes.
-        self.woken: Callable[[SimNode], None] = lambda node: None
+        # Nodes that are added asleep, and have been there for long.
+        self.residents: Residents | None = None
         self.connections = connections
         # With streams that break, where the network is to fail; else it only is cut.
         self.streams: Streams | None = None
@@ -132,15 +124,14 @@ class World:
         self._parameters = parameters if lean else replace(parameters, validate=True)
         self._loss_rng = random.Random(f"{seed}/loss")
         self._root = self._identity("root")
-        self._by_id: dict[PeerId, SimNode] = {}
-        self._numbered: list[SimNode] = []
+        self.peers: dict[PeerId, SimNode] = {}
+        self.numbered: list[SimNode] = []
         self.undialable: set[str] = set()  # by name: those whom nobody can dial back
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self.asks = Asks(self, LATENCY_S)
-        self._delivered_s: dict[tuple[str, str], float] = {}
-        self._waking: SimNode | None = None
+        self.performer = Performer(self, LATENCY_S)
 
     # -- the people -----------------------------------------------------------------------------
 
@@ -154,19 +145,18 @@ class World:
         gates: Sequence[SimNode] | None = None,
         site: int = 0,
         public: bool = False,
-        lie: Lie | None = None,
-        liar: bool = False,
+        disguise: Callable[[Peer], SimPeer] | None = None,
         asleep: bool = False,
     ) -> SimNode:
         """A new node, joining through `gates`, or the first one of the world.
 
         A stranger's grant is of another network. Those with `public` addresses are each in a
-        subnet of their own. A `liar` answers with one `lie`, or with any. One that is `asleep` is
-        not there before it is told to `wake` or anything else; asking it is that, so that a town
-        with a `layout` wakes as it is needed.
+        subnet of their own. With a `disguise` its peer is not the shipped one. One that is `asleep`
+        is not there before it is told to `wake` or gets any event; asking one of the `residents`
+        wakes it, so that they wake as they are needed.
         """
         identity = self._identity(name)
-        number = len(self._numbered)
+        number = len(self.numbered)
         address = public_address(number) if public else private_address(number)
         contact = Contact(identity.peer_id, (address,))
 
@@ -178,12 +168,11 @@ class World:
             # A stranger knows the network's public side, and shows a grant that is worth nothing.
             return _disguised(network, self._root.public_key) if stranger else network
 
-        def born(life: int) -> Peer | Liar:
+        def born(life: int) -> SimPeer:
             seed = f"{self.seed}/{name}/life {life}" if life else f"{self.seed}/{name}"
-            peer = self.peer(identity, joined(), random.Random(seed), parameters=self._parameters)
-            if not liar:
-                return peer
-            return Liar(peer, lie, random.Random(f"{self.seed}/{name}/lies"))
+            rng = random.Random(seed)
+            peer = self.peer(identity, joined(), rng, parameters=self._parameters)
+            return peer if disguise is None else disguise(peer)
 
         if gates is None:
             gates = list(self.nodes.values())[:1]
@@ -191,8 +180,8 @@ class World:
         node = SimNode(name, number, self, identity, contact, known, born, joined, site)
         node.clock = self.clock_of(name)
         self.nodes[name] = node
-        self._by_id[identity.peer_id] = node
-        self._numbered.append(node)
+        self.peers[identity.peer_id] = node
+        self.numbered.append(node)
         if not asleep:
             self.wake(node)
         if serve is not None:
@@ -239,41 +228,14 @@ class World:
         self._at(self.now_s + delay_s, self.tell_life, node.life, node, event)
 
     def wake(self, node: SimNode, *events: PeerEvent) -> None:
-        """Have a node join. One in the `layout` has been there for long: its table is full, and
-        it has spoken to everybody in it. Of `events` it is told before it knows anybody."""
+        """Have a node join; one of the `residents` is there at once, after these `events`."""
         if node.awake:
             return
         node.awake = True
-        if self.layout is None or node.identity.key not in self.layout:
+        if self.residents is not None and node in self.residents:
+            self.residents.wake(node, events)
+        else:
             self.tell(node, Joined(node.contact.addresses, node.gates))
-            return
-        self._waking = node
-        for event in (Joined(node.contact.addresses, ()), *events):
-            self.tell(node, event)
-        known = self.layout.known_to(node.identity.key)
-        dht = node.peer.dht
-        # That it can be dialled was found out before: it has nobody to tell it, or to ask.
-        for contact in known[: dht.parameters.voters]:
-            self.tell(node, InboundConnection(contact.peer_id, host_of(contact)))
-        self._waking = None
-        # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
-        dht._retry_at, dht._refresh._is_new = float("inf"), False
-        rng = random.Random(f"{self.seed}/{node.name}/table")
-        starts_s = self.now_s + rng.random() * dht.parameters.own_refresh_s / 8
-        dht._refresh.at_s = starts_s if self.refreshes else float("inf")
-        self.layout.fill(dht.table, node.identity.key)
-        looked: dict[int, Key] = {0: node.identity.key}  # one in each bucket, and itself
-        for contact in known:
-            key = key_of_peer(contact.peer_id)
-            looked[distance(node.identity.key, key).bit_length()] = key
-            if self.connections is not None:
-                self.connections.connect(node.number, self._by_id[contact.peer_id].number)
-        for length, key in looked.items():
-            every_s = dht.parameters.bucket_refresh_s if length else dht.parameters.own_refresh_s
-            dht.table.looked_into(
-                key, self.now_s - rng.random() * dht.parameters.refresh_early * every_s
-            )
-        self.woken(node)
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
@@ -348,17 +310,14 @@ class World:
         effects = peer.handle(event, now)
         self.witness(node, event, effects)
         for effect in effects:
-            if node.disk is not None and _is_kept(effect):
-                node.disk.note(effect, partial(self._perform, node))
-            else:
-                self._perform(node, effect)
+            self.performer.take(node, effect)
         due_s = max(node.clock.world_s(peer.next_timeout()), self.now_s)
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
             self._at(due_s, self._tick, node, due_s)
 
     def find(self, peer_id: PeerId) -> SimNode | None:
-        return self._by_id.get(peer_id)
+        return self.peers.get(peer_id)
 
     # -- the insides ----------------------------------------------------------------------------
 
@@ -381,8 +340,8 @@ class World:
     def _neighbours(self, node: SimNode) -> list[SimNode]:
         """Whoever is connected to a node that is going: everybody, if connections are not kept."""
         if self.connections is None:
-            return self._numbered
-        return [self._numbered[number] for number in self.connections.close(node.number)]
+            return self.numbered
+        return [self.numbered[number] for number in self.connections.close(node.number)]
 
     def is_cut(self, a: SimNode, b: SimNode) -> bool:
         return a.side != b.side or (bool(self._cuts) and frozenset((a.name, b.name)) in self._cuts)
@@ -411,101 +370,10 @@ class World:
         if self._trace is not None:
             self._trace.delivered(self.now_s, a.name, b.name, message)
 
-    def _perform(self, node: SimNode, effect: PeerEffect) -> None:
-        match effect:
-            case SendRequest():
-                self.asks.ask(node, effect)
-            case SendResponse(request_id, message):
-                self.asks.answer(node, request_id, message)
-            case ProbeReachability():
-                self._dial_back(node, effect)
-            case Advertise(reach):
-                self._advertise(node, reach is Reach.SERVER)
-            case Send(to, message):
-                self._send(node, to, message)
-            case Execute():
-                node.executor.execute(effect)
-            case Kill(lease_id, attempt_id, begun):
-                node.executor.kill(lease_id, attempt_id, begun)
-            case Pause(lease_id):
-                node.executor.pause(lease_id)
-            case Continue(lease_id):
-                node.executor.go_on(lease_id)
-            case Fence(lease_id):
-                node.executor.fence(lease_id, self.fence_s())
-            case EmitJobEvent(event=event):
-                node.told.append(event)
-            case PersistLease() | ForgetLease():
-                pass  # for a next life, of which there is none without a disk
-            case Charged():
-                node.charge(effect)
-            case Tolerated():
-                node.tolerated.append(effect)
-            case Explained():
-                node.explained.append(effect)
-                node.heard(effect)
-            case RejectRequest():
-                node.refused.append(effect)
-            case Left():
-                node.left = True
-                self.kill(node)  # the shell closes the network
-            case _:
-                assert_never(effect)
-
-    def _dial_back(self, node: SimNode, dial: ProbeReachability) -> None:
-        other = self._by_id[dial.to.peer_id]
-        dialled = ReachabilityProbed(dial.request_id, other.name not in self.undialable)
-        # A round trip each for TCP, Noise and yamux.
-        self.later(6 * self.latency(node, other), node, dialled)
-
-    def _advertise(self, node: SimNode, serves_dht: bool) -> None:
-        """As identify's push: those whom it is connected to are told."""
-        if serves_dht == node.serves_dht:
-            return
-        node.serves_dht = serves_dht
-        if node is self._waking:
-            return  # they have known it for long
-        if self.connections is None:
-            connected = [self.nodes[name] for name in sorted(node.asked)]
-        else:
-            connected = [self._numbered[n] for n in self.connections.of(node.number)]
-        met = PeerIdentified(node.seen)
-        for other in connected:
-            self.later(self.latency(node, other), other, met)
-
-    def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
-        other = self._by_id.get(to.peer_id)
-        if self.streams is not None and other is not None:
-            self.streams.send(node, other, message)
-            return
-        if other is None or not other.alive:
-            lost = Undelivered(to.peer_id, "connection refused")
-            delay_s = 2 * (LATENCY_S if other is None else self.latency(node, other))
-            self.later(delay_s, node, lost)
-            return
-        if self.is_cut(node, other):
-            return
-        parsed = message if self.lean else work.parse(work.pack(message))
-        self.note(node, other, parsed)
-        # One stream for each pair: what was sent first arrives first.
-        wire = (node.name, other.name)
-        at_s = max(self.now_s + self.delay_s(node, other), self._delivered_s.get(wire, 0.0))
-        self._delivered_s[wire] = at_s
-        self._at(at_s, self.tell_life, other.life, other, Received(node.contact, parsed))
-
     def delivered(self, a: SimNode, b: SimNode, message: work.WorkMessage) -> None:
         """What a stream brings."""
         self.note(a, b, message)
         self.tell(b, Received(a.contact, message))
-
-
-def _is_kept(effect: PeerEffect) -> bool:
-    """What is written before it is performed."""
-    match effect:
-        case EmitJobEvent() | PersistLease() | ForgetLease() | Send(message=work.ResultAck()):
-            return True
-        case _:
-            return False
 
 
 def _disguised(network: Network, root_public_key: bytes) -> Network:

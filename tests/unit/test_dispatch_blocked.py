@@ -33,7 +33,18 @@ from formation_p2p.core.workload.task import Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.support.stories import BOB, NEEDS, at, ends, is_idle, job, only, town, workers_of
+from tests.support.stories import (
+    BOB,
+    NEEDS,
+    at,
+    ends,
+    is_idle,
+    job,
+    only,
+    peer_of,
+    town,
+    workers_of,
+)
 from tests.unit.test_dispatch_resume import Story
 
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
@@ -364,7 +375,7 @@ def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
     bob = world.nodes["bob"]
     bob.submit(learnt(100 * MIB))
     world.elapse(0.3)
-    jobs = next(iter(bob.peer._scheduler.jobs()))  # type: ignore[union-attr]
+    jobs = next(iter(peer_of(bob)._scheduler.jobs()))
     jobs.move("cancel")
     world.elapse(5)
     assert bob.told[-1] == JobEnded(0, 0, 0, 1)

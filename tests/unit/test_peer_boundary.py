@@ -19,7 +19,7 @@ from formation_p2p.core.peer import peer
 from formation_p2p.core.peer.effects import PeerEffect, UserEffect
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.host import shell
-from formation_p2p.sim import world
+from formation_p2p.sim import performer
 
 
 def names_of(union: object) -> set[str]:
@@ -71,7 +71,7 @@ def test_the_union_has_every_effect_of_the_core() -> None:
     ("module", "function", "union"),
     [
         (shell, "_perform", PeerEffect),
-        (world, "_perform", PeerEffect),
+        (performer, "perform", PeerEffect),
         (bridge, "_dispatch", UserEffect),
     ],
 )

@@ -301,7 +301,7 @@ def test_a_worker_has_left_only_when_its_profile_is_withdrawn() -> None:
     assert only(effects, SendRequest)
     assert only(effects, Left) == []
     for effect in effects:
-        world._perform(alice, effect)
+        world.performer.perform(alice, effect)
     world.elapse(0.5)
     assert alice.left
 
@@ -318,10 +318,10 @@ def test_a_worker_has_left_when_its_profile_is_withdrawn_and_nothing_runs() -> N
     assert fence in effects
     for effect in effects:
         if effect != fence:  # what runs takes its time to die
-            world._perform(alice, effect)
+            world.performer.perform(alice, effect)
     world.elapse(1)
     early = alice.left
-    world._perform(alice, fence)
+    world.performer.perform(alice, fence)
     world.elapse(0.1)
     assert (early, alice.left) == (False, True)
     bob.explain(None)
@@ -345,7 +345,7 @@ def test_a_scheduler_that_leaves_ends_its_jobs_and_gives_its_leases_back() -> No
     ]
     assert effects[-1] == Left(cause="")  # after all that is still to be sent
     for effect in effects:
-        world._perform(bob, effect)
+        world.performer.perform(bob, effect)
     world.elapse(1)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
 

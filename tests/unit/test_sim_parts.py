@@ -14,11 +14,11 @@ from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.sim.addresses import host_of, private_address, public_address
-from formation_p2p.sim.churn import GOLEM_ALWAYS_SHARE, Churn
 from formation_p2p.sim.connections import Connections
-from formation_p2p.sim.latency import Latencies
-from formation_p2p.sim.layout import Layout
 from formation_p2p.sim.trace import TraceDigest, said
+from simulations.churn import GOLEM_ALWAYS_SHARE, Churn
+from simulations.latency import Latencies
+from simulations.layout import Layout
 
 
 def contacts(count: int) -> Iterator[Contact]:

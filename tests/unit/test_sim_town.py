@@ -29,11 +29,11 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Task
 from formation_p2p.sim.connections import Connections
-from formation_p2p.sim.layout import Layout
-from formation_p2p.sim.liars import Liar, Lie
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from simulations.liars import Liar, Lie, lying
+from simulations.residents import Residents
 
 NEEDS = Requirements(driver="process")
 
@@ -209,7 +209,7 @@ def sleepy_town(count: int = 400, *, connected: bool = True) -> tuple[World, lis
     connections = Connections(5) if connected else None
     world = World(11, lean=True, connections=connections)
     nodes = [world.add(f"node{number}", public=True, asleep=True) for number in range(count)]
-    world.layout = Layout((node.contact for node in nodes), seed=11)
+    world.residents = Residents(world, (node.contact for node in nodes), seed=11)
     return world, nodes
 
 
@@ -239,12 +239,12 @@ def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
     world.wake(nodes[0])
     assert world.connections is not None
     known = {contact.peer_id for contact in nodes[0].peer.dht.table}
-    connected = {world._numbered[n].identity.peer_id for n in world.connections.of(0)}
+    connected = {world.numbered[n].identity.peer_id for n in world.connections.of(0)}
     assert connected == known
     # Whoever is asked has been there for as long: who asks it may be known to it.
     [other] = [n for n in nodes if n.identity.peer_id not in known and n is not nodes[0]][:1]
-    assert world.layout is not None
-    known_to_other = world.layout.known_to(other.identity.key)
+    assert isinstance(world.residents, Residents)
+    known_to_other = world.residents.layout.known_to(other.identity.key)
     world.asks.ask(nodes[0], SendRequest(99, other.contact, FindNode(b"x"), 3.0, cause="a test"))
     assert other.awake
     assert len(world.connections.of(other.number)) == len(known_to_other) + 1
@@ -263,7 +263,8 @@ def test_whom_everybody_has_known_for_long_need_not_say_that_it_can_be_dialled()
 def test_what_else_there_is_to_do_with_one_who_wakes_is_done_once() -> None:
     world, nodes = sleepy_town(40)
     woken: list[SimNode] = []
-    world.woken = woken.append
+    assert isinstance(world.residents, Residents)
+    world.residents.woken = woken.append
     world.wake(nodes[0], world.machine(cpu=2, drivers=("process",)))
     world.wake(nodes[0])
     assert woken == nodes[:1]
@@ -287,7 +288,7 @@ def test_who_comes_to_a_town_that_was_laid_out_joins_it() -> None:
 def lie_about(lie: Lie | None, reply: object) -> object:
     """What a liar makes of a reply that its peer gives."""
     world = World(12)
-    node = world.add("eve", public=True, liar=True, lie=lie)
+    node = world.add("eve", public=True, disguise=lying(12, "eve", lie))
     liar = node.peer
     assert isinstance(liar, Liar)
     answer = SendResponse(1, reply, cause="a test")  # type: ignore[arg-type]
@@ -333,7 +334,7 @@ def test_a_liar_by_chance_tells_different_lies_and_lets_others_pass() -> None:
     assert lie_about(None, Pong()) == Pong()
     assert lie_about(None, None) is None
     world = World(13)
-    eve = world.add("eve", public=True, liar=True).peer
+    eve = world.add("eve", public=True, disguise=lying(13, "eve")).peer
     assert isinstance(eve, Liar)
     eve.peer.handle = lambda event, now: [SendResponse(1, Nodes(CLOSER), cause="a test")]  # type: ignore[method-assign]
     now = Moment(0.0, EPOCH_UNIX_S)
@@ -345,7 +346,7 @@ def test_a_liar_by_chance_tells_different_lies_and_lets_others_pass() -> None:
 def test_a_liar_does_otherwise_what_its_peer_does() -> None:
     world = World(14)
     world.add("gate", public=True)
-    eve = world.add("eve", public=True, liar=True, serve=world.machine(), lie=Lie.DROP)
+    eve = world.add("eve", public=True, serve=world.machine(), disguise=lying(14, "eve", Lie.DROP))
     bob = world.add("bob", public=True)
     world.elapse(30)
     assert isinstance(eve.peer, Liar)

@@ -357,7 +357,7 @@ def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
 def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
     world = World(6)
     gate = world.add("gate")
-    world._perform(gate, Kill("a lease", "an attempt", True, cause="too late"))
+    world.performer.perform(gate, Kill("a lease", "an attempt", True, cause="too late"))
     world.elapse(1)
     assert gate.running == {}
 
@@ -462,12 +462,12 @@ def test_whose_machine_is_gone_closes_its_connections() -> None:
 def test_a_worker_may_be_told_to_begin_nothing_for_a_while() -> None:
     world, _, alice, _ = small_town()
     work = (Work("t#1", b"", b"", None),)
-    world._perform(alice, Pause("a lease", cause="a test"))
+    world.performer.perform(alice, Pause("a lease", cause="a test"))
     execute = Execute("a lease", "process", 1, 1, 0, False, (), work, cause="a test")
-    world._perform(alice, execute)
+    world.performer.perform(alice, execute)
     world.elapse(5)
     assert not alice.running
-    world._perform(alice, Continue("a lease", cause="a test"))
+    world.performer.perform(alice, Continue("a lease", cause="a test"))
     assert list(alice.running) == [("a lease", "t#1")]
 
 

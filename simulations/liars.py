@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final, assert_never
@@ -96,3 +97,8 @@ class Liar:
 
     def _nobody(self) -> Contact:
         return Contact(peer_id_of(self._rng.randbytes(32)), ("/ip4/203.0.113.1/tcp/4001",))
+
+
+def lying(seed: int, name: str, lie: Lie | None = None) -> Callable[[Peer], Liar]:
+    """The disguise of a node of a world: chance comes from the world's seed."""
+    return lambda peer: Liar(peer, lie, random.Random(f"{seed}/{name}/lies"))
