@@ -2,7 +2,7 @@
 
     world = DhtWorld(seed=1)
     gate, alice, bob = world.join("gate", "alice", "bob")
-    operation = alice.dht.find_node(bob.peer_id, world.now, "a test")
+    operation = alice.dht.find_closest(name, world.now, "a test")
     world.perform(alice)
     world.elapse(5)
     assert bob.contact in alice.searched(operation).closest

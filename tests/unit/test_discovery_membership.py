@@ -1,6 +1,7 @@
 """The shards of one bucket that a worker is in: each row of the table of its states."""
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,11 @@ from hypothesis import strategies as st
 from formation_p2p.core.capability.shards import ShardParameters
 from formation_p2p.core.dht.messages import ShardCount
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.shard_membership import MembershipState, ShardMembership
+from formation_p2p.core.discovery.shard_membership import (
+    TRANSITIONS,
+    MembershipState,
+    ShardMembership,
+)
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
 from tests.support import dht_world as world
 
@@ -56,6 +61,29 @@ def test_what_was_heard_of_another_span_is_forgotten() -> None:
     membership.heard(3, ShardCount(40))
     membership.settle(Span(3, 4), 50.0)
     assert membership.counts == {}
+
+
+@pytest.mark.parametrize("state", MembershipState)
+@pytest.mark.parametrize(("event", "span"), [("settle", Span(4, 4)), ("move", Span(4, 5))])
+def test_a_membership_follows_the_table(state: MembershipState, event: str, span: Span) -> None:
+    membership = {
+        MembershipState.LOOKING: lambda: ShardMembership("any"),
+        MembershipState.SETTLED: lambda: member_at(3),
+        MembershipState.MOVING: lambda: member_at(3, 4),
+    }[state]()
+    assert membership.state is state
+    if event in TRANSITIONS[state]:
+        assert membership.settle(span, 1.0)
+        assert membership.state is TRANSITIONS[state][event]
+    else:
+        with pytest.raises(KeyError):
+            membership.settle(span, 1.0)
+
+
+def test_the_table_is_that_of_the_document() -> None:
+    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+    ways = (f"{state} → {', '.join(to.values())}" for state, to in TRANSITIONS.items())
+    assert f"| {'; '.join(ways)} | `core/discovery/shard_membership.py` |" in text
 
 
 # -- settled -> moving: full --------------------------------------------------------------------
