@@ -131,7 +131,9 @@ async def test_a_state_keeps_how_a_job_is_placed_and_only_what_has_a_name(world:
     hints = Hints(region="eu", required=frozenset({"region"}))
     async with Node.join(world.invite, home=world.folder / "d", listen=(), state=state) as dave:
         for own in (Dearest(), Trusted() & Dearest(), NamedLikeAnother()):
-            with pytest.raises(InvalidInput, match="policy: the node's state keeps none of one's"):
+            with pytest.raises(
+                InvalidInput, match="policy: the node's state keeps named policies only"
+            ):
                 await dave.submit(TRUE, needs=NEEDS, policy=own)
         job = await dave.submit(TRUE, needs="cpu=64", policy="cheapest", hints=hints, scope="org")
         job_id = job.job_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +133,30 @@ def test_any_other_text_is_refused_and_nothing_worse(text: str) -> None:
     except InvalidInput:
         return
     assert parse_policy(str(policy)) == policy
+
+
+def night() -> PlacementPolicy:
+    raise OSError("no sun today")
+
+
+OWN: dict[str, Any] = {"greenest": Trusted, "night": night, "bare-1": object}
+
+
+def test_a_text_may_name_other_policies_that_are_given() -> None:
+    assert parse_policy("0.5*greenest + trust>=0.4", OWN) == 0.5 * Trusted() + Trusted(400)
+    with pytest.raises(InvalidInput, match="'xor' is not a policy; write greenest, night, bare-1 "):
+        parse_policy("xor", OWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("night", r"night: it failed: OSError\('no sun today'\)"),
+        ("greenest(1, 2)", "greenest takes least_milli in brackets"),
+        ("greenest(much)", "'much' is not a whole number of thousandths"),
+        ("bare-1", "an? object is not a policy; write it as a frozen dataclass below Policy"),
+    ],
+)
+def test_a_policy_of_others_that_cannot_be_made_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        parse_policy(text, OWN)
