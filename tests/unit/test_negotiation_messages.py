@@ -24,6 +24,7 @@ from formation_p2p.core.negotiation.messages import (
     AskOpinions,
     Assignment,
     Cancel,
+    Commit,
     CommitRefused,
     Dispatch,
     Leased,
@@ -31,11 +32,18 @@ from formation_p2p.core.negotiation.messages import (
     Offer,
     Opinions,
     PlacementRequest,
+    Release,
+    Renew,
     Renewed,
     RequestRefused,
     TaskOutput,
     TasksEnded,
+    ToLessee,
+    ToPeer,
+    ToScheduler,
+    ToWorker,
     WorkMessage,
+    is_urgent,
     pack,
     parse,
 )
@@ -43,6 +51,7 @@ from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_R
 from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.resources import pack_requirements
+from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -300,3 +309,32 @@ def test_of_a_denial_that_is_too_long_the_beginning_travels(retry_ms: int | None
     back = parse(pack(RequestRefused(1, denied)))
     why = "x" * (MAX_REASON_CHARS - 1) + "…"
     assert back == RequestRefused(1, replace(denied, why=why))
+
+
+def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
+    """None of it depends on what was dispatched, or has ended, before."""
+    urgent = {kind for kind in WorkMessage.__args__ if is_urgent(kind.__new__(kind))}
+    assert urgent == {
+        PlacementRequest,
+        Offer,
+        RequestRefused,
+        Commit,
+        CommitRefused,
+        Leased,
+        Renew,
+        Renewed,
+        Release,
+    }
+
+
+def test_each_message_has_one_receiver() -> None:
+    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer)
+    kinds = [kind for receiver in receivers for kind in receiver.__args__]
+    assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
+
+
+def test_a_number_names_one_message() -> None:
+    schema: Schema[Commit] = Schema("test protocol", 64)
+    schema.message(1)(Commit)
+    with pytest.raises(AssertionError, match="two messages have the number 1"):
+        schema.message(1)(Release)

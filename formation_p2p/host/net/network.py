@@ -103,9 +103,6 @@ class RunningStack:
         """Whether it is being closed, or broke: whatever fails now fails for that reason."""
         return self._nursery.cancel_scope.cancel_called or self.swarm.stopping
 
-    def trust(self, peer: PeerId) -> None:
-        self.limits.trust(peer)
-
     async def _serve_kad(self, stream: MuxedStream, connection: Connection) -> None:
         limits = self.limits.of(connection.peer)
         await serve_kad(stream, connection, limits, self._handlers.asked, self._kad_protocol)

@@ -240,7 +240,7 @@ class Stack:
     def trust(self, peer: PeerId) -> None:
         """Take large work frames from a peer. Call it for those that a lease is shared with:
         from anybody else a frame of more than 256 KiB ends the stream."""
-        self.running.trust(peer)
+        self.running.limits.trust(peer)
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""
