@@ -272,10 +272,10 @@ class Invariants:
 
     def _books(self, node: SimNode) -> None:
         """The worker's own ledger. Its amounts are checked as they are made: they raise."""
-        worker = _peer(node)._worker
+        worker = _peer(node).worker
         if worker is None:
             return
-        free = worker._lessor.ledger.free
+        free = worker.lessor.ledger.free
         whole = self._serves[node.name].capability
         for name in ("cpu_milli", "memory_bytes"):
             if not 0 <= getattr(free, name) <= getattr(whole, name):
@@ -420,20 +420,20 @@ class Invariants:
             peer = _peer(node)
             if node.disk is not None:
                 _, leases = node.disk.saved()
-                left = ([*peer._scheduler.groups], peer._lessee.held, leases)
+                left = ([*peer.scheduler.groups], peer.lessee.held, leases)
                 if any(left):
                     what = f"{node.name} keeps {left} when all is done"
                     raise Violation("leases are given back", what, node.name)
-            worker = peer._worker
+            worker = peer.worker
             if node.name in cluster.serves:
                 if worker is None:
                     raise Violation("workers serve", f"{node.name} does not", node.name)
-                free, whole = worker._lessor.ledger.free, idle(worker._serve.capability)
+                free, whole = worker.lessor.ledger.free, idle(worker._serve.capability)
                 if free != whole or worker.has_leases or node.running:
                     what = f"{node.name} has {free} of {whole} free when all is done"
                     raise Violation("capacity is full when idle", what, node.name)
-                if worker._executions.runs:
-                    what = f"{node.name} keeps {list(worker._executions.runs)}"
+                if worker.executions.runs:
+                    what = f"{node.name} keeps {list(worker.executions.runs)}"
                     raise Violation("capacity is full when idle", what, node.name)
 
     def is_over(self, cluster: Cluster) -> bool:

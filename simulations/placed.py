@@ -118,8 +118,8 @@ class Placed:
     def resume(self, node: SimNode) -> None:
         """Have the announcer of a worker that started alone go on as after a long run."""
         worker, peer = self._of[node.name], _shipped(node)
-        assert peer._worker is not None, "it was told to serve"
-        announcer = peer._worker._announcer
+        assert peer.worker is not None, "it was told to serve"
+        announcer = peer.worker._announcer
         records = peer.dht.records
         assert isinstance(records, RecordStore)
         records.drop(node.identity.peer_id)  # it has announced itself to itself

@@ -184,8 +184,6 @@ class LeaseRun:
             ended, self._ended = tuple(self._ended), []
             self._tell(ExecutionsEnded(self.lease_id, ended))
 
-    # -- the insides ------------------------------------------------------------------------------
-
     def _take(self) -> Work:
         work = self._waiting.popleft()
         self._taken[work.attempt_id] = work

@@ -1,6 +1,6 @@
 """What drives the peer in production: it performs effects, and brings back what happens.
 
-Runs inside one trio thread. The peer decides everything; here is only how it is done.
+Runs inside one trio thread. One concept: the peer decides everything; here is how it is done.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ class Shell:
             wait_s = self._peer.next_timeout() - now.mono_s
         except Exception as error:
             # A fault of ours must not take the node down with it, least of all one that a peer
-            # found: it costs the event, and the peer that sent it its connection, and whoever
-            # waits for what comes of it is told.
+            # found: it costs the event, and the peer that sent it its connection, and the
+            # caller that waits for what comes of it is told.
             log.exception("the peer failed on %s; please report this", type(event).__name__)
             match event:
                 case RequestReceived(sender=sender) | Received(sender=sender):
@@ -369,11 +369,11 @@ class Shell:
         self.feed(ReachabilityProbed(effect.request_id, reached))
 
     def _warn(self) -> None:
-        """A person who lends a machine has to know, once, that nobody can get at it."""
+        """A person who lends a machine has to know, once, that others cannot reach it."""
         if self._reach is Reach.CLIENT and self._serving and not self._warned:
             self._warned = True
             log.warning(
-                "other machines cannot dial this one at %s, so that nobody will give it work: "
+                "other machines cannot dial this one at %s, so that it gets no work: "
                 "forward a port to it and name that by --announce /ip4/.../tcp/..., or allow "
                 "its port in the firewall",
                 ", ".join(self._stack.announced) or "any address",

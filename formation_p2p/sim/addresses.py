@@ -16,7 +16,7 @@ _STRIDE: Final = 2_654_435_761
 
 
 def private_address(number: int) -> str:
-    """All in one home: nobody counts how many there are."""
+    """All in one home, whose subnets are not counted."""
     return _multiaddr((10 << 24) + number + 1)
 
 

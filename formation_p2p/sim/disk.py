@@ -118,8 +118,6 @@ class Disk:
         )
         return saved, leases
 
-    # -- the insides ----------------------------------------------------------------------------
-
     def _write(self) -> None:
         if self._writing is None and self._waiting:
             self._writing = len(self._waiting)

@@ -140,8 +140,6 @@ class Executor:
         self._lanes.clear()
         self.running.clear()
 
-    # -- the insides ----------------------------------------------------------------------------
-
     def _later(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         due_s = self._world.now_s + delay_s
         self._world.at(due_s, self._fire, due_s, self._slept_s, action, arguments)

@@ -39,7 +39,7 @@ class Asks:
         asking = _Asking(node, node.life, ask, world.now_s + ask.timeout_s)
         other = world.find(ask.to.peer_id)
         if other is None or not (other.alive or other.silent):
-            # Nobody has this address, or its host is up and the node is not.
+            # No node has this address, or its host is up and the node is not.
             delay_s = 2 * (self._unknown_s if other is None else world.latency(node, other))
             self._fail(asking, world.now_s + delay_s, "connection refused")
         elif world.is_in_vain(node, other) or world.is_lost():

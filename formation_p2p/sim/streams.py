@@ -3,8 +3,8 @@
 It keeps the contract of `core/negotiation/session.py`, and no more than that. Frames of one stream
 arrive in order. Each side sends on the stream that it opened, or on one that it knows the other
 has opened; where both opened one at once, there are two. A stream that breaks loses the last of
-what is on its way, and what it still brings may come after frames of the next stream. Whoever sent
-on it not long ago is told `Undelivered`; when a connection breaks both sides are told
+what is on its way, and what it still brings may come after frames of the next stream. The peer
+that sent on it not long ago is told `Undelivered`; when a connection breaks both sides are told
 `Disconnected` too.
 
 Between two that are cut off from each other packets are sent again and again, as TCP does: heal
@@ -134,8 +134,8 @@ class Streams:
                     self._world.at(late_s, self._arrive, stream, frame)
 
     def died(self, node: SimNode, others: list[SimNode]) -> None:
-        """A process died, or a machine. Of a machine nobody is told before packets have stayed
-        unanswered for long, nor is anybody who is cut off."""
+        """A process died, or a machine. Peers of a machine are told once packets have stayed
+        unanswered for long, and so are those that are cut off."""
         for other in others:
             streams = self._streams.get(_pair(node, other), ())
             self._sending.pop((node.number, other.number), None)
@@ -153,8 +153,6 @@ class Streams:
         for pair, streams in list(self._streams.items()):
             if node.number in pair and pair not in self._cuts and streams:
                 self.disconnect(*streams[0].ends, "the peer knows nothing of it")
-
-    # -- the insides ------------------------------------------------------------------------------
 
     def _is_cut(self, a: SimNode, b: SimNode) -> bool:
         return _pair(a, b) in self._cuts

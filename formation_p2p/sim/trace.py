@@ -46,7 +46,7 @@ def said(message: object) -> str:
 
 @lru_cache(maxsize=256)  # there are a few dozen kinds of message
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """None for what is no dataclass."""
+    """None where it is not a dataclass."""
     if not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)

@@ -126,7 +126,7 @@ class World:
         self._root = self._identity("root")
         self.peers: dict[PeerId, SimNode] = {}
         self.numbered: list[SimNode] = []
-        self.undialable: set[str] = set()  # by name: those whom nobody can dial back
+        self.undialable: set[str] = set()  # by name: nodes that cannot be dialled back
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -251,7 +251,7 @@ class World:
                 self.later(LATENCY_S, other, gone)
 
     def vanish(self, node: SimNode) -> None:
-        """As when the power fails: nobody is told, and who asks it waits in vain."""
+        """As when the power fails: peers are not told, and requests to it time out."""
         node.alive = False
         node.silent = True
         node.executor.stop()
@@ -285,7 +285,7 @@ class World:
             self.tell(node, event)
 
     def cut(self, a: SimNode, b: SimNode) -> None:
-        """Nothing passes between the two until `heal`. Nobody is told: packets just vanish."""
+        """Nothing passes between the two until `heal`. They are not told: packets just vanish."""
         self._cuts.add(frozenset((a.name, b.name)))
         if self.streams is not None:
             self.streams.cut(a, b)
@@ -319,8 +319,6 @@ class World:
     def find(self, peer_id: PeerId) -> SimNode | None:
         return self.peers.get(peer_id)
 
-    # -- the insides ----------------------------------------------------------------------------
-
     def _identity(self, name: str) -> Identity:
         return Identity.from_seed(hashlib.sha256(f"{self.seed}/{name}".encode()).digest())
 
@@ -338,7 +336,7 @@ class World:
         heapq.heappush(self._queue, (at_s, self._count, action, arguments))
 
     def _neighbours(self, node: SimNode) -> list[SimNode]:
-        """Whoever is connected to a node that is going: everybody, if connections are not kept."""
+        """The peers that are connected to a node that goes: all, if connections are not kept."""
         if self.connections is None:
             return self.numbered
         return [self.numbered[number] for number in self.connections.close(node.number)]

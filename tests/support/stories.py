@@ -198,19 +198,19 @@ def peer_of(node: SimNode) -> Peer:
 
 
 def worker_of(node: SimNode) -> Worker:
-    worker = peer_of(node)._worker
+    worker = peer_of(node).worker
     assert worker is not None
     return worker
 
 
 def free(node: SimNode) -> Capacity:
-    return worker_of(node)._lessor.ledger.free
+    return worker_of(node).lessor.ledger.free
 
 
 def is_idle(node: SimNode) -> bool:
     """Whether nothing is reserved on a worker, and nothing is left of what was."""
     worker = worker_of(node)
-    nothing_runs = not node.running and not worker._executions.runs
+    nothing_runs = not node.running and not worker.executions.runs
     return free(node) == idle(worker._serve.capability) and not worker.has_leases and nothing_runs
 
 

@@ -375,7 +375,7 @@ def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
     bob = world.nodes["bob"]
     bob.submit(learnt(100 * MIB))
     world.elapse(0.3)
-    jobs = next(iter(peer_of(bob)._scheduler.jobs()))
+    jobs = next(iter(peer_of(bob).scheduler.jobs()))
     jobs.move("cancel")
     world.elapse(5)
     assert bob.told[-1] == JobEnded(0, 0, 0, 1)

@@ -37,10 +37,10 @@ class Watched(World):
 
     def tell(self, node: SimNode, event: PeerEvent) -> None:
         super().tell(node, event)
-        worker = peer_of(node)._worker
+        worker = peer_of(node).worker
         if worker is None or not node.alive:
             return
-        leases, ledger = {x.lease_id: x for x in worker._lessor}, worker._lessor.ledger
+        leases, ledger = {x.lease_id: x for x in worker.lessor}, worker.lessor.ledger
         for lease_id, attempt_id in node.running:
             lease = leases.get(lease_id)
             in_force = lease is not None and lease.state is LeaseState.LEASED
@@ -140,8 +140,8 @@ def test_each_task_ends_once_and_no_capacity_leaks(seed: int) -> None:
         jobs = [(job_id, n) for owner, job_id, n in story.submitted if owner is scheduler]
         assert set(ends(scheduler)) == {f"{job_id}/{i}" for job_id, n in jobs for i in range(n)}
         assert len(only(scheduler.told, JobEnded)) == len(jobs)
-        assert peer_of(scheduler)._scheduler.is_idle
-        assert peer_of(scheduler)._lessee.held == {}
+        assert peer_of(scheduler).scheduler.is_idle
+        assert peer_of(scheduler).lessee.held == {}
     for worker in story.workers:
         assert not worker.alive or is_idle(worker)
 

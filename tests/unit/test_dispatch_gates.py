@@ -58,7 +58,7 @@ def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_m
     bob.submit(job(200, policy="trust>=0.3 & balanced"))
     world.elapse(20)
     shame(world, "alice")
-    scheduler = peer_of(bob)._scheduler
+    scheduler = peer_of(bob).scheduler
     (group,) = scheduler.groups
     group.candidates.reviewed(at(world.now_s))  # just before all that
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
@@ -155,7 +155,7 @@ def test_what_discovery_brings_when_all_is_done_is_left() -> None:
     bob.submit(job(1))
     while not ends(bob):
         world.elapse(0.05)
-    scheduler = peer_of(bob)._scheduler
+    scheduler = peer_of(bob).scheduler
     (group,) = scheduler.groups  # its lease is kept warm for a moment
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
     known = group.candidates.profiles

@@ -743,7 +743,7 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     """Busy is for now: the job waits."""
     world = town(alice=1)
     bob = world.nodes["bob"]
-    lessor = peer_of(world.nodes["alice"])._worker
+    lessor = peer_of(world.nodes["alice"]).worker
     assert lessor is not None
     busy = Busy("the ledger", 0)
     with pytest.MonkeyPatch.context() as patch:
@@ -789,7 +789,7 @@ def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> No
     most = 0
     for _ in range(150):
         world.elapse(0.01)
-        in_flight = [len(r.in_flight) for r in worker_of(alice)._executions.runs.values()]
+        in_flight = [len(r.in_flight) for r in worker_of(alice).executions.runs.values()]
         most = max([most, *in_flight])
     assert all_succeeded(bob, 100)
     assert 5 <= most <= 10
@@ -812,7 +812,7 @@ def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
 
     def look(node: SimNode, event: object, effects: object) -> None:
         nonlocal most
-        for active in peer_of(bob)._scheduler.leases():
+        for active in peer_of(bob).scheduler.leases():
             payloads = [len(run.task.payload) for run in active.attempts.values()]
             assert active.load.total_bytes == sum(payloads)
             most = max(most, active.load.total_bytes)
@@ -1050,7 +1050,7 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     world.elapse(40)
     world.resume(bob)
     world.elapse(1)
-    assert peer_of(bob)._scheduler.is_idle
+    assert peer_of(bob).scheduler.is_idle
     bob.submit(job(job_id="another"))
     world.elapse(2)
     assert bob.told[-1] == JobEnded(1, 0, 0, 0)

@@ -223,7 +223,7 @@ def test_a_recall_that_was_lost_is_sent_again() -> None:
     assert len(only(bob.told, TaskPlaced)) == 2
     world.cut(bob, alice)
     world.elapse(4)  # the patience with the first ends
-    (active,) = peer_of(bob)._scheduler.leases()
+    (active,) = peer_of(bob).scheduler.leases()
     assert len(active.recalled) == 1
     assert only(bob.told, TaskRecalled) == []
     mend(world, bob, alice)

@@ -87,7 +87,7 @@ def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> 
 def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     world = shop(alice=50)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
-    worker_of(alice)._lessor.price_micro = 90
+    worker_of(alice).lessor.price_micro = 90
     bob.submit(job(max_price_micro=60))
     world.elapse(5)
     assert only(bob.told, TaskSucceeded) == []
@@ -171,7 +171,7 @@ def test_a_silent_worker_is_asked_twice_and_not_a_third_time_until_it_is_back() 
     bob.submit(job())
     world.elapse(40)
     assert asked_of(world, "alice") == 2
-    (group,) = peer_of(bob)._scheduler.groups
+    (group,) = peer_of(bob).scheduler.groups
     ((_, why),) = group.candidates.reasons()
     assert isinstance(why, Silent)
     world.resume(alice)
@@ -185,7 +185,7 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     world.suspend(alice)
     bob.submit(job())
     world.elapse(12)
-    (group,) = peer_of(bob)._scheduler.groups
+    (group,) = peer_of(bob).scheduler.groups
     assert group.candidates.next_askable_s() == float("inf")
     asked = RequestReceived(10**6, alice.contact, Ping())
     peer_of(bob).handle(asked, at(world.now_s))

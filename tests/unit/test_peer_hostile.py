@@ -70,13 +70,13 @@ def grant_of(node: SimNode) -> bytes:
 def entries(node: SimNode) -> int:
     """All that a peer remembers of its dealings with others, counted."""
     peer = peer_of(node)
-    count = len(peer._lessee.held) + len(peer._lessee.rounds) + len(peer._scheduler.groups)
-    for group in peer._scheduler.groups:
+    count = len(peer.lessee.held) + len(peer.lessee.rounds) + len(peer.scheduler.groups)
+    for group in peer.scheduler.groups:
         count += len(group.candidates.profiles) + len(group.candidates.reasons())
         count += sum(len(active.attempts) for active in group.leases.values())
-    if peer._worker is not None:
-        count += len(peer._worker._lessor)
-        for run in peer._worker._executions.runs.values():
+    if peer.worker is not None:
+        count += len(peer.worker.lessor)
+        for run in peer.worker.executions.runs.values():
             count += 1 + len(run.in_flight) + len(run.outbox) + len(run.shared_blobs)
     return count
 
@@ -184,7 +184,7 @@ def aimed(draw: st.DrawFn) -> tuple[WorkMessage, int]:
 
 def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> WorkMessage:
     """The message with ids, fences and grants that mean something to those who get it."""
-    lessor, lessee = worker_of(world.nodes["alice"])._lessor, peer_of(world.nodes["bob"])._lessee
+    lessor, lessee = worker_of(world.nodes["alice"]).lessor, peer_of(world.nodes["bob"]).lessee
     leases = [*lessor]
     if choice == 0 or not leases:
         return message
@@ -235,8 +235,8 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
     assert sorted(results) == [b"%d" % n for n in range(6)]
     assert is_idle(alice)
-    assert peer_of(bob)._scheduler.is_idle
-    assert peer_of(bob)._lessee.held == {}
+    assert peer_of(bob).scheduler.is_idle
+    assert peer_of(bob).lessee.held == {}
 
 
 @settings(max_examples=30, deadline=None)
@@ -259,4 +259,4 @@ def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
     world.elapse(120)
     assert set(ends(bob)) == {f"job/{n}" for n in range(6)}
     assert is_idle(alice)
-    assert peer_of(bob)._scheduler.is_idle
+    assert peer_of(bob).scheduler.is_idle

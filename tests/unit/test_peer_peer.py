@@ -84,9 +84,9 @@ def test_a_worker_announces_itself_once_it_has_joined_and_not_before() -> None:
     world = World(1)
     world.add("gate")
     alice = world.add("alice", serve=world.machine())
-    assert peer_of(alice)._worker is None
+    assert peer_of(alice).worker is None
     world.elapse(LATENCY_S)
-    assert peer_of(alice)._worker is None  # the gate has not answered yet
+    assert peer_of(alice).worker is None  # the gate has not answered yet
     world.elapse(1)
     assert is_idle(alice)
     bob = world.add("bob")
@@ -99,11 +99,11 @@ def test_a_worker_announces_itself_once_it_has_joined_and_not_before() -> None:
 def test_joining_or_serving_again_starts_no_second_worker() -> None:
     world = town(alice=2)
     alice = world.nodes["alice"]
-    worker = peer_of(alice)._worker
+    worker = peer_of(alice).worker
     world.tell(alice, world.machine(cpu=64))
     world.tell(alice, Joined(alice.contact.addresses, (world.nodes["gate"].contact,)))
     world.elapse(5)
-    assert peer_of(alice)._worker is worker
+    assert peer_of(alice).worker is worker
 
 
 def test_a_machine_that_no_profile_has_room_for_is_refused_with_the_reason() -> None:
@@ -113,7 +113,7 @@ def test_a_machine_that_no_profile_has_room_for_is_refused_with_the_reason() -> 
     world.elapse(1)
     (refused,) = late.refused
     assert (refused.what, "more than 8" in refused.why) == ("serve", True)
-    assert peer_of(late)._worker is None
+    assert peer_of(late).worker is None
 
 
 # -- a node alone, and for itself -----------------------------------------------------------
@@ -362,7 +362,7 @@ def test_who_leaves_before_it_has_joined_begins_nothing() -> None:
         RejectRequest("job", "the node is leaving", cause="")
     ]
     world.elapse(5)
-    assert peer_of(late)._worker is None
+    assert peer_of(late).worker is None
     assert late.told == []
 
 
@@ -443,7 +443,7 @@ def test_capacity_changes_are_announced() -> None:
 
 def test_profiles_of_one_worker_are_numbered_upwards_while_the_clock_stands_still() -> None:
     world = town(alice=1)
-    worker = peer_of(world.nodes["alice"])._worker
+    worker = peer_of(world.nodes["alice"]).worker
     assert worker is not None
     now = at(100)
     numbers = [worker._issue(now, (), False).profile.sequence for _ in range(3)]

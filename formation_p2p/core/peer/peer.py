@@ -1,9 +1,11 @@
 """The whole peer as one state machine: `effects = peer.handle(event, now)`.
 
 Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
-`sim/`. Whoever drives it performs the effects, arms a timer for `next_timeout`, and hands back
+`sim/`. Its driver performs the effects, arms a timer for `next_timeout`, and hands back
 what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
 for others as well.
+
+One concept: where each event goes, and what one layer completes that another waits for.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class Peer:
         self._circles = Circles.of(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
-        self._lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)
+        self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._hearsay = ReputationGossip(identity, network.grant, self._membership, self.reputation)
         self._surroundings = PlacementContext(
@@ -116,16 +118,16 @@ class Peer:
         self._finder = Finder(
             self.dht, self._network_id, self._surroundings.labels, parameters.discovery
         )
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             self._finder,
-            self._lessee,
+            self.lessee,
             self._surroundings.authorised,
             self._surroundings.candidate,
             self.reputation.note,
             self._story.note,
             parameters.dispatch,
         )
-        self._worker: Worker | None = None
+        self.worker: Worker | None = None
         self._serve: Serve | None = None
         self._own: Contact | None = None
         self._joining: OperationId | None = None
@@ -155,11 +157,11 @@ class Peer:
         return effects
 
     def status(self, now: Moment) -> Status:
-        """What it is doing, for whoever looks on. Changes nothing."""
-        worker = self._worker
+        """What it is doing, for `formation top` and metrics. Changes nothing."""
+        worker = self.worker
         return status_of(
-            self._scheduler.jobs(),
-            self._scheduler.leases(),
+            self.scheduler.jobs(),
+            self.scheduler.leases(),
             () if worker is None else worker.granted(),
             None if worker is None else worker.free,
             now,
@@ -167,26 +169,26 @@ class Peer:
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
-        return self._story.of(task_id, self._scheduler.live(task_id))
+        return self._story.of(task_id, self.scheduler.live(task_id))
 
     def validate(self) -> None:
         """Raises InvariantBroken where two of its parts disagree: the leases that it holds and
         those that its tasks run under, what is reserved, and what runs. Changes nothing."""
-        self._lessee.validate()
-        self._scheduler.validate()
-        if self._worker is not None:
-            self._worker.validate()
+        self.lessee.validate()
+        self.scheduler.validate()
+        if self.worker is not None:
+            self.worker.validate()
 
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
         return self._due_s
 
     def _next_due(self) -> float:
-        worker_s = float("inf") if self._worker is None else self._worker.next_timeout()
+        worker_s = float("inf") if self.worker is None else self.worker.next_timeout()
         return min(
             self.dht.next_timeout(),
-            self._lessee.next_timeout(),
-            self._scheduler.next_timeout(),
+            self.lessee.next_timeout(),
+            self.scheduler.next_timeout(),
             worker_s,
         )
 
@@ -202,19 +204,19 @@ class Peer:
             ):
                 self.dht.handle(event, now)
                 if isinstance(event, ResponseReceived | RequestReceived):
-                    self._scheduler.heard(event.sender.peer_id)
+                    self.scheduler.heard(event.sender.peer_id)
             case Received(sender, message):
                 return self._received(sender, message, now)
             case Undelivered(to):
-                self._lessee.undelivered(event, now)
-                if self._worker is not None:
-                    self._worker.interrupted(to)
+                self.lessee.undelivered(event, now)
+                if self.worker is not None:
+                    self.worker.interrupted(to)
             case Disconnected(sender):
-                self._lessee.disconnected(sender, now)
-                if self._worker is not None:
-                    self._worker.disconnected(sender, now)
+                self.lessee.disconnected(sender, now)
+                if self.worker is not None:
+                    self.worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
-                return [] if self._worker is None else self._worker.told(event, now)
+                return [] if self.worker is None else self.worker.told(event, now)
             case Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case BlobsChanged():
@@ -234,9 +236,9 @@ class Peer:
                 life = f".{self._rng.getrandbits(24):06x}"
                 for saved in jobs:
                     self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
-                return self._scheduler.resume(jobs, leases, life, now)
+                return self.scheduler.resume(jobs, leases, life, now)
             case CancelJob(job_id):
-                return self._scheduler.cancel(job_id, now)
+                return self.scheduler.cancel(job_id, now)
             case Explain():
                 return self._explain(event, now)
             case Leave():
@@ -247,19 +249,19 @@ class Peer:
 
     def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> Sequence[PeerEffect]:
         if isinstance(message, ToLessee):
-            self._lessee.received(sender, message, now)
+            self.lessee.received(sender, message, now)
             return []
         if isinstance(message, ToScheduler):
-            return self._scheduler.received(sender, message, now)
+            return self.scheduler.received(sender, message, now)
         if isinstance(message, ToPeer):
             return self._hearsay.received(sender, message, now)
         if isinstance(message, PlacementRequest) and self._distrusts(sender, now):
             denied = Denied("submit", "this node has had bad experience with you")
             refused = RequestRefused(message.request_id, denied)
             return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
-        if self._worker is None:
+        if self.worker is None:
             return self._without_worker(sender, message, now)
-        return self._worker.received(sender, message, now)
+        return self.worker.received(sender, message, now)
 
     def _distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._identity.peer_id:
@@ -294,10 +296,10 @@ class Peer:
 
     def _tick(self, now: Moment) -> list[PeerEffect]:
         self.dht.tick(now)
-        self._lessee.tick(now)
-        effects: list[PeerEffect] = [*self._scheduler.tick(now)]
-        if self._worker is not None:
-            effects += self._worker.tick(now)
+        self.lessee.tick(now)
+        effects: list[PeerEffect] = [*self.scheduler.tick(now)]
+        if self.worker is not None:
+            effects += self.worker.tick(now)
         return effects
 
     def _start_worker(self, now: Moment) -> list[RejectRequest]:
@@ -306,7 +308,7 @@ class Peer:
             self._serve is None
             or self._own is None
             or self._joining is not None
-            or self._worker is not None
+            or self.worker is not None
             or self._leaving
         ):
             return []
@@ -327,7 +329,7 @@ class Peer:
             worker.start(now)
         except InvalidInput as error:
             return [RejectRequest("serve", str(error), cause="serve")]
-        self._worker = worker
+        self.worker = worker
         return []
 
     def _submit(self, event: Submit, now: Moment) -> Sequence[PeerEffect]:
@@ -335,7 +337,7 @@ class Peer:
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
-            effects = self._scheduler.submit(event.job, now)
+            effects = self.scheduler.submit(event.job, now)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
         self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
@@ -360,14 +362,14 @@ class Peer:
         if self._leaving:
             return []
         self._leaving = True
-        effects: list[PeerEffect] = [*self._scheduler.leave()]
-        self._lessee.leave("leave")
-        if self._worker is not None:
-            effects += self._worker.leave(now)
+        effects: list[PeerEffect] = [*self.scheduler.leave()]
+        self.lessee.leave("leave")
+        if self.worker is not None:
+            effects += self.worker.leave(now)
         return effects
 
     def _has_nothing_left(self) -> bool:
-        return self._worker is None or (self._withdrawn and not self._worker.has_leases)
+        return self.worker is None or (self._withdrawn and not self.worker.has_leases)
 
     def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:
         """A node may work for itself: what it sends to itself it receives at once."""
@@ -385,7 +387,7 @@ class Peer:
         effects: list[PeerEffect] = []
         while True:
             asked, completed = self.dht.take()
-            sent, negotiated = self._lessee.take()
+            sent, negotiated = self.lessee.take()
             effects += asked
             effects += sent
             found = self._finder.take()
@@ -397,7 +399,7 @@ class Peer:
                 self._story.note(event, now)
                 if isinstance(event, LeaseHeld):
                     effects += self._hearsay.met(event.lease.lessor, now)
-            effects += self._scheduler.negotiated(negotiated, now)
+            effects += self.scheduler.negotiated(negotiated, now)
             for every in found:
                 effects += self._found(every, now)
 
@@ -406,14 +408,14 @@ class Peer:
     ) -> list[RejectRequest]:
         match completed:
             case Published():
-                if self._worker is not None and self._worker.published(completed, now):
+                if self.worker is not None and self.worker.published(completed, now):
                     self._withdrawn = True
                 return []
             case Searched(operation=operation) if operation == self._joining:
                 self._joining = None
                 return self._start_worker(now)
             case Searched():
-                if self._worker is None or not self._worker.searched(completed, now):
+                if self.worker is None or not self.worker.searched(completed, now):
                     self._finder.searched(completed, now)
                 return []
             case _:
@@ -422,6 +424,6 @@ class Peer:
     def _found(self, found: Found, now: Moment) -> Sequence[PeerEffect]:
         query = self._explaining.pop(found.find, None)
         if query is None:
-            return self._scheduler.found(found, now)
-        decision = self._scheduler.explain(query.terms, query.name, found.profiles, now)
+            return self.scheduler.found(found, now)
+        decision = self.scheduler.explain(query.terms, query.name, found.profiles, now)
         return [Explained(query.query, decision, found.trace, cause="explain")]

@@ -54,7 +54,7 @@ class PlacementContext:
             self._circles.own,
             Right.SUBMIT,
             now.unix_s,
-            driver=terms.needs.driver or None,  # nobody has said yet which it will be
+            driver=terms.needs.driver or None,  # not chosen yet
             priority=terms.priority,
         )
         return verdict if isinstance(verdict, Denied) else None

@@ -1,7 +1,7 @@
 """Asking those who have worked well what they think of others, and answering who asks.
 
 A node asks a worker when it gets a lease there, unless the worker's word would count for nothing
-with it. It answers whoever shows a grant of its network. Both at most once in a while.
+with it. It answers every peer that shows a grant of its network. Both at most once in a while.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PEERS: Final = 4096
 
 class _Lately:
     """Peers, each once in EVERY_S. Where there are too many, whichever origin has the most gives
-    up its first to one that has fewer: nobody is shut out but by those of his own."""
+    up its first to one that has fewer: a peer is shut out only by those of its own origin."""
 
     def __init__(self) -> None:
         self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
@@ -103,7 +103,7 @@ class ReputationGossip:
     def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Send]:
         if self._membership.belongs(message.grant, sender.peer_id, now):
             return []
-        # Whoever holds a bearer grant can bind it to ids without end.
+        # The holder of a bearer grant can bind it to ids without end.
         invitation = invitation_of(message.grant, self._membership.root_public_key)
         if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
             return []
@@ -115,6 +115,6 @@ class ReputationGossip:
         return [Send(sender, Opinions(told), cause=f"{sender.peer_id} asks for opinions")]
 
     def told(self, sender: Contact, message: Opinions, now: Moment) -> None:
-        """An answer. Nobody is listened to who was not asked, nor twice."""
+        """An answer. It counts only from a peer that was asked, and once."""
         if sender.peer_id in self._asked and self._told.admits(sender.peer_id, now.mono_s):
             self._reputation.heard(message.attestations, now)

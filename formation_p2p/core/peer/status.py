@@ -1,4 +1,4 @@
-"""What a peer is doing right now, for whoever looks on: `formation top`, metrics."""
+"""What a peer is doing right now, for `formation top` and metrics."""
 
 from __future__ import annotations
 

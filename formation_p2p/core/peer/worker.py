@@ -66,11 +66,11 @@ class Worker:
         self._grant = grant
         self._serve = serve
         self._sequence = 0
-        self._executions = Executions(parameters.lease)
+        self.executions = Executions(parameters.lease)
         self._warden = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
-        self._lessor = Lessor(
+        self.lessor = Lessor(
             serve.capability,
             dict(serve.labels),
             serve.drivers,
@@ -103,23 +103,23 @@ class Worker:
         effects: list[WorkerEffect] = []
         match message:
             case PlacementRequest() | Commit() | Release():
-                effects += self._lessor.received(sender, message, now)
+                effects += self.lessor.received(sender, message, now)
             case Renew():
-                effects += self._lessor.received(sender, message, now)
-                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                effects += self.lessor.received(sender, message, now)
+                lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
-                    effects += self._executions.renewed(lease)
+                    effects += self.executions.renewed(lease)
             case Dispatch():
-                lease = self._lessor.lease(sender, message.lease_id, message.fence)
+                lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
-                    effects += self._executions.dispatched(lease, message)
+                    effects += self.executions.dispatched(lease, message)
                 else:
                     ended = LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
             case Cancel():
-                effects += self._executions.cancelled(sender.peer_id, message)
+                effects += self.executions.cancelled(sender.peer_id, message)
             case ResultAck():
-                effects += self._executions.acknowledged(sender.peer_id, message)
+                effects += self.executions.acknowledged(sender.peer_id, message)
             case _:
                 assert_never(message)
         return self._after(effects, now)
@@ -128,23 +128,23 @@ class Worker:
         effects: list[WorkerEffect] = []
         match event:
             case ExecutionStarted():
-                effects += self._executions.started(event)
+                effects += self.executions.started(event)
             case ExecutionOutput():
-                effects += self._executions.printed(event)
+                effects += self.executions.printed(event)
             case ExecutionsEnded():
-                effects += self._executions.ended(event)
+                effects += self.executions.ended(event)
             case Fenced(lease_id):
-                self._lessor.fenced(lease_id)
+                self.lessor.fenced(lease_id)
             case _:
                 assert_never(event)
         return self._after(effects, now)
 
     def interrupted(self, peer_id: PeerId) -> None:
         """The stream to a peer broke: it may not have got what was sent last."""
-        self._executions.interrupted(peer_id)
+        self.executions.interrupted(peer_id)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
-        self._executions.interrupted(peer_id)
+        self.executions.interrupted(peer_id)
         self._announcer.disconnected(peer_id, now)
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
@@ -156,42 +156,42 @@ class Worker:
         return self._announcer.published(ended, now)
 
     def leave(self, now: Moment) -> list[WorkerEffect]:
-        effects = self._after(self._lessor.leave(now), now)
+        effects = self._after(self.lessor.leave(now), now)
         self._announcer.withdraw(now, "leave")
         return effects
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
-        effects = self._after(self._lessor.tick(now), now)
+        effects = self._after(self.lessor.tick(now), now)
         self._announcer.tick(now)
         return effects
 
     def next_timeout(self) -> float:
-        return min(self._lessor.next_timeout(), self._announcer.next_timeout())
+        return min(self.lessor.next_timeout(), self._announcer.next_timeout())
 
     def granted(self) -> Iterator[tuple[Lease, int]]:
         """The leases, with how many attempts are under way on each."""
-        return ((lease, self._executions.in_flight(lease.lease_id)) for lease in self._lessor)
+        return ((lease, self.executions.in_flight(lease.lease_id)) for lease in self.lessor)
 
     @property
     def free(self) -> Capacity:
-        return self._lessor.ledger.free
+        return self.lessor.ledger.free
 
     @property
     def has_leases(self) -> bool:
-        return len(self._lessor) > 0
+        return len(self.lessor) > 0
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
-        self._lessor.validate()
-        self._executions.validate(
-            {lease.lease_id for lease in self._lessor if lease.state is LeaseState.LEASED}
+        self.lessor.validate()
+        self.executions.validate(
+            {lease.lease_id for lease in self.lessor if lease.state is LeaseState.LEASED}
         )
 
     def _after(self, effects: Sequence[WorkerEffect], now: Moment) -> list[WorkerEffect]:
         for effect in effects:
             if isinstance(effect, Fence):
-                self._executions.drop(effect.lease_id)
-        self._announcer.changed(self._lessor.ledger.free, now)
+                self.executions.drop(effect.lease_id)
+        self._announcer.changed(self.lessor.ledger.free, now)
         return [*effects, *self._warden.take()]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
@@ -204,7 +204,7 @@ class Worker:
             issued_unix_s=int(now.unix_s),
             expires_unix_s=int(now.unix_s + self._ttl_s),
             capability=self._serve.capability,
-            capacity=self._lessor.ledger.free,
+            capacity=self.lessor.ledger.free,
             labels=self._serve.labels,
             drivers=self._serve.drivers,
             price_micro=self._serve.price_micro,
@@ -212,6 +212,6 @@ class Worker:
             grant=self._grant,
             withdrawn=withdrawn,
             spans=spans,
-            mix=self._lessor.seen.mix,
+            mix=self.lessor.seen.mix,
         )
         return SignedProfile(profile, seal_profile(self._identity, profile))
