@@ -428,7 +428,7 @@ class Invariants:
             if node.name in cluster.serves:
                 if worker is None:
                     raise Violation("workers serve", f"{node.name} does not", node.name)
-                free, whole = worker.lessor.ledger.free, idle(worker._serve.capability)
+                free, whole = worker.lessor.ledger.free, idle(worker.lessor.capability)
                 if free != whole or worker.has_leases or node.running:
                     what = f"{node.name} has {free} of {whole} free when all is done"
                     raise Violation("capacity is full when idle", what, node.name)

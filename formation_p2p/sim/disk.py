@@ -68,7 +68,7 @@ class Disk:
         self.settled: set[str] = set()  # the tasks that have ended
         self.is_full = False
         self._world = world
-        self._latency_s = latency_s
+        self.latency_s = latency_s
         self._leases: dict[tuple[PeerId, str], PersistLease] = {}
         self._waiting: list[tuple[PeerEffect, Callable[[PeerEffect], None]]] = []
         self._writing: int | None = None
@@ -121,7 +121,7 @@ class Disk:
     def _write(self) -> None:
         if self._writing is None and self._waiting:
             self._writing = len(self._waiting)
-            self._world.after(self._latency_s(), self._written, self._writes)
+            self._world.after(self.latency_s(), self._written, self._writes)
 
     def _written(self, write: int) -> None:
         if self._writing is None or write != self._writes:

@@ -211,7 +211,7 @@ def is_idle(node: SimNode) -> bool:
     """Whether nothing is reserved on a worker, and nothing is left of what was."""
     worker = worker_of(node)
     nothing_runs = not node.running and not worker.executions.runs
-    return free(node) == idle(worker._serve.capability) and not worker.has_leases and nothing_runs
+    return free(node) == idle(worker.lessor.capability) and not worker.has_leases and nothing_runs
 
 
 def mend(world: World, a: SimNode, b: SimNode) -> None:

@@ -46,7 +46,7 @@ class Watched(World):
             in_force = lease is not None and lease.state is LeaseState.LEASED
             assert in_force, f"{node.name} runs {attempt_id} after its lease ended"
         leased_milli = sum(lease.needs.cpu_milli for lease in leases.values())
-        whole_milli = worker._serve.capability.cpu_milli
+        whole_milli = worker.lessor.capability.cpu_milli
         assert leased_milli <= whole_milli, f"{node.name} leased more than it has"
         assert ledger.free.cpu_milli == whole_milli - leased_milli
 

@@ -147,7 +147,7 @@ def test_a_result_that_was_told_and_not_acknowledged_is_acknowledged_then() -> N
 
 def test_a_result_that_was_not_written_down_comes_again_and_counts_once() -> None:
     story = Story(1.0, alice=1)
-    story.disk._latency_s = lambda: 0.2
+    story.disk.latency_s = lambda: 0.2
     story.submit(job(1))
     story.world.elapse(1.1)
     acks = only(passed(story.world, "bob", "alice"), ResultAck)
@@ -259,7 +259,7 @@ def test_a_lease_that_nothing_needs_any_more_is_given_back() -> None:
 def test_an_attempt_that_was_never_written_down_is_harmless() -> None:
     """Its name is used again, on whatever lease."""
     story = Story(1.0)
-    story.disk._latency_s = lambda: 0.3
+    story.disk.latency_s = lambda: 0.3
     story.submit(job(6))
     story.world.elapse(0.25)
     story.die(written=False)
@@ -273,7 +273,7 @@ def test_an_attempt_that_was_never_written_down_is_harmless() -> None:
 def test_an_attempt_that_was_never_written_down_on_a_lease_that_was() -> None:
     """Its worker has its result, which nobody knows what to make of; and it is run again there."""
     story = Story(0.5, alice=1)
-    story.disk._latency_s = lambda: 0.05
+    story.disk.latency_s = lambda: 0.05
     story.submit(job(1))
     while not only(passed(story.world, "bob", "alice"), Dispatch):
         story.world.elapse(0.001)
@@ -372,7 +372,7 @@ def test_leases_are_noted_when_they_are_held_and_when_they_are_no_more() -> None
 def test_whenever_it_dies_each_task_ends_once_on_its_disk(seed: int) -> None:
     chance = random.Random(seed)
     story = Story(chance.choice([0.01, 0.3, 2.0]), seed)
-    story.disk._latency_s = lambda: chance.choice([0.0005, 0.005, 0.05])
+    story.disk.latency_s = lambda: chance.choice([0.0005, 0.005, 0.05])
     story.submit(job(20, speculate=chance.random() < 0.5, shared=b"function"))
     for _ in range(chance.randint(1, 4)):
         story.world.elapse(chance.uniform(0, 2))

@@ -43,7 +43,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Received, Undelivered
 from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.refusals import Busy, Denied, Infeasible, Leaving, Preempted, Silent
+from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
@@ -743,14 +743,12 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     """Busy is for now: the job waits."""
     world = town(alice=1)
     bob = world.nodes["bob"]
-    lessor = peer_of(world.nodes["alice"]).worker
-    assert lessor is not None
-    busy = Busy("the ledger", 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("formation_p2p.core.resources.ledger.MAX_RESERVATIONS", busy.limit)
-        bob.submit(job())
-        world.elapse(2)
-        assert bob.told == []
+    ledger = worker_of(world.nodes["alice"]).lessor.ledger
+    most, ledger.max_reservations = ledger.max_reservations, 0
+    bob.submit(job())
+    world.elapse(2)
+    assert bob.told == []
+    ledger.max_reservations = most
     world.elapse(5)
     assert all_succeeded(bob, 1)
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from formation_p2p.cli.job_file import parse_job_file
+from formation_p2p.core.dispatch.task_run import TRANSITIONS
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.graph import MAX_EDGES
 from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES
 from formation_p2p.core.workload.task import MAX_TASKS, MIN_MEMORY_BYTES
 from tests.support.documents import block, text_of
+from tests.support.state_tables import events_table
 
 DOCUMENT = text_of("docs/jobs.md")
 
@@ -54,3 +56,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
         f"plus 20 %, and at least {least}.",
     ):
         assert said in text
+
+
+def test_the_table_of_a_tasks_states_is_the_codes() -> None:
+    assert events_table(TRANSITIONS) in DOCUMENT

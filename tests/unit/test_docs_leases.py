@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from formation_p2p.core.negotiation import back_off, held_lease, lease
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.host.drivers import heartbeat
+from tests.support.state_tables import events_table
 
 DOC = Path(__file__).parents[2] / "docs" / "leases.md"
-
-
-def drawn(transitions: Mapping[Any, Mapping[str, Any]]) -> str:
-    rows = [
-        f"| {state} | {event} | {to} |"
-        for state, ways in transitions.items()
-        for event, to in ways.items()
-    ]
-    return "\n".join(["| in | on | becomes |", "| --- | --- | --- |", *rows])
 
 
 def waits() -> str:
@@ -51,7 +41,7 @@ def numbers() -> str:
 
 @pytest.mark.parametrize(
     "part",
-    [drawn(lease.TRANSITIONS), drawn(held_lease.TRANSITIONS), waits(), numbers()],
+    [events_table(lease.TRANSITIONS), events_table(held_lease.TRANSITIONS), waits(), numbers()],
     ids=["worker", "scheduler", "back-off", "numbers"],
 )
 def test_the_tables_in_the_document_are_those_of_the_code(part: str) -> None:

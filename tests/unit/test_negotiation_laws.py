@@ -157,7 +157,7 @@ class Worker(RuleBasedStateMachine):
     @invariant()
     def only_the_fence_in_force_opens_a_lease(self) -> None:
         for owner, lease_id, _ in self.offered:
-            lease = self.lessor._leases.get(lease_id)
+            lease = next((x for x in self.lessor if x.lease_id == lease_id), None)
             in_force = lease is not None and lease.state is LeaseState.LEASED
             for fence in range(self.last_fence + 2):
                 opens = not hasattr(self.lessor.lease(owner, lease_id, fence), "why")

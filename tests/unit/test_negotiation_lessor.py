@@ -321,10 +321,8 @@ def test_the_table_of_leases_is_bounded() -> None:
     assert len(alice.lessor) == 1
 
 
-def test_where_the_ledger_is_full_first_its_reason_is_told(
-    alice: Alice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("formation_p2p.core.resources.ledger.MAX_RESERVATIONS", 0)
+def test_where_the_ledger_is_full_first_its_reason_is_told(alice: Alice) -> None:
+    alice.lessor.ledger.max_reservations = 0
     assert alice.refusal() == Busy("the ledger", 0)
 
 

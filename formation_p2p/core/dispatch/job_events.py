@@ -1,4 +1,4 @@
-"""What a job tells the person who submitted it, in the order in which it happens."""
+"""What a job reports to its submitter, in the order in which it happens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Attempt:
 class TaskPlaced:
     """`nearest`: the task waited for this worker, which by XOR is the nearest of all that are
     capable and were not ruled out by an earlier attempt; else another one was free before. Where
-    the policy or a hint has tasks wait for nobody in particular, it is always false."""
+    the policy or a hint has tasks wait for no certain worker, it is always false."""
 
     task_id: str
     attempt_id: str
@@ -96,7 +96,7 @@ class TaskGaveUp:
 
 @dataclass(frozen=True, slots=True)
 class TaskUnplaceable:
-    """Nobody can run the task. `reasons` has every worker that was considered."""
+    """No worker can run the task. `reasons` has every worker that was considered."""
 
     task_id: str
     reasons: tuple[tuple[PeerId, Refusal], ...]
@@ -140,7 +140,7 @@ JobEvent = (
 
 @dataclass(frozen=True, slots=True)
 class EmitJobEvent(Effect):
-    """Hand an event of a job to whoever submitted it."""
+    """Hand an event of a job to its submitter."""
 
     job_id: str
     event: JobEvent
@@ -148,7 +148,7 @@ class EmitJobEvent(Effect):
 
 @dataclass(frozen=True, slots=True)
 class PersistLease(Effect):
-    """Note a lease, for a next life of this scheduler to find it again."""
+    """Store a lease, for the next incarnation of this scheduler to find it again."""
 
     lease_id: str
     lessor: Contact
@@ -160,7 +160,7 @@ class PersistLease(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ForgetLease(Effect):
-    """A lease that was noted is no more: given back, or lost."""
+    """A persisted lease has ended: given back, or lost."""
 
     worker: PeerId
     lease_id: str

@@ -30,6 +30,6 @@ class Outbox:
 
     def take(self) -> list[SchedulerEffect]:
         effects = [*self._effects, *self._events, *self._acknowledgements]
-        for each in (self._effects, self._events, self._acknowledgements):
-            each.clear()
+        if effects:
+            self._effects, self._events, self._acknowledgements = [], [], []
         return effects

@@ -17,7 +17,7 @@ from formation_p2p.core.workload.outcome import Ended
 @dataclass(frozen=True, slots=True)
 class Work:
     """One attempt. `shared` is what its task has in common with others, `payload` what it has
-    alone; the driver reads both. `timeout_s` None is no limit."""
+    alone; the driver reads both. None for `timeout_s` sets no limit."""
 
     attempt_id: str
     shared: bytes
@@ -54,7 +54,7 @@ class Kill(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Effect):
-    """Begin nothing more under the lease until `Continue`: nobody fetches its results."""
+    """Begin nothing more under the lease until `Continue`: its results are not being fetched."""
 
     lease_id: str
 

@@ -221,7 +221,7 @@ class Executions:
     def validate(self, leased: Collection[str]) -> None:
         """Raises InvariantBroken; also where something runs under a lease that is not `leased`."""
         for lease_id, run in self.runs.items():
-            ensure(lease_id in leased, f"attempts run under {lease_id}, which is no lease")
+            ensure(lease_id in leased, f"attempts run under {lease_id}, which is not a lease")
             both = run.in_flight.keys() & run.outbox.keys()
             ensure(not both, f"{sorted(both)} of {lease_id} run, and have ended")
             ensure(run.unsent <= run.outbox.keys(), f"{lease_id} sends what is not in its outbox")

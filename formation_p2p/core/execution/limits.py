@@ -14,7 +14,7 @@ from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 
 # setrlimit(2): what a process may map for itself and write to, touched or not. Allocators and
-# thread stacks map more than they touch, so this is no measure of memory; it stops the process
+# thread stacks map more than they touch, so this does not measure memory; it stops the process
 # that would grow faster than memory is sampled.
 _DATA_SLACK_BYTES: Final = 512 * MIB
 # As many as a service gets from systemd before select(2) breaks, times four.

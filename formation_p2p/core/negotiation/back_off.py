@@ -92,7 +92,7 @@ class BackOff:
         wait_s = max(wait_s, rule.first_s)
         until_s = now.mono_s + wait_s
         if isinstance(refusal, GivingWay):
-            # It expects to have room then: that is no reason to wait longer the next time.
+            # It expects to have room then: the next wait does not grow.
             wait_s = rule.first_s
             until_s = now.mono_s + min(refusal.retry_ms / 1000, rule.last_s)
         elif isinstance(refusal, Denied) and refusal.retry_ms is not None:

@@ -1,4 +1,4 @@
-"""What a worker gives to each circle that tasks come from: its leases, counted scope by scope."""
+"""How much of a worker each scope holds: its leases, counted scope by scope."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from formation_p2p.core.workload.scope import Scope, ScopeShares
 
 
 class Budget:
-    """Of a machine with `cpu_milli`. `scope_of` says how near whoever shows a grant belongs."""
+    """Of a machine with `cpu_milli`. `scope_of` says how near the bearer of a grant belongs."""
 
     def __init__(
         self, shares: ScopeShares, cpu_milli: int, scope_of: Callable[[bytes, PeerId], Scope]

@@ -67,6 +67,13 @@ class Lease:
         self.state = state
         return True
 
+    def granted(self, fence: int, expires_s: float) -> None:
+        self.fence, self.expires_s = fence, expires_s
+
+    def renewed(self, owner: Contact, expires_s: float) -> None:
+        """`owner` may be at other addresses, in a later incarnation."""
+        self.owner, self.expires_s = owner, expires_s
+
     @property
     def gpu_milli(self) -> int:
         """Of all its devices together."""

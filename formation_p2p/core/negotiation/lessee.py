@@ -305,7 +305,7 @@ class Lessee:
                 twice = Gone(f"lease {standing.offer.lease_id}", "the worker offered it twice")
                 refusals.append((contact.peer_id, twice))
             elif len(committed) >= asked.wanted or standing.until_s <= now.mono_s:
-                # One that has run out is no fault of the worker: this machine slept.
+                # One that has run out does not count against the worker: this machine slept.
                 self._give_back(contact, standing.offer.lease_id, "a better offer was taken")
             else:
                 committed.append(contact.peer_id)

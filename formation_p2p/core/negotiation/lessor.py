@@ -146,8 +146,7 @@ class Lessor:
         else:
             if is_offer:
                 self._fence += 1
-                lease.fence = self._fence
-                lease.expires_s = now.mono_s + self._parameters.lease_s
+                lease.granted(self._fence, now.mono_s + self._parameters.lease_s)
                 self._admission.began(lease.lease_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
             answer = Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
@@ -164,9 +163,8 @@ class Lessor:
             ended = LeaseEnded(lease.lease_id, why)
             return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
         lease.moved("renew")
-        lease.owner = sender  # who may be at other addresses, in a later incarnation
         lease_s = self._parameters.lease_s
-        lease.expires_s = now.mono_s + lease_s
+        lease.renewed(sender, now.mono_s + lease_s)
         renewed = Renewed(lease.lease_id, round(lease_s * 1000), self._parameters.window)
         return [Send(sender, renewed, cause=cause)]
 

@@ -44,8 +44,8 @@ class Wants:
         displaced: Iterable[str],
         now: Moment,
     ) -> bool:
-        """In the place of what the same owner wanted before. False where there is no room: the
-        table is full of wants that are no less urgent."""
+        """In the place of what the same owner wanted before. False where the table
+        is full of wants that are at least as urgent."""
         self.forget(owner, needs, priority)
         self._expire(now)
         if len(self._wants) >= self._parameters.max_wants:

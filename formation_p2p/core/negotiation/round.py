@@ -59,7 +59,7 @@ class Round:
 
     def offered(self, sender: Contact, offer: Offer, now: Moment, rtt_us: int | None) -> None:
         """The answer of a worker that is outstanding. Everything in it is checked here. Where its
-        distance was not measured, it is no more than its answer took."""
+        distance was not measured, it is at most what its answer took."""
         if rtt_us is None:
             rtt_us = round((now.mono_s - self.started_s) * 1_000_000)
         problem = self._problem(offer) or unmet(self.key.hints, offer.there, rtt_us)

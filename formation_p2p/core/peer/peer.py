@@ -82,7 +82,8 @@ from formation_p2p.core.trust.reputation import Reputation
 
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
-    an earlier life learnt of others."""
+    an earlier incarnation learnt of others. Others read `scheduler`, `lessee` and `worker`, and
+    change nothing there."""
 
     def __init__(
         self,
@@ -233,10 +234,10 @@ class Peer:
             case Submit():
                 return self._submit(event, now)
             case Resume(jobs, leases):
-                life = f".{self._rng.getrandbits(24):06x}"
+                incarnation = f".{self._rng.getrandbits(24):06x}"
                 for saved in jobs:
                     self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
-                return self.scheduler.resume(jobs, leases, life, now)
+                return self.scheduler.resume(jobs, leases, incarnation, now)
             case CancelJob(job_id):
                 return self.scheduler.cancel(job_id, now)
             case Explain():
@@ -270,8 +271,8 @@ class Peer:
         return score_milli < self._parameters.trust.submit_milli
 
     def _without_worker(self, sender: Contact, message: ToWorker, now: Moment) -> list[Send]:
-        """What a worker is asked, by somebody who may know this node from an earlier life: told
-        at once that its leases are gone, a scheduler need not wait until they expire."""
+        """What a worker is asked, by peers that knew an earlier incarnation of it: a scheduler
+        that learns at once that its leases are gone need not wait until they expire."""
         answer: WorkMessage
         match message:
             case PlacementRequest():

@@ -67,14 +67,14 @@ class Worker:
         self._serve = serve
         self._sequence = 0
         self.executions = Executions(parameters.lease)
-        self._warden = AdmissionController(
+        self._admission = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
         self.lessor = Lessor(
             serve.capability,
             dict(serve.labels),
             serve.drivers,
-            self._warden,
+            self._admission,
             rng,
             serve.price_micro,
             Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
@@ -192,7 +192,7 @@ class Worker:
             if isinstance(effect, Fence):
                 self.executions.drop(effect.lease_id)
         self._announcer.changed(self.lessor.ledger.free, now)
-        return [*effects, *self._warden.take()]
+        return [*effects, *self._admission.take()]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also

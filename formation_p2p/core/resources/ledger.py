@@ -37,7 +37,13 @@ class Ledger:
     """Reservations against a fixed capability, to which `Limits` have been applied. `claims`
     chooses the devices. Labels and drivers are checked before, by `fits`."""
 
-    def __init__(self, capability: Capability, claims: Claims = claims_on) -> None:
+    def __init__(
+        self,
+        capability: Capability,
+        claims: Claims = claims_on,
+        max_reservations: int = MAX_RESERVATIONS,
+    ) -> None:
+        self.max_reservations = max_reservations
         self._capability = capability
         self._claims = claims
         self._free = idle(capability)
@@ -70,8 +76,8 @@ class Ledger:
             if held.needs != needs:
                 raise InvalidInput("reservation", "this id holds other needs; release it first")
             return held
-        if len(self._reservations) == MAX_RESERVATIONS:
-            return Busy("the ledger", MAX_RESERVATIONS)
+        if len(self._reservations) >= self.max_reservations:
+            return Busy("the ledger", self.max_reservations)
         claims = self._claims(needs, self._capability, self._free)
         if isinstance(claims, Infeasible):
             return claims
