@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from formation_p2p.core.discovery import shard_membership
-from formation_p2p.core.dispatch import task_run
-from formation_p2p.core.negotiation import held_lease, lease
 from tests.support.documents import DOCUMENTS, block, text_of
 from tests.support.programs import ROOT
 
@@ -67,26 +62,6 @@ def anchors(document: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
-
-
-TABLES: dict[str, Mapping[Any, Mapping[str, Any]]] = {
-    "a worker's membership in a bucket": shard_membership.TRANSITIONS,
-    "a lease, at the worker": lease.TRANSITIONS,
-    "a lease, at the scheduler": held_lease.TRANSITIONS,
-    "a task": task_run.TRANSITIONS,
-    "a job": task_run.JOB_TRANSITIONS,
-}
-
-
-def test_the_states_are_those_of_the_tables() -> None:
-    section = text_of("ARCHITECTURE.md").split("## The states")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (a [^|]+) \| ([^|]+) \| `[^`]+` \|$", section, re.MULTILINE)
-    assert {what for what, _ in rows} == TABLES.keys()
-    for what, states in rows:
-        ways = TABLES[what]
-        known = {str(each) for each in ways}
-        known |= {str(to) for each in ways.values() for to in each.values()}
-        assert set(re.findall(r"[a-z]+", states)) == known, what
 
 
 def test_the_newcomers_questions_have_an_answer_each() -> None:
