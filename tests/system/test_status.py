@@ -67,7 +67,8 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
         async def four_run() -> bool:
             (status,) = await ask(world.folder / "alice", {"ask": "status"})
-            return bool(sum(each["under_way"] for each in status["granted"]) >= 4)
+            run = sum(each["under_way"] for each in status["granted"])
+            return bool(run >= 4 and status["free"]["cpu_milli"] == 0)
 
         await until(four_run)
         (bobs,) = await ask(world.folder / "bob", {"ask": "status"})
