@@ -293,15 +293,15 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
         faults.stop()
         told("faults have stopped")
         violations = _violations(cluster)
-        ends = _ends(cluster)
-        if "TaskSucceeded" not in ends:
+        ended = ends(cluster)
+        if "TaskSucceeded" not in ended:
             violations.append("no task succeeded")
         return {
             "seconds": seconds,
             "seed": seed,
             "partitions": partitions,
-            "tasks": sum(ends.values()),
-            "ended": ends,
+            "tasks": sum(ended.values()),
+            "ended": ended,
             "scheduler_lives": cluster.scheduler.lives,
             "worker_lives": sum(worker.lives for worker in cluster.workers),
             "faults": dict(faults.happened),
@@ -325,12 +325,12 @@ def _violations(cluster: Cluster) -> list[str]:
         found.append(f"the scheduler ended with {scheduler.process.returncode}: {last}")
     elif left["busy"] or left["seen"] != WORKERS:
         found.append(f"capacity is not full when all is done: {left}")
-    found += _stored(cluster)
-    found += _left_over(cluster)
+    found += stored(cluster)
+    found += left_over(cluster)
     return found
 
 
-def _ends(cluster: Cluster) -> dict[str, int]:
+def ends(cluster: Cluster) -> dict[str, int]:
     """How many tasks ended how. A scheduler that is cut off may find nobody for them."""
     ends: Counter[str] = Counter()
     state = State(cluster.state)
@@ -344,7 +344,7 @@ def _ends(cluster: Cluster) -> dict[str, int]:
     return dict(ends)
 
 
-def _stored(cluster: Cluster) -> list[str]:
+def stored(cluster: Cluster) -> list[str]:
     """Every task has ended once, and those that succeeded with their own results."""
     found: list[str] = []
     state = State(cluster.state)
@@ -371,7 +371,7 @@ def _stored(cluster: Cluster) -> list[str]:
     return found
 
 
-def _left_over(cluster: Cluster) -> list[str]:
+def left_over(cluster: Cluster) -> list[str]:
     """Of tasks: processes, and scratch folders of the workers."""
     until_s = time.monotonic() + TIDY_S
     while True:

@@ -101,7 +101,7 @@ def cluster(tmp_path: Path) -> realchaos.Cluster:
 
 
 def test_a_job_that_ended_well_is_in_order(cluster: realchaos.Cluster) -> None:
-    assert realchaos._stored(cluster) == []
+    assert realchaos.stored(cluster) == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_is_missing_or_mixed_up_is_found(
     with sqlite3.connect(cluster.state) as db:
         db.execute(statement)
     db.close()
-    assert found in "".join(realchaos._stored(cluster))
+    assert found in "".join(realchaos.stored(cluster))
 
 
 def test_a_task_that_has_not_ended_is_found(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_task_that_has_not_ended_is_found(tmp_path: Path) -> None:
     state.save_job(Job("j", (Task("j/0", needs, b""), Task("j/1", needs, b""))))
     state.write([EmitJobEvent("j", TaskCancelled("j/0"), cause="test")])
     state.close()
-    assert "1 of 2 tasks" in "".join(realchaos._stored(cluster))
-    assert realchaos._ends(cluster) == {"TaskCancelled": 1}
+    assert "1 of 2 tasks" in "".join(realchaos.stored(cluster))
+    assert realchaos.ends(cluster) == {"TaskCancelled": 1}
 
 
 def test_what_tasks_leave_behind_is_found(
@@ -137,10 +137,10 @@ def test_what_tasks_leave_behind_is_found(
     monkeypatch.setattr(realchaos, "TIDY_S", 0.0)
     cluster.gate = realchaos.NodeProcess("gate", [], cluster.folder / "gate.out")
     cluster.scheduler = realchaos.NodeProcess("scheduler", [], cluster.folder / "s.out")
-    assert realchaos._left_over(cluster) == []
+    assert realchaos.left_over(cluster) == []
     task = subprocess.Popen(["sh", "-c", f": {cluster.mark}; sleep 30; true"])
     try:
-        [found] = realchaos._left_over(cluster)
+        [found] = realchaos.left_over(cluster)
         assert str(task.pid) in found
     finally:
         task.kill()
@@ -148,7 +148,7 @@ def test_what_tasks_leave_behind_is_found(
     worker = realchaos.NodeProcess("worker0", [], cluster.folder / "w.out")
     cluster.workers.append(worker)
     (cluster.home("worker0") / "scratch" / "node" / "task").mkdir(parents=True)
-    [found] = realchaos._left_over(cluster)
+    [found] = realchaos.left_over(cluster)
     assert "scratch" in found
 
 

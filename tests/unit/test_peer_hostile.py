@@ -64,7 +64,7 @@ def busy_town() -> World:
 
 
 def grant_of(node: SimNode) -> bytes:
-    return peer_of(node)._network.grant
+    return peer_of(node).network.grant
 
 
 def entries(node: SimNode) -> int:

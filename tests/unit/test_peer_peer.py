@@ -74,7 +74,7 @@ def lasting(**cores: int) -> World:
 
 def granted(node: SimNode) -> bytes:
     """The grant that a node shows, as everyone whom it asks sees it."""
-    return peer_of(node)._network.grant
+    return peer_of(node).network.grant
 
 
 # -- joining --------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ def test_a_killed_attempt_of_nobody_is_ignored() -> None:
 def test_a_peer_that_has_joined_nothing_has_nothing_to_do() -> None:
     world = town()
     bob = world.nodes["bob"]
-    fresh = Peer(bob.identity, peer_of(bob)._network, random.Random(1))
+    fresh = Peer(bob.identity, peer_of(bob).network, random.Random(1))
     assert fresh.next_timeout() == float("inf")
     assert fresh.handle(Tick(), at(0)) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -20,8 +19,12 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
 )
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer import reputation_gossip as module
-from formation_p2p.core.peer.reputation_gossip import EVERY_S, ReputationGossip
+from formation_p2p.core.peer.reputation_gossip import (
+    EVERY_S,
+    MAX_PEERS,
+    Lately,
+    ReputationGossip,
+)
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.attestation import open_attestation
 from formation_p2p.core.trust.experience import MEMORY, Experience
@@ -141,13 +144,16 @@ def test_a_stranger_is_not_asked() -> None:
 # -- alone ------------------------------------------------------------------------------------
 
 
-def hearsay_of(name: str, reputation: Reputation | None = None) -> ReputationGossip:
+def hearsay_of(
+    name: str, reputation: Reputation | None = None, max_peers: int = MAX_PEERS
+) -> ReputationGossip:
     who = identity(name)
     return ReputationGossip(
         who,
         grant_of(who),
         Membership(ROOT.public_key),
         reputation or Reputation(who.peer_id),
+        max_peers,
     )
 
 
@@ -176,11 +182,8 @@ def test_only_members_are_answered_and_each_once_in_a_while() -> None:
     assert len(alice.asked(bob, asking, at(EVERY_S))) == 1
 
 
-def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MAX_PEERS", 4)
-    alice = hearsay_of("alice", knowing("alice", "carol"))
+def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another() -> None:
+    alice = hearsay_of("alice", knowing("alice", "carol"), max_peers=4)
     mallorys, others = (issue(ROOT, Rights(2**32)) for _ in range(2))
 
     def is_answered(name: str, invitation: bytes, seconds: float) -> bool:
@@ -203,24 +206,23 @@ def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another(
 def test_whoever_is_turned_away_is_of_those_that_have_the_most_or_was_answered_lately(
     story: list[tuple[int, str, int]],
 ) -> None:
-    with patch.object(module, "MAX_PEERS", 5):
-        lately, now_s = module._Lately(), 0.0
-        there: dict[PeerId, tuple[str, float]] = {}
-        for number, origin, wait_s in story:
-            now_s += wait_s
-            there = {each: x for each, x in there.items() if x[1] + EVERY_S > now_s}
-            peer_id, share = PeerId(f"{origin} {number}"), Counter(x[0] for x in there.values())
-            if lately.admits(peer_id, now_s, origin):
-                assert peer_id not in there
-                there[peer_id] = origin, now_s
-                gone = [each for each in there if each not in lately]
-                there = {each: x for each, x in there.items() if each in lately}
-                assert len(gone) <= 1
-                assert all(share[each[0]] == max(share.values()) for each in gone)
-            elif peer_id not in there:
-                assert len(there) == 5
-                assert share[origin] + 1 >= max(share.values())
-            assert len(there) <= 5
+    lately, now_s = Lately(max_peers=5), 0.0
+    there: dict[PeerId, tuple[str, float]] = {}
+    for number, origin, wait_s in story:
+        now_s += wait_s
+        there = {each: x for each, x in there.items() if x[1] + EVERY_S > now_s}
+        peer_id, share = PeerId(f"{origin} {number}"), Counter(x[0] for x in there.values())
+        if lately.admits(peer_id, now_s, origin):
+            assert peer_id not in there
+            there[peer_id] = origin, now_s
+            gone = [each for each in there if each not in lately]
+            there = {each: x for each, x in there.items() if each in lately}
+            assert len(gone) <= 1
+            assert all(share[each[0]] == max(share.values()) for each in gone)
+        elif peer_id not in there:
+            assert len(there) == 5
+            assert share[origin] + 1 >= max(share.values())
+        assert len(there) <= 5
 
 
 def test_whoever_knows_nobody_says_nothing() -> None:
@@ -266,10 +268,9 @@ def test_nobody_is_listened_to_who_was_not_asked_nor_twice() -> None:
     assert known() == 2
 
 
-def test_of_a_crowd_only_so_many_are_asked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PEERS", 3)
+def test_of_a_crowd_only_so_many_are_asked_at_a_time() -> None:
     names = [f"voice {n}" for n in range(5)]
-    bob = hearsay_of("bob", knowing("bob", "bob", *names))
+    bob = hearsay_of("bob", knowing("bob", "bob", *names), max_peers=3)
 
     def asked(now: Moment) -> list[PeerId]:
         effects: list[Effect] = [x for name in names for x in bob.met(contact(name), now)]

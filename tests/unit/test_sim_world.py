@@ -309,9 +309,9 @@ def test_a_job_that_is_cancelled_ends() -> None:
     assert not alice.running
 
 
-def test_a_world_that_spins_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "MAX_STEPS", 10)
+def test_a_world_that_spins_is_stopped() -> None:
     world = World(1)
+    world.max_steps = 10
     for number in range(5):
         world.add(f"node {number}")
     with pytest.raises(AssertionError, match="more than 10 steps"):

@@ -94,7 +94,7 @@ class Peer:
         parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self._identity = identity
-        self._network = network
+        self.network = network
         self._network_id = network.network_id
         self._rng = rng
         self._membership = Membership(network.root_public_key)
@@ -316,7 +316,7 @@ class Peer:
         worker = Worker(
             self._identity,
             self._own,
-            self._network.grant,
+            self.network.grant,
             self._network_id,
             self._serve,
             self.dht,

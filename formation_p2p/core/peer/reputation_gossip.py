@@ -27,11 +27,12 @@ EVERY_S: Final = 600.0
 MAX_PEERS: Final = 4096
 
 
-class _Lately:
+class Lately:
     """Peers, each once in EVERY_S. Where there are too many, whichever origin has the most gives
     up its first to one that has fewer: a peer is shut out only by those of its own origin."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_peers: int = MAX_PEERS) -> None:
+        self._max_peers = max_peers
         self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
         self._origins: dict[str, dict[PeerId, None]] = {}
 
@@ -43,7 +44,7 @@ class _Lately:
             self._drop(first)
         if peer_id in self._peers:
             return False
-        if len(self._peers) >= MAX_PEERS and not self._makes_room_for(origin):
+        if len(self._peers) >= self._max_peers and not self._makes_room_for(origin):
             return False
         self._peers[peer_id] = now_s, origin
         self._origins.setdefault(origin, {})[peer_id] = None
@@ -70,15 +71,20 @@ class ReputationGossip:
     """`grant` shows that this node belongs to the network."""
 
     def __init__(
-        self, identity: Identity, grant: bytes, membership: Membership, reputation: Reputation
+        self,
+        identity: Identity,
+        grant: bytes,
+        membership: Membership,
+        reputation: Reputation,
+        max_peers: int = MAX_PEERS,
     ) -> None:
         self._identity = identity
         self._grant = grant
         self._membership = membership
         self._reputation = reputation
-        self._asked = _Lately()
-        self._answered = _Lately()
-        self._told = _Lately()
+        self._asked = Lately(max_peers)
+        self._answered = Lately(max_peers)
+        self._told = Lately(max_peers)
 
     def met(self, peer: Contact, now: Moment) -> list[Send]:
         """A lease was had of a peer."""
