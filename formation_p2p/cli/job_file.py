@@ -87,18 +87,18 @@ class JobFile:
             )
         )
 
-    def specs(self) -> list[Work]:
+    def specs(self, max_input_bytes: int = MAX_INPUT_BYTES) -> list[Work]:
         """With the files read, each once. Raises InvalidInput, LocalError."""
         contents: dict[Path, bytes] = {}
         specs: list[Work] = []
-        left_bytes = MAX_INPUT_BYTES
+        left_bytes = max_input_bytes
         for task in self.tasks:
             for path in task.files_in.values():
                 if path not in contents:
                     contents[path] = read_input(path)
                 left_bytes -= len(contents[path])
             if left_bytes < 0:
-                limit = format_bytes(MAX_INPUT_BYTES)
+                limit = format_bytes(max_input_bytes)
                 problem = f"those of all tasks have more than {limit}; split the job"
                 raise InvalidInput("files_in", problem)
             files_in = {name: contents[path] for name, path in task.files_in.items()}

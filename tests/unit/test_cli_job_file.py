@@ -261,8 +261,7 @@ def test_what_no_process_takes_is_refused_with_the_name_of_the_task(tmp_path: Pa
         read_job_file(path).specs()
 
 
-def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("formation_p2p.cli.job_file.MAX_INPUT_BYTES", 20)
+def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(9))
     path = written(
         tmp_path,
@@ -274,7 +273,7 @@ def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         """,
     )
     with pytest.raises(InvalidInput, match="files_in: those of all tasks have more than 20B"):
-        read_job_file(path).specs()
+        read_job_file(path).specs(max_input_bytes=20)
 
 
 def test_a_task_may_be_a_module_or_run_in_an_image(tmp_path: Path) -> None:
