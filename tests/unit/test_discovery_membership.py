@@ -1,7 +1,6 @@
 """The shards of one bucket that a worker is in: each row of the table of its states."""
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -78,12 +77,6 @@ def test_a_membership_follows_the_table(state: MembershipState, event: str, span
     else:
         with pytest.raises(KeyError):
             membership.settle(span, 1.0)
-
-
-def test_the_table_is_that_of_the_document() -> None:
-    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
-    ways = (f"{state} → {', '.join(to.values())}" for state, to in TRANSITIONS.items())
-    assert f"| {'; '.join(ways)} | `core/discovery/shard_membership.py` |" in text
 
 
 # -- settled -> moving: full --------------------------------------------------------------------

@@ -272,3 +272,12 @@ def test_a_large_result_is_not_kept() -> None:
     tracemalloc.stop()
     assert kept < 2**20
     assert len(noted.of("job/0", None)) == 21
+
+
+def test_the_story_of_a_task_is_found_among_several_jobs_of_several_tasks() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(2, job_id="first"))
+    bob.submit(job(2, job_id="second"))
+    assert story(bob, "second/1")[0].step is StoryStep.SUBMITTED
+    assert story(bob, "third/0") == ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from formation_p2p.core.trust.experience import (
@@ -159,6 +159,9 @@ def test_what_comes_while_the_clock_is_wrong_counts_as_if_it_had_been_right(
     history = [(Experience.SUCCESS, LOST_TOGETHER_S), *history]
     (wandering, at_s), (right, _) = lived(history), lived(history)
     at_s += pause_s
+    # What is right again dates from within a month of what was before: more is no longer believed.
+    again = age_of(at_s + LOST_TOGETHER_S)
+    assume(again.epoch - right.seen_unix_s // HALF_LIFE_S <= APART)
     for by_s, experience in wrongly_dated:
         note(wandering, experience, max(at_s + by_s, 0))
         note(right, experience, at_s)

@@ -1,0 +1,20 @@
+"""The code base keeps within the bounds that it was reorganised to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import house
+
+
+@pytest.mark.parametrize("figure", house.figures(), ids=lambda figure: figure.name)
+def test_the_code_base_keeps_within_its_bounds(figure: house.Figure) -> None:
+    assert figure.now <= figure.at_most, "\n".join(map(str, figure.places))
+
+
+def test_what_an_addition_touches_is_listed_by_files_that_exist() -> None:
+    listed = house.additions()
+    assert listed.keys() == house.ADDITIONS.keys()
+    for files in listed.values():
+        assert files
+        assert [each.path for each in files if not (house.ROOT / each.path).is_file()] == []
