@@ -51,6 +51,7 @@ from formation_p2p.core.placement.packed import Packed
 from formation_p2p.core.placement.policy import PlacementPolicy, Policy, Score, Term
 from formation_p2p.core.placement.scored import Scored
 from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.placement.trusted import Trusted
 from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
 from formation_p2p.core.records.profile import Profile
@@ -186,6 +187,7 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "TaskGaveUp",
+    "TaskOptions",
     "TaskPlaced",
     "TaskPrinted",
     "TaskRecalled",

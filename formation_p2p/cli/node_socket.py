@@ -27,33 +27,33 @@ MAX_UNSHOWN: Final = 1024
 LOOK_AGAIN_S: Final = 0.2
 
 
-def doors_of(home: Home) -> list[Path]:
+def sockets_of(home: Home) -> list[Path]:
     """The sockets of the nodes that run from here. Raises LocalError where there is none."""
-    found = _open_doors(home)
+    found = _open_sockets(home)
     if not found:
         problem = f"no node runs from {home.path}"
         raise LocalError(f"{problem}; start one, such as `formation worker`, or name its --home")
     return found
 
 
-def answers(door: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
+def answers(path: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
     """Each line of the answer. Raises LocalError where the node does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout_s)
         try:
-            with reachable(door) as name:
+            with reachable(path) as name:
                 client.connect(name)
             client.sendall(f"{json.dumps(question)}\n".encode())
             with client.makefile(encoding="utf-8") as lines:
                 for line in lines:
                     yield json.loads(line)
         except (OSError, ValueError) as error:
-            raise LocalError(f"the node at {door} does not answer: {error}") from error
+            raise LocalError(f"the node at {path} does not answer: {error}") from error
 
 
-def answer(door: Path, question: Json) -> Json:
+def answer(path: Path, question: Json) -> Json:
     """The only line of an answer; {} where the node left meanwhile."""
-    return next(answers(door, question), {})
+    return next(answers(path, question), {})
 
 
 def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
@@ -63,21 +63,21 @@ def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
     unshown: queue.Queue[Json | Path] = queue.Queue(MAX_UNSHOWN)
     running: set[Path] = set()
 
-    def read(door: Path) -> None:
+    def read(path: Path) -> None:
         try:
-            for line in answers(door, question, timeout_s=None):
+            for line in answers(path, question, timeout_s=None):
                 unshown.put(line)
         except LocalError as error:
             unshown.put({"event": "gone", "why": str(error)})
         finally:
-            unshown.put(door)
+            unshown.put(path)
 
-    def listen(doors: Sequence[Path]) -> None:
-        for door in doors:
-            running.add(door)
-            threading.Thread(target=read, args=(door,), daemon=True).start()
+    def listen(sockets: Sequence[Path]) -> None:
+        for path in sockets:
+            running.add(path)
+            threading.Thread(target=read, args=(path,), daemon=True).start()
 
-    listen(doors_of(home))
+    listen(sockets_of(home))
     looked_s = time.monotonic()
     while running:
         with contextlib.suppress(queue.Empty):
@@ -87,21 +87,21 @@ def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
             else:
                 yield told
         if follow and running and time.monotonic() - looked_s >= LOOK_AGAIN_S:
-            listen(_open_doors(home, but=running))
+            listen(_open_sockets(home, but=running))
             looked_s = time.monotonic()
 
 
-def _open_doors(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
+def _open_sockets(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
     there = (path for path in sorted(home.path.glob("status-*.sock")) if path not in but)
     return [path for path in there if _is_open(path)]
 
 
-def _is_open(door: Path) -> bool:
+def _is_open(path: Path) -> bool:
     """Whether somebody listens; a node that was killed leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(ANSWER_S)
         try:
-            with reachable(door) as name:
+            with reachable(path) as name:
                 client.connect(name)
         except OSError:
             return False

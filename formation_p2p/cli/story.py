@@ -34,11 +34,11 @@ def story(
     tasks, some thousands. Each line says how long after the one before it came.
     """
     from formation_p2p.cli.as_json import put
-    from formation_p2p.cli.node_socket import answer, doors_of
+    from formation_p2p.cli.node_socket import answer, sockets_of
     from formation_p2p.core.errors import InvalidInput
     from formation_p2p.host.machine.home import Home
 
-    answers = (answer(door, {"ask": "story", "task": task}) for door in doors_of(Home(home)))
+    answers = (answer(path, {"ask": "story", "task": task}) for path in sockets_of(Home(home)))
     told = next((each for each in answers if each.get("story")), None)
     if told is None:
         problem = f"no node that runs here remembers {task}; `formation logs` shows jobs and tasks"

@@ -120,23 +120,23 @@ def logs(
 
 def _look(home: Home, *, with_workers: bool) -> Json:
     """Raises LocalError where no node runs."""
-    from formation_p2p.cli.node_socket import doors_of
+    from formation_p2p.cli.node_socket import sockets_of
 
-    doors = doors_of(home)
-    nodes = [told for door in doors if (told := _ask(door, "status"))]
+    sockets = sockets_of(home)
+    nodes = [told for path in sockets if (told := _ask(path, "status"))]
     workers: list[Json] = []
     if with_workers:
-        replies = (_ask(door, "workers") for door in doors)
+        replies = (_ask(path, "workers") for path in sockets)
         workers = next((reply["workers"] for reply in replies if reply), [])
     return {"nodes": nodes, "workers": workers}
 
 
-def _ask(door: Path, what: str) -> Json:
+def _ask(path: Path, what: str) -> Json:
     """{} where the node has gone meanwhile, or does not answer."""
     from formation_p2p.cli.node_socket import answer
 
     with contextlib.suppress(LocalError):
-        return answer(door, {"ask": what})
+        return answer(path, {"ask": what})
     return {}
 
 
@@ -174,10 +174,10 @@ def _shown(seen: Json) -> Group:
 def _jobs(node: Json) -> Table:
     from formation_p2p.cli.tables import plain_table
 
-    jobs = plain_table("job", "name", "tasks", "waiting", "under way", "done", "failed")
+    jobs = plain_table("job", "name", "tasks", "waiting", "in flight", "done", "failed")
     for job in node["jobs"]:
         without = job["failed"] + job["unplaceable"] + job["cancelled"]
-        counts = (job["tasks"], job["waiting"], job["under_way"], job["succeeded"], without)
+        counts = (job["tasks"], job["waiting"], job["in_flight"], job["succeeded"], without)
         jobs.add_row(job["job_id"], one_line(job["name"]) or "-", *map(str, counts))
     return jobs
 
@@ -185,10 +185,10 @@ def _jobs(node: Json) -> Table:
 def _held(node: Json) -> Table:
     from formation_p2p.cli.tables import plain_table
 
-    held = plain_table("lease of", "needs", "priority", "under way", "")
+    held = plain_table("lease of", "needs", "priority", "in flight", "")
     for lease in node["held"]:
-        doubt = "no answer" if lease["doubtful"] else ""
-        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["under_way"]), doubt)
+        suspect = "no answer" if lease["suspect"] else ""
+        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["in_flight"]), suspect)
         held.add_row(short(lease["worker"]), *what)
     return held
 
@@ -196,10 +196,10 @@ def _held(node: Json) -> Table:
 def _granted(node: Json) -> Table:
     from formation_p2p.cli.tables import plain_table
 
-    granted = plain_table("leased to", "needs", "priority", "under way", "expires in")
+    granted = plain_table("leased to", "needs", "priority", "in flight", "expires in")
     for lease in node["granted"]:
         left = "ending" if lease["ending"] else f"{lease['expires_in_s']:.0f} s"
-        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["under_way"]), left)
+        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["in_flight"]), left)
         granted.add_row(short(lease["owner"]), *what)
     return granted
 

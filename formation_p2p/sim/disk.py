@@ -102,8 +102,8 @@ class Disk:
     def saved(self) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
         """What the next life begins with."""
         jobs = [stored for stored in self.jobs.values() if not stored.is_over]
-        under_way: dict[tuple[PeerId, str], dict[str, str]] = {}
-        saved = tuple(SavedJob(stored.job, _begun(stored, under_way)) for stored in jobs)
+        in_flight: dict[tuple[PeerId, str], dict[str, str]] = {}
+        saved = tuple(SavedJob(stored.job, _begun(stored, in_flight)) for stored in jobs)
         leases = tuple(
             SavedLease(
                 hold.lease_id,
@@ -112,7 +112,7 @@ class Disk:
                 hold.priority,
                 hold.fence,
                 hold.device_ids,
-                tuple(under_way.get(key, {}).items()),
+                tuple(in_flight.get(key, {}).items()),
             )
             for key, hold in self._leases.items()
         )
@@ -155,9 +155,9 @@ class Disk:
 
 
 def _begun(
-    stored: Stored, under_way: dict[tuple[PeerId, str], dict[str, str]]
+    stored: Stored, in_flight: dict[tuple[PeerId, str], dict[str, str]]
 ) -> tuple[SavedTask, ...]:
-    """Of one job; `under_way` gets its attempts that have not ended, by their lease."""
+    """Of one job; `in_flight` gets its attempts that have not ended, by their lease."""
     tried: dict[str, int] = {}
     attempts: dict[str, list[Attempt]] = {}
     ended: dict[str, TaskState] = {}
@@ -177,7 +177,7 @@ def _begun(
                 ended[event.task_id] = _ENDED[type(event)]
     for attempt_id, each in placed.items():
         if each.task_id not in ended:
-            under_way.setdefault((each.worker, each.lease_id), {})[attempt_id] = each.task_id
+            in_flight.setdefault((each.worker, each.lease_id), {})[attempt_id] = each.task_id
     return tuple(
         SavedTask(task_id, tried.get(task_id, 0), tuple(attempts.get(task_id, ())), end)
         for task_id in dict.fromkeys([*tried, *ended])

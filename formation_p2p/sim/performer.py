@@ -50,9 +50,9 @@ class Performer:
         world = self._world
         match effect:
             case SendRequest():
-                world.asks.ask(node, effect)
+                world.requests.send(node, effect)
             case SendResponse(request_id, message):
-                world.asks.answer(node, request_id, message)
+                world.requests.respond(node, request_id, message)
             case ProbeReachability():
                 self._dial_back(node, effect)
             case Advertise(reach):

@@ -22,7 +22,7 @@ class _Asking(NamedTuple):
     deadline_s: float
 
 
-class Asks:
+class Requests:
     """Of one world: every `ask` ends in one Answered or RequestFailed, by its timeout at the
     latest, unless the asker dies before."""
 
@@ -32,7 +32,7 @@ class Asks:
         self._open: dict[int, _Asking] = {}
         self._count = 0
 
-    def ask(self, node: SimNode, ask: SendRequest) -> None:
+    def send(self, node: SimNode, ask: SendRequest) -> None:
         world = self._world
         node.messages[ask.cause] += 1
         world.messages[ask.cause] += 1
@@ -69,7 +69,7 @@ class Asks:
         self._open[asked_id] = asking
         world.tell(other, RequestReceived(asked_id, asking.node.seen, request))
 
-    def answer(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
+    def respond(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
         world = self._world
         asking = self._open.pop(asked_id)
         asker, request = asking.node, asking.ask.message

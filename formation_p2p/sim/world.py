@@ -45,7 +45,7 @@ from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.executor import Run
 from formation_p2p.sim.node import SimNode, SimPeer
 from formation_p2p.sim.performer import Performer
-from formation_p2p.sim.requests import Asks
+from formation_p2p.sim.requests import Requests
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.trace import TraceDigest
 
@@ -130,7 +130,7 @@ class World:
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self.asks = Asks(self, LATENCY_S)
+        self.requests = Requests(self, LATENCY_S)
         self.performer = Performer(self, LATENCY_S)
 
     # -- the people -----------------------------------------------------------------------------

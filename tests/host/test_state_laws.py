@@ -62,8 +62,8 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
     """What a scheduler may tell of a job of three tasks and two leases, and no more."""
     job = job_of(3)
     effects: list[SchedulerEffect] = []
-    under_way: dict[int, list[TaskPlaced]] = {0: [], 1: [], 2: []}
-    tried = dict.fromkeys(under_way, 0)
+    in_flight: dict[int, list[TaskPlaced]] = {0: [], 1: [], 2: []}
+    tried = dict.fromkeys(in_flight, 0)
     ended: set[int] = set()
     for _ in range(draw(st.integers(0, 30))):
         action = draw(st.sampled_from(("hold", "let go", "place", "retry", "recall", "end")))
@@ -80,7 +80,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
         if action == "place":
             tried[task] += 1
             placed = TaskPlaced(task_id, f"{task_id}#{tried[task]}", BOB, lease_id, nearest=True)
-            under_way[task].append(placed)
+            in_flight[task].append(placed)
             effects += told(job, placed)
         elif action == "end":
             attempt = Attempt(f"{task_id}#1", BOB, "why", lost=False)
@@ -92,8 +92,8 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
             )
             ended.add(task)
             effects += told(job, draw(st.sampled_from(ends)))
-        elif under_way[task]:
-            placed = under_way[task].pop(draw(st.integers(0, len(under_way[task]) - 1)))
+        elif in_flight[task]:
+            placed = in_flight[task].pop(draw(st.integers(0, len(in_flight[task]) - 1)))
             attempt = Attempt(placed.attempt_id, BOB, "why", lost=draw(st.booleans()))
             if action == "recall":
                 effects += told(job, TaskRecalled(task_id, placed.attempt_id))

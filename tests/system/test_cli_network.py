@@ -334,7 +334,7 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
             assert logs.ended() == 0
     (node,) = seen["nodes"]
     (job,) = node["jobs"]
-    assert (job["name"], job["tasks"], job["under_way"]) == ("sh", 1, 1)
+    assert (job["name"], job["tasks"], job["in_flight"]) == ("sh", 1, 1)
     assert [lease["worker"] for lease in node["held"]] == [world.bob_id]
     assert [each["peer_id"] for each in seen["workers"]] == [world.bob_id]
     assert [step["step"] for step in story] == [

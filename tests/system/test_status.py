@@ -67,7 +67,7 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
         async def four_run() -> bool:
             (status,) = await ask(world.folder / "alice", {"ask": "status"})
-            run = sum(each["under_way"] for each in status["granted"])
+            run = sum(each["in_flight"] for each in status["granted"])
             return bool(run >= 4 and status["free"]["cpu_milli"] == 0)
 
         await until(four_run)
@@ -78,11 +78,11 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
         (after,) = await ask(world.folder / "bob", {"ask": "status"})
     (shown,) = bobs["jobs"]
     assert (shown["job_id"], shown["name"], shown["tasks"]) == (job.job_id, "naps", 8)
-    assert shown["waiting"] + shown["under_way"] == 8
+    assert shown["waiting"] + shown["in_flight"] == 8
     assert {lease["worker"] for lease in bobs["held"]} == {world.alice.peer_id}
     assert bobs["free"] is None
     assert {lease["owner"] for lease in alices["granted"]} == {world.bob.peer_id}
-    assert sum(lease["under_way"] for lease in alices["granted"]) >= 4
+    assert sum(lease["in_flight"] for lease in alices["granted"]) >= 4
     assert alices["free"]["cpu_milli"] == 0
     assert (after["jobs"], alices["jobs"], alices["held"]) == ([], [], [])
 

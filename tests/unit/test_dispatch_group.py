@@ -329,14 +329,14 @@ def test_a_longer_task_counts_at_once_and_shorter_ones_bit_by_bit() -> None:
 
 
 def taken(group: TaskGroup, worker: Contact, count: int, room_bytes: int) -> list[tuple[str, bool]]:
-    under_way: list[TaskRun] = []
+    in_flight: list[TaskRun] = []
 
     def fits(run: TaskRun) -> bool:
-        return sum(len(each.task.payload) for each in (*under_way, run)) <= room_bytes
+        return sum(len(each.task.payload) for each in (*in_flight, run)) <= room_bytes
 
     ids = []
     for run, nearest in group.queues.take(worker.peer_id, count, fits, at(0)):
-        under_way.append(run)
+        in_flight.append(run)
         ids.append((run.task.task_id, nearest))
     return ids
 

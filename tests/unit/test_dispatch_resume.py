@@ -85,7 +85,7 @@ def test_attempts_under_way_go_on_and_their_results_count() -> None:
     story = Story(4.0)
     story.submit(job(9))
     story.world.elapse(2)
-    under_way = len(only(story.events(), TaskPlaced))
+    in_flight = len(only(story.events(), TaskPlaced))
     story.die()
     story.world.elapse(1)
     story.live_again()
@@ -95,7 +95,7 @@ def test_attempts_under_way_go_on_and_their_results_count() -> None:
     assert len(only(events, TaskSucceeded)) == 9
     assert only(events, WorkerLost) == []
     assert only(events, TaskRetried) == []
-    assert under_way >= 3
+    assert in_flight >= 3
     assert len(story.ran) == len(set(story.ran)) == 9  # nothing ran twice
     story.world.elapse(1)
     assert all(map(is_idle, story.workers))

@@ -23,14 +23,14 @@ def test_both_sides_tell_of_the_same_leases_and_of_the_tasks_on_them() -> None:
     seen, worker = status(bob), status(alice)
     (shown,) = seen.jobs
     assert (shown.job_id, shown.priority, shown.tasks) == ("job", 3, 5)
-    assert shown.waiting + shown.under_way == 5
-    assert shown.under_way >= 2
-    assert [(lease.worker, lease.doubtful) for lease in seen.held] == [
+    assert shown.waiting + shown.in_flight == 5
+    assert shown.in_flight >= 2
+    assert [(lease.worker, lease.suspect) for lease in seen.held] == [
         (alice.identity.peer_id, False)
     ] * 2
     assert {lease.lease_id for lease in worker.granted} == {lease.lease_id for lease in seen.held}
     assert {lease.owner for lease in worker.granted} == {bob.identity.peer_id}
-    assert sum(lease.under_way for lease in worker.granted) == shown.under_way
+    assert sum(lease.in_flight for lease in worker.granted) == shown.in_flight
     assert all(0 < lease.expires_in_s <= 10 and not lease.ending for lease in worker.granted)
     assert worker.free is not None
     assert worker.free.cpu_milli == 0

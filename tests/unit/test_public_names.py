@@ -16,11 +16,10 @@ NodeExecutor OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask Po
 ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError Report Requirements
 Retention Right Rights Scope ScopeShares Score Scored Silent Spread Stage Standing StateError Step
 StoryEntry StoryStep Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp
-TaskPlaced
-TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable TaskView Term
-TooDear Trace Trusted Turns Unauthorized Unplaceable Unreachable Unwanted Usage WasmSpec
-WorkerLost Xor __version__ cluster derive parse_policy parse_requirements python_call
-python_calls rank_by_xor rendezvous responsible value_of
+TaskOptions TaskPlaced TaskPrinted TaskRecalled TaskResult TaskRetried TaskSucceeded
+TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unplaceable Unreachable
+Unwanted Usage WasmSpec WorkerLost Xor __version__ cluster derive parse_policy parse_requirements
+python_call python_calls rank_by_xor rendezvous responsible value_of
 """
 
 

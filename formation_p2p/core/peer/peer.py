@@ -111,19 +111,19 @@ class Peer:
         self._blobs = BlobIndex()
         self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
-        self._hearsay = ReputationGossip(identity, network.grant, self._membership, self.reputation)
-        self._surroundings = PlacementContext(
+        self._gossip = ReputationGossip(identity, network.grant, self._membership, self.reputation)
+        self._context = PlacementContext(
             network, self._membership, self.reputation, self._circles, self._round_trips
         )
         self._story = Story(parameters.story)
         self._finder = Finder(
-            self.dht, self._network_id, self._surroundings.labels, parameters.discovery
+            self.dht, self._network_id, self._context.labels, parameters.discovery
         )
         self.scheduler = Scheduler(
             self._finder,
             self.lessee,
-            self._surroundings.authorised,
-            self._surroundings.candidate,
+            self._context.authorised,
+            self._context.candidate,
             self.reputation.note,
             self._story.note,
             parameters.dispatch,
@@ -255,7 +255,7 @@ class Peer:
         if isinstance(message, ToScheduler):
             return self.scheduler.received(sender, message, now)
         if isinstance(message, ToPeer):
-            return self._hearsay.received(sender, message, now)
+            return self._gossip.received(sender, message, now)
         if isinstance(message, PlacementRequest) and self._distrusts(sender, now):
             denied = Denied("submit", "this node has had bad experience with you")
             refused = RequestRefused(message.request_id, denied)
@@ -399,7 +399,7 @@ class Peer:
             for event in negotiated:
                 self._story.note(event, now)
                 if isinstance(event, LeaseHeld):
-                    effects += self._hearsay.met(event.lease.lessor, now)
+                    effects += self._gossip.met(event.lease.lessor, now)
             effects += self.scheduler.negotiated(negotiated, now)
             for every in found:
                 effects += self._found(every, now)

@@ -24,7 +24,7 @@ class JobStatus:
     priority: int
     tasks: int
     waiting: int
-    under_way: int
+    in_flight: int
     succeeded: int
     failed: int
     unplaceable: int
@@ -39,8 +39,8 @@ class HeldStatus:
     worker: PeerId
     needs: Requirements
     priority: int
-    under_way: int
-    doubtful: bool
+    in_flight: int
+    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class GrantedStatus:
     owner: PeerId
     needs: Requirements
     priority: int
-    under_way: int
+    in_flight: int
     expires_in_s: float
     ending: bool
 
@@ -68,19 +68,19 @@ class Status:
 
 def status_of(
     jobs: Iterable[JobRun],
-    slots: Iterable[ActiveLease],
+    leases: Iterable[ActiveLease],
     granted: Iterable[tuple[Lease, int]],
     free: Capacity | None,
     now: Moment,
 ) -> Status:
     """`granted` has with each lease how many attempts are under way on it."""
-    held = tuple(slots)
+    held = tuple(leases)
     # A task of which two attempts are under way is one task.
-    tasks = {run.task.task_id: run for slot in held for run in slot.attempts.values()}
-    under_way = Counter(run.job.job.job_id for run in tasks.values() if run.is_wanted)
+    tasks = {run.task.task_id: run for active in held for run in active.attempts.values()}
+    in_flight = Counter(run.job.job.job_id for run in tasks.values() if run.is_wanted)
     return Status(
-        tuple(_job_status(run, under_way[run.job.job_id]) for run in jobs),
-        tuple(_held_status(slot) for slot in held),
+        tuple(_job_status(run, in_flight[run.job.job_id]) for run in jobs),
+        tuple(_held_status(active) for active in held),
         tuple(
             _granted_status(lease, attempts, now)
             for lease, attempts in granted
@@ -90,15 +90,15 @@ def status_of(
     )
 
 
-def _job_status(run: JobRun, under_way: int) -> JobStatus:
+def _job_status(run: JobRun, in_flight: int) -> JobStatus:
     job, ended = run.job, run.ended
     return JobStatus(
         job.job_id,
         job.name,
         job.options.priority,
         len(job.tasks),
-        len(job.tasks) - under_way - sum(ended.values()),
-        under_way,
+        len(job.tasks) - in_flight - sum(ended.values()),
+        in_flight,
         ended[TaskState.SUCCEEDED],
         ended[TaskState.FAILED],
         ended[TaskState.UNPLACEABLE],
@@ -106,14 +106,14 @@ def _job_status(run: JobRun, under_way: int) -> JobStatus:
     )
 
 
-def _held_status(slot: ActiveLease) -> HeldStatus:
-    lease = slot.lease
+def _held_status(active: ActiveLease) -> HeldStatus:
+    lease = active.lease
     return HeldStatus(
         lease.lease_id,
-        slot.worker,
+        active.worker,
         lease.scheduling_key.needs,
         lease.scheduling_key.priority,
-        len(slot.attempts),
+        len(active.attempts),
         lease.is_suspect,
     )
 

@@ -201,9 +201,9 @@ def _seen(look: Look) -> Iterator[Metric]:
     yield _gauge("jobs", "Jobs in flight.", len(status.jobs))
     yield _gauge("queue_length", "Tasks that wait for a worker.", waiting)
     yield _gauge(
-        "attempts_under_way",
+        "attempts_in_flight",
         "Attempts on workers, on their way there or back.",
-        sum(lease.under_way for lease in status.held),
+        sum(lease.in_flight for lease in status.held),
     )
     yield _gauge("leases_held", "Leases that this node has of workers.", len(status.held))
     yield _gauge("leases_granted", "Leases that this worker has given.", len(status.granted))

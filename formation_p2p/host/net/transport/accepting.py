@@ -1,4 +1,4 @@
-"""Taking connections at the doors beside the peer: none that fails closes the door."""
+"""Accepting connections on the sockets beside the peer. A failed one does not stop the listener."""
 
 from __future__ import annotations
 

@@ -64,5 +64,5 @@ def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "status-0.sock"
-    monkeypatch.setattr("formation_p2p.cli.node_socket.doors_of", lambda _: [gone])
+    monkeypatch.setattr("formation_p2p.cli.node_socket.sockets_of", lambda _: [gone])
     assert _look(Home(tmp_path), with_workers=True) == {"nodes": [], "workers": []}
