@@ -27,6 +27,7 @@ from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, chec
 from formation_p2p.core.trust.hours import parse_hours
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.statements import Block
 from formation_p2p.core.workload.scope import Place
 
 ROOT: Final = Identity.from_seed(bytes(32))
@@ -71,7 +72,9 @@ def limited_grant() -> bytes:
         Place(cell="kitchen", org="acme", federation="north"),
     )
     grant = issue(ROOT, rights)
-    return bind(attenuate(grant, ROOT.public_key, quota=Quota(10**8)), ROOT.public_key, ALICE)
+    return bind(
+        attenuate(grant, ROOT.public_key, Block(quota=Quota(10**8))), ROOT.public_key, ALICE
+    )
 
 
 def warden() -> tuple[float, float, float]:

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.option import option
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
-from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.grants import Right, check
 from formation_p2p.core.trust.network import parse_invite
@@ -179,7 +178,7 @@ def require(home: Home, right: Right, *, driver: str | None = None, priority: in
             f"{home.path} is in no network; run `formation network create`, or join one with "
             "an invite: formation network join -"
         )
-    verdict = check(
+    denied = check(
         network.grant,
         network.root_public_key,
         home.identity().peer_id,
@@ -188,5 +187,5 @@ def require(home: Home, right: Right, *, driver: str | None = None, priority: in
         driver=driver,
         priority=priority,
     )
-    if isinstance(verdict, Denied):
-        raise Unauthorized(f"{verdict}; ask for an invite that allows it")
+    if denied is not None:
+        raise Unauthorized(f"{denied}; ask for an invite that allows it")

@@ -20,7 +20,6 @@ from formation_p2p.core.trust.grants import (
     MAX_PRIORITY,
     Right,
     Rights,
-    rights_of,
 )
 from formation_p2p.core.trust.hours import parse_hours
 from formation_p2p.core.trust.network import Network, parse_invite
@@ -194,7 +193,7 @@ def join(
     """
     place = Home(home)
     network = place.join(parse_invite(flags.read_invite(invite)))
-    rights = rights_of(network.grant, network.root_public_key)
+    rights = network.rights
     if as_json:
         _put(_document(place, network))
         return
@@ -220,7 +219,7 @@ def show(
     if as_json:
         _put(_document(place, network))
         return
-    rights = rights_of(network.grant, network.root_public_key)
+    rights = network.rights
     gates = network.gates or ("none; see `formation gate`",)
     print(f"network   {network.network_id.hex()}")
     print(f"home      {place.path}")
@@ -261,7 +260,7 @@ def _document(home: Home, network: Network) -> dict[str, object]:
         "peer_id": home.identity().peer_id,
         "gates": list(network.gates),
         "has_root_key": home.has_root_key(),
-        **in_json(rights_of(network.grant, network.root_public_key)),
+        **in_json(network.rights),
     }
 
 

@@ -8,7 +8,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import TooDear
 from formation_p2p.core.trust.admission import AdmissionController, Tolerated
-from formation_p2p.core.trust.grants import Rights, accounts_of, issue
+from formation_p2p.core.trust.grants import Rights, issue, read_grant
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota, Used, month_of
 from tests.support.placement_world import placed, profile, task, worker
@@ -28,7 +28,7 @@ def granted(**limits: Any) -> bytes:
 def warden(used_ms: int, grant: bytes, *, permissive: bool = False) -> AdmissionController:
     """Where one core has been used for so long."""
     month = month_of(NOW.unix_s)
-    names = [account.name for account in accounts_of(grant, ROOT.public_key)]
+    names = [account.name for account in read_grant(grant, ROOT.public_key).accounts]
     used = [(month, name, Used(used_ms, 0)) for name in names]
     return AdmissionController(Membership(ROOT.public_key), {}, used, permissive)
 

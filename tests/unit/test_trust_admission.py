@@ -25,6 +25,7 @@ from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
+from formation_p2p.core.trust.statements import Block
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, identity
 
 TRUST = TrustParameters()
@@ -133,7 +134,7 @@ def test_who_holds_as_many_leases_as_he_may_is_to_ask_again_soon() -> None:
 def test_what_is_made_of_a_grant_shares_its_quota() -> None:
     whole = issue(ROOT, Rights(EXPIRY, quota=Quota(1000, None, 3)))
     bobs = bind(whole, KEY, BOB.peer_id)
-    carols = bind(attenuate(whole, KEY, quota=Quota(100, None, 1)), KEY, CAROL.peer_id)
+    carols = bind(attenuate(whole, KEY, Block(quota=Quota(100, None, 1))), KEY, CAROL.peer_id)
     alice = Alice()
     alice.leases("carol", carols, 0)
     alice.leases("bob", bobs, 0)
@@ -371,7 +372,7 @@ def test_an_hour_is_too_long_to_wait_and_what_is_shorter_is_not() -> None:
 
 def test_hours_that_exclude_each_other_are_never() -> None:
     tuesdays = issue(ROOT, Rights(EXPIRY, hours=parse_hours("tue 00:00-24:00")), BOB.peer_id)
-    never = attenuate(tuesdays, KEY, hours=Hours(((0, 60),)))
+    never = attenuate(tuesdays, KEY, Block(hours=Hours(((0, 60),))))
     assert Alice().why_not(never) == "the grant is good at no hour of the week; ask for another"
 
 

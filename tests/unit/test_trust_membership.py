@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.trust import grants, token
+from formation_p2p.core.trust import grants
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.membership import Membership
 from tests.support.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
@@ -88,8 +88,8 @@ def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> 
         read.append(grant)
         return opened(grant, root_public_key)
 
-    opened = token.open_token
-    monkeypatch.setattr(grants, "open_token", counted)
+    opened = grants._open
+    monkeypatch.setattr(grants, "_open", counted)
     forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
     denied = MEMBERSHIP.belongs(forged, MALLORY.peer_id, NOW)
     assert str(denied).startswith("not allowed to belong: the grant is refused")

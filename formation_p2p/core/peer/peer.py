@@ -74,8 +74,7 @@ from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.refusals import Denied, Leaving
-from formation_p2p.core.trust.circles import Circles
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import Circles, Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
 

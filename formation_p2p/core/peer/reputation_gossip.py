@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.messages import (
     ToPeer,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.trust.grants import invitation_of
+from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.reputation import Reputation
 
@@ -110,7 +110,7 @@ class ReputationGossip:
         if self._membership.belongs(message.grant, sender.peer_id, now):
             return []
         # The holder of a bearer grant can bind it to ids without end.
-        invitation = invitation_of(message.grant, self._membership.root_public_key)
+        invitation = read_grant(message.grant, self._membership.root_public_key).invitation
         if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
             return []
         own = self._reputation.attest(self._identity, now)

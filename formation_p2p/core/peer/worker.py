@@ -38,8 +38,7 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.circles import Circles
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import Circles, Membership
 
 FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
 

@@ -19,7 +19,7 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights, accounts_of, rights_of
+from formation_p2p.core.trust.grants import Right, Rights, read_grant
 from formation_p2p.core.trust.hours import Hours, opening_in_words
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
@@ -124,13 +124,13 @@ class AdmissionController:
 
     def weighed(self, grant: bytes, priority: int) -> int:
         """A priority, weighed by a grant that was not denied."""
-        return rights_of(grant, self._membership.root_public_key).weighed(priority)
+        return read_grant(grant, self._membership.root_public_key).rights.weighed(priority)
 
     # -- usage ------------------------------------------------------------------------
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         """A lease is offered on a grant that was not denied. It counts as open from now on."""
-        accounts = accounts_of(grant, self._membership.root_public_key)
+        accounts = read_grant(grant, self._membership.root_public_key).accounts
         self._leases[lease_id] = _Lease(accounts, Used(cpu_milli, gpu_milli))
         self._open.update(account.name for account in accounts)
 
@@ -170,13 +170,12 @@ class AdmissionController:
                 del self._open[account.name]
 
     def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
-        key = self._membership.root_public_key
-        rights = rights_of(grant, key)
-        denied = not_good_at(rights, self._labels, now)
+        terms = read_grant(grant, self._membership.root_public_key)
+        denied = not_good_at(terms.rights, self._labels, now)
         if denied is not None:
             return denied
         used = self._months.get(month_of(now.unix_s), {})
-        for account in accounts_of(grant, key):
+        for account in terms.accounts:
             why = account.quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
             if why is not None:
                 return Denied(_SUBMIT, why)

@@ -20,16 +20,25 @@ Source: Biscuit specification, "Semantics"; Birgisson et al., "Macaroons", 2014,
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
 from operator import and_
 from typing import Final
 
-from biscuit_auth import BiscuitBuilder, BlockBuilder, PrivateKey
+from biscuit_auth import (
+    Biscuit,
+    BiscuitBlockError,
+    BiscuitBuilder,
+    BiscuitValidationError,
+    BlockBuilder,
+    PrivateKey,
+    PublicKey,
+)
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.bounds import (
     MAX_DRIVERS,
@@ -42,7 +51,6 @@ from formation_p2p.core.resources.bounds import (
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
-from formation_p2p.core.trust.token import open_token, statements_of
 from formation_p2p.core.workload import task
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
@@ -53,6 +61,8 @@ EVEN_WEIGHT_MILLI: Final = 1000
 MAX_WEIGHT_MILLI: Final = 10_000
 # The year 5138: eleven digits, and past anyone's plans.
 MAX_EXPIRY_UNIX_S: Final = 99_999_999_999
+# Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
+MAX_BLOCKS: Final = 8
 
 
 class Right(StrEnum):
@@ -87,8 +97,12 @@ class Rights:
         if not self.may <= frozenset(Right):
             raise InvalidInput("rights", "name Right.SUBMIT, Right.WORK or both")
         if self.drivers is not None:
-            _check_drivers(self.drivers)
-        _check_labels(self.labels)
+            _check_set("drivers", self.drivers, MAX_DRIVERS)
+            for driver in self.drivers:
+                check_name("drivers", driver)
+        _check_set("label", self.labels, MAX_LABELS)
+        for label in self.labels:
+            sorted_labels((label,))
 
     def allow_driver(self, driver: str) -> bool:
         return self.drivers is None or driver in self.drivers
@@ -108,7 +122,7 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     builder = BiscuitBuilder()
     builder.merge(statements.write_facts(rights.may, rights.place))
     limits = statements.Block(
-        peers=_only(peer_id),
+        peers=frozenset() if peer_id is None else frozenset({peer_id}),
         expires_unix_s=rights.expires_unix_s,
         max_priority=rights.max_priority,
         weight_milli=None if rights.weight_milli == EVEN_WEIGHT_MILLI else rights.weight_milli,
@@ -123,43 +137,20 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
 
 
 def attenuate(
-    grant: bytes,
-    root_public_key: bytes,
-    *,
-    peer_id: PeerId | None = None,
-    may: Right | None = None,
-    drivers: frozenset[str] | None = None,
-    max_priority: int | None = None,
-    expires_unix_s: int | None = None,
-    quota: Quota = UNLIMITED,
-    hours: Hours | None = None,
-    labels: frozenset[tuple[str, str]] = frozenset(),
-    place: Place | None = None,
-    weight_milli: int | None = None,
+    grant: bytes, root_public_key: bytes, limits: statements.Block, place: Place | None = None
 ) -> bytes:
     """A narrower grant, made without the root's private key: it allows what both the old grant and
-    the new limits allow. None stays as it is. Raises InvalidInput."""
+    the limits allow, and leaves out the circles in which `place` is another. Raises InvalidInput.
+    """
     # Raises where the grant is refused anyway.
-    known = _read(grant, root_public_key).rights.place
-    circles = None
+    known = read_grant(grant, root_public_key).rights.place
     if place is not None:
         named = statements.CIRCLES
         circles = frozenset(c for c in named if getattr(place, c) == getattr(known, c))
-    limits = statements.Block(
-        peers=_only(peer_id),
-        may=None if may is None else frozenset({may.value}),
-        expires_unix_s=expires_unix_s,
-        max_priority=max_priority,
-        weight_milli=weight_milli,
-        drivers=drivers,
-        quota=quota,
-        hours=hours,
-        labels=labels,
-        circles=circles,
-    )
-    token = open_token(grant, root_public_key)
+        limits = replace(limits, circles=circles)
+    token = _open(grant, root_public_key)
     narrower = bytes(token.append(_checked(limits)).to_bytes())
-    _read(narrower, root_public_key)  # it may have grown past a bound
+    read_grant(narrower, root_public_key)  # it may have grown past a bound
     return narrower
 
 
@@ -168,27 +159,12 @@ def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:
 
     Raises InvalidInput, also where the grant is bound to another peer.
     """
-    bound_to = _read(grant, root_public_key).bound_to
+    bound_to = read_grant(grant, root_public_key).bound_to
     if bound_to == peer_id:
         return grant
     if bound_to is not None:
         raise InvalidInput("grant", f"it is for {bound_to} only; ask for one for {peer_id}")
-    return attenuate(grant, root_public_key, peer_id=peer_id)
-
-
-def rights_of(grant: bytes, root_public_key: bytes) -> Rights:
-    """What a grant allows. Raises InvalidInput where it is not of this root."""
-    return _read(grant, root_public_key).rights
-
-
-def accounts_of(grant: bytes, root_public_key: bytes) -> tuple[QuotaAccount, ...]:
-    """Whom a lease on this grant is charged to (see quota.py). Raises InvalidInput."""
-    return _read(grant, root_public_key).accounts
-
-
-def invitation_of(grant: bytes, root_public_key: bytes) -> str:
-    """Which of the root's own grants this one was made of. Raises InvalidInput."""
-    return _read(grant, root_public_key).invitation
+    return attenuate(grant, root_public_key, statements.Block(peers=frozenset({peer_id})))
 
 
 def check(
@@ -200,8 +176,8 @@ def check(
     *,
     driver: str | None = None,
     priority: int = 0,
-) -> Rights | Denied:
-    """Whether `peer_id`, which showed `grant`, may do this now; None for anything at all.
+) -> Denied | None:
+    """Why `peer_id`, which showed `grant`, may not do this now; `right` None is anything at all.
 
     The peer id has been proved before, by the connection's handshake or by the signature around
     the grant. `driver` None checks none.
@@ -210,7 +186,7 @@ def check(
     if not grant:
         return Denied(action, "no grant was shown")
     try:
-        terms = _read(grant, root_public_key)
+        terms = read_grant(grant, root_public_key)
     except InvalidInput as error:
         return Denied(action, f"the grant is refused: {error.problem}")
     rights = terms.rights
@@ -227,7 +203,7 @@ def check(
         why = f"the grant gives no right to {action}"
     elif right is Right.SUBMIT:
         why = _why_not_submit(rights, driver, priority)
-    return rights if why is None else Denied(action, why)
+    return None if why is None else Denied(action, why)
 
 
 def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | None:
@@ -246,71 +222,62 @@ def _check_set(field: str, given: object, most: int) -> None:
         raise InvalidInput(field, f"there are more than {most}; leave some out")
 
 
-def _check_drivers(drivers: frozenset[str]) -> None:
-    _check_set("drivers", drivers, MAX_DRIVERS)
-    for driver in drivers:
-        check_name("drivers", driver)
-
-
-def _check_labels(labels: frozenset[tuple[str, str]]) -> None:
-    _check_set("label", labels, MAX_LABELS)
-    for label in labels:
-        sorted_labels((label,))
-
-
-def _only(peer_id: PeerId | None) -> frozenset[str]:
-    """Raises InvalidInput for all but a peer id."""
-    if peer_id is None:
-        return frozenset()
-    try:
-        return frozenset({parse_peer_id(peer_id)})
-    except ValueError as error:
-        raise InvalidInput("peer", str(error)) from error
+# What limits have in common with Rights, which check it.
+_BOUNDED: Final = ("expires_unix_s", "max_priority", "weight_milli", "drivers", "labels")
 
 
 def _checked(limits: statements.Block) -> BlockBuilder:
     """Raises InvalidInput for an invalid limit."""
-    if limits.expires_unix_s is not None:
-        check_amount("expires", limits.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
-    if limits.max_priority is not None:
-        check_amount("priority", limits.max_priority, 0, MAX_PRIORITY)
-    if limits.weight_milli is not None:
-        check_amount("priority-weight", limits.weight_milli, 0, MAX_WEIGHT_MILLI)
-    if limits.drivers is not None:
-        _check_drivers(limits.drivers)
-        if not limits.drivers:
-            raise InvalidInput("drivers", "name at least one, or leave them open")
+    for peer_id in limits.peers:
+        try:
+            parse_peer_id(peer_id)
+        except ValueError as error:
+            raise InvalidInput("peer", str(error)) from error
+    given = {name: getattr(limits, name) for name in _BOUNDED}
+    given = {"expires_unix_s": 0} | {name: x for name, x in given.items() if x is not None}
+    Rights(**given)
+    if limits.drivers is not None and not limits.drivers:
+        raise InvalidInput("drivers", "name at least one, or leave them open")
     if limits.hours is not None and not limits.hours.spans:
         raise InvalidInput("hours", "name some, or leave them open")
-    _check_labels(limits.labels)
     return statements.write(limits)
 
 
+# -- reading ---------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class GrantTerms:
+    """What a grant says: the `rights` that it gives, and to whom; whom a lease on it is charged to
+    (see quota.py); and which of the root's own grants it was made of."""
+
     rights: Rights
     bound_to: str | None
     accounts: tuple[QuotaAccount, ...]
     invitation: str
 
 
-def _read(grant: bytes, root_public_key: bytes) -> _Terms:
+def read_grant(grant: bytes, root_public_key: bytes) -> GrantTerms:
     """Raises InvalidInput for all but a grant that this root issued and this module can read."""
     read_it = _read_short if len(grant) <= _SHORT_BYTES else _read_long
     return read_it(grant, root_public_key)
 
 
-def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
-    token = open_token(grant, root_public_key)
+def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
+    token = _open(grant, root_public_key)
     # Rights and places count in the root's own block alone: later ones are by its holders.
-    granted, place, limits = statements.read_facts(statements_of(token, 0))
+    granted, place, limits = statements.read_facts(_statements_of(token, 0))
     blocks = [statements.read(limits)]
     later = range(1, token.block_count())
-    blocks += (statements.read(statements_of(token, number)) for number in later)
+    blocks += (statements.read(_statements_of(token, number)) for number in later)
     whole = reduce(and_, blocks)
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
     may = granted if whole.may is None else granted & whole.may
+    # More than even is the root's alone to give.
+    first_milli = blocks[0].weight_milli
+    weights_milli = [EVEN_WEIGHT_MILLI if first_milli is None else first_milli]
+    weights_milli += (x.weight_milli for x in blocks[1:] if x.weight_milli is not None)
     rights = Rights(
         whole.expires_unix_s or 0,
         frozenset(map(Right, may)),
@@ -320,7 +287,7 @@ def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
         whole.hours,
         whole.labels,
         statements.kept(place, whole.circles),
-        _weight_milli(blocks),
+        min(weights_milli),
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
     names = [_account_name(revocation_id) for revocation_id in token.revocation_ids]
@@ -329,24 +296,55 @@ def _read_anew(grant: bytes, root_public_key: bytes) -> _Terms:
         for name, block in zip(names, blocks, strict=True)
         if block.quota != UNLIMITED
     )
-    return _Terms(rights, next(iter(whole.peers), None), tuple(accounts), names[0])
+    return GrantTerms(rights, next(iter(whole.peers), None), tuple(accounts), names[0])
 
 
 # The same peers show the same grants, and to verify one costs 150 us. Any holder can make as many
 # as he likes. Of one that was issued and bound 2 KiB are kept, of a longer one 5 KiB: 42 MiB of
 # all. A node stores up to 8,192 profiles for others, in a network of a million 1,200.
 _SHORT_BYTES: Final = 512
-_read_short: Final = lru_cache(maxsize=16_384)(_read_anew)
-_read_long: Final = lru_cache(maxsize=2_048)(_read_anew)
-
-
-def _weight_milli(blocks: list[statements.Block]) -> int:
-    """More than even is the root's alone to give."""
-    given = blocks[0].weight_milli
-    first = EVEN_WEIGHT_MILLI if given is None else given
-    return min([first, *(x.weight_milli for x in blocks[1:] if x.weight_milli is not None)])
+_read_short: Final = lru_cache(maxsize=16_384)(_read)
+_read_long: Final = lru_cache(maxsize=2_048)(_read)
 
 
 def _account_name(revocation_id: str) -> str:
     """A block's signature, which only its author can make, in fewer characters."""
     return hashlib.sha256(bytes.fromhex(revocation_id)).hexdigest()[:GRANT_DIGITS]
+
+
+# biscuit-python parses what strangers send, and is kept to errors that cost no more than the grant.
+
+
+def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
+    """With every block's signature verified, from the root's on. Raises InvalidInput."""
+    if len(grant) > MAX_GRANT_BYTES:
+        raise InvalidInput("grant", f"{len(grant)} bytes; at most {MAX_GRANT_BYTES} are allowed")
+    try:
+        token = Biscuit.from_bytes(grant, PublicKey(f"ed25519/{root_public_key.hex()}"))
+    except BiscuitValidationError as error:
+        problem = "it is of another network, or was altered"
+        raise InvalidInput("grant", problem) from error
+    except BaseException as error:
+        raise _unless_panic(error) from error
+    if token.block_count() > MAX_BLOCKS:
+        raise InvalidInput("grant", f"it was narrowed more than {MAX_BLOCKS - 1} times")
+    return token
+
+
+def _statements_of(token: Biscuit, block: int) -> list[str]:
+    """Those of one block, as Biscuit prints them."""
+    try:
+        source = token.block_source(block)
+    except BiscuitBlockError as error:
+        raise InvalidInput("grant", "one of its blocks cannot be read") from error
+    except BaseException as error:
+        raise _unless_panic(error) from error
+    return [statement for statement in source.split(";\n") if statement]
+
+
+def _unless_panic(error: BaseException) -> BaseException:
+    """What to raise for an error that biscuit-python does not declare. A panic of its Rust code
+    is not an Exception, and would pass every guard and end the node; here it costs the grant."""
+    if type(error).__name__ == "PanicException":
+        return InvalidInput("grant", "it could not be read")
+    return error

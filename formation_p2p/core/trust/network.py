@@ -25,7 +25,7 @@ from formation_p2p.core.records.addresses import (
     read_addresses,
 )
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.trust.grants import bind, rights_of
+from formation_p2p.core.trust.grants import Rights, bind, read_grant
 
 # A newcomer needs one that answers; an invite that fits in a message has room for these.
 MAX_GATES: Final = 8
@@ -56,7 +56,12 @@ class Network:
             raise InvalidInput("gate", f"there are more than {MAX_GATES}; leave some out")
         gates = dict.fromkeys(_one_form(gate) for gate in self.gates)
         object.__setattr__(self, "gates", tuple(gates))
-        rights_of(self.grant, self.root_public_key)
+        _ = self.rights  # raises
+
+    @property
+    def rights(self) -> Rights:
+        """What the grant allows."""
+        return read_grant(self.grant, self.root_public_key).rights
 
     @property
     def network_id(self) -> bytes:

@@ -27,7 +27,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue, rights_of
+from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file
@@ -110,7 +110,7 @@ class Home:
         Raises InvalidInput where the node is in another one, or created this one, or the grant
         has expired or is another node's.
         """
-        if rights_of(network.grant, network.root_public_key).expires_unix_s <= time.time():
+        if network.rights.expires_unix_s <= time.time():
             raise InvalidInput("grant", "it has expired; ask for a new invite")
         with self._locked():
             known = self._network()
