@@ -141,7 +141,6 @@ def test_every_limit_survives_in_a_grant_and_fits_a_profile() -> None:
 def test_the_widest_of_each_limit_can_be_said() -> None:
     spans = tuple((start, start + 1) for start in range(0, 2 * MAX_SPANS, 2))
     widest = Rights(
-        MAX_BLOCKS,
         MAX_EXPIRY_UNIX_S,
         quota=Quota(MAX_MILLI_HOURS, MAX_MILLI_HOURS, MAX_LEASES),
         hours=Hours((*spans[1:], (WEEK_MINUTES - 1, WEEK_MINUTES))),
