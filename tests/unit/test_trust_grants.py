@@ -263,8 +263,8 @@ def test_no_altered_byte_passes(data: st.DataObject) -> None:
     grant = bytearray(issue(ROOT, ALL, ALICE))
     place = data.draw(st.integers(0, len(grant) - 1))
     grant[place] = data.draw(st.integers(0, 255).filter(lambda value: value != grant[place]))
-    answer = check(bytes(grant), KEY, ALICE, SUBMIT, NOW)
-    assert isinstance(answer, Denied) or answer == ALL
+    denied = check(bytes(grant), KEY, ALICE, SUBMIT, NOW)
+    assert denied is not None or read_grant(bytes(grant), KEY).rights == ALL
 
 
 @given(st.binary(max_size=200))
@@ -588,8 +588,8 @@ def test_a_block_that_cannot_be_printed_is_refused(block: bytes) -> None:
 def test_no_block_breaks_the_check(content: bytes) -> None:
     for block in (content, b"\x18\x03" + content):
         grant = with_raw_block(issue(ROOT, ALL, ALICE), block)
-        answer = check(grant, KEY, ALICE, SUBMIT, NOW)
-        assert isinstance(answer, Denied) or answer == ALL
+        denied = check(grant, KEY, ALICE, SUBMIT, NOW)
+        assert denied is not None or read_grant(grant, KEY).rights == ALL
 
 
 # -- Biscuit's own evaluation is the judge of ours -------------------------------------------------

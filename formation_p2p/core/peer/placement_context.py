@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_good_at
-from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.grants import Right, Rights, check
 from formation_p2p.core.trust.membership import Circles, Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
@@ -27,7 +28,7 @@ class PlacementContext:
         round_trips: RoundTrips,
     ) -> None:
         self._network = network
-        self._rights = network.rights
+        self._rights = _rights_in(network)
         self._membership = membership
         self._reputation = reputation
         self._circles = circles
@@ -36,7 +37,7 @@ class PlacementContext:
     @property
     def labels(self) -> frozenset[tuple[str, str]]:
         """Those of the workers that our grant is for."""
-        return self._rights.labels
+        return frozenset() if self._rights is None else self._rights.labels
 
     def authorised(
         self, profile: Profile, terms: SchedulingKey | None, now: Moment
@@ -44,7 +45,7 @@ class PlacementContext:
         """Whether a worker's grant lets it work, and ours lets us have tasks of these terms run:
         what every worker would refuse, it would refuse for the same reason."""
         denied = self._membership.may_work(profile, now)
-        if denied is not None or terms is None:
+        if denied is not None or terms is None or self._rights is None:
             return denied
         return check(
             self._network.grant,
@@ -58,7 +59,7 @@ class PlacementContext:
 
     def candidate(self, profile: Profile, terms: SchedulingKey, now: Moment) -> Candidate:
         """A worker, as a task of these terms sees it."""
-        worker, hints = profile.peer_id, terms.hints
+        worker, hints, rights = profile.peer_id, terms.hints, self._rights
         return Candidate(
             profile=profile,
             trust_milli=self._reputation.score_milli(worker, now),
@@ -66,5 +67,13 @@ class PlacementContext:
             local_bytes=hints.bytes_at(worker),
             data_bytes=hints.data_bytes,
             scope=self._circles.scope_of(profile.grant, worker),
-            forbidden=not_good_at(self._rights, dict(profile.labels), now),
+            forbidden=None if rights is None else not_good_at(rights, dict(profile.labels), now),
         )
+
+
+def _rights_in(network: Network) -> Rights | None:
+    """None for a grant that is none here: what it is worth, workers say."""
+    try:
+        return network.rights
+    except InvalidInput:
+        return None

@@ -51,15 +51,19 @@ class Circles:
     @classmethod
     def of(cls, own: PeerId, network: Network) -> Self:
         """Those of a node that is in this network."""
-        return cls(own, network.rights.place, network.root_public_key)
+        root_public_key = network.root_public_key
+        return cls(own, _place_of(network.grant, root_public_key), root_public_key)
 
     def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:
         """The smallest circle that a peer shares with this one, or the commons without a grant of
         this network. Whether it may show the grant is checked elsewhere."""
         if peer_id == self.own:
             return Scope.LOCAL
-        try:
-            theirs = read_grant(grant, self.root_public_key).rights.place
-        except InvalidInput:
-            theirs = NOWHERE
-        return scope_between(self.place, theirs)
+        return scope_between(self.place, _place_of(grant, self.root_public_key))
+
+
+def _place_of(grant: bytes, root_public_key: bytes) -> Place:
+    try:
+        return read_grant(grant, root_public_key).rights.place
+    except InvalidInput:
+        return NOWHERE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
@@ -58,46 +59,39 @@ _LOST_UNCOUNTED: Final = 2
 _FAILED_UNCOUNTED: Final = 3
 _UNCOUNTED: Final = (_LOST_UNCOUNTED, _FAILED_UNCOUNTED)
 
+_LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids"
+
 
 def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
     """Of a job's tasks, those that were placed or have ended."""
-    tried: dict[str, int] = {}
-    brought_nothing: dict[str, list[Attempt]] = {}
+    tried: Counter[str] = Counter()
+    brought_nothing: defaultdict[str, list[Attempt]] = defaultdict(list)
     for task_id, attempt_id, worker, why, lost in db.execute(
         "SELECT task_id, attempt_id, worker, why, lost"
         " FROM tasks JOIN attempts ON task = tasks.number WHERE job = ? ORDER BY task, failed",
         (number,),
     ):
-        tried[task_id] = tried.get(task_id, 0) + 1
+        tried[task_id] += 1
         if why is not None and lost not in _UNCOUNTED:
             attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
-            brought_nothing.setdefault(task_id, []).append(attempt)
-    ended = dict(
-        db.execute(
-            "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?",
-            (number,),
-        )
-    )
+            brought_nothing[task_id].append(attempt)
+    ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
+    ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
     return tuple(
-        SavedTask(
-            task_id,
-            tried.get(task_id, 0),
-            tuple(brought_nothing.get(task_id, ())),
-            TaskState(ended[task_id]) if task_id in ended else None,
-        )
-        for task_id in tried | ended
+        SavedTask(task_id, tried[task_id], tuple(brought_nothing[task_id]), ended.get(task_id))
+        for task_id in {**tried, **ended}
     )
 
 
 def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
-    in_flight: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    in_flight: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for lessor, lease_id, attempt_id, task_id in db.execute(
         "SELECT worker, open_on, attempt_id, task_id FROM jobs"
         " JOIN tasks ON job = jobs.number JOIN attempts ON task = tasks.number"
         " WHERE ended_unix_s IS NULL AND open_on IS NOT NULL"
         " AND task NOT IN (SELECT task FROM results) ORDER BY attempts.number"
     ):
-        in_flight.setdefault((lessor, lease_id), []).append((attempt_id, task_id))
+        in_flight[lessor, lease_id].append((attempt_id, task_id))
     return tuple(
         SavedLease(
             lease_id,
@@ -106,33 +100,26 @@ def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
             priority,
             fence,
             _texts(device_ids),
-            tuple(in_flight.get((lessor, lease_id), ())),
+            tuple(in_flight[lessor, lease_id]),
         )
         for lessor, lease_id, addresses, needs, priority, fence, device_ids in db.execute(
-            "SELECT lessor, lease_id, addresses, needs, priority, fence, device_ids FROM leases"
+            f"SELECT {_LEASE} FROM leases"
         )
     )
 
 
 def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
     """The oldest first."""
-    counts: dict[int, dict[str | None, int]] = {}
-    for job, ended, count in db.execute(
-        "SELECT job, ended, count(*) FROM tasks LEFT JOIN results ON task = tasks.number"
-        " GROUP BY job, ended"
-    ):
-        counts.setdefault(job, {})[ended] = count
-    summaries = []
-    for number, job_id, name, submitted_unix_s, ended_unix_s in db.execute(
-        "SELECT number, job_id, name, submitted_unix_s, ended_unix_s FROM jobs ORDER BY number"
-    ):
-        count = counts.get(number, {})
-        ended = (count.get(state, 0) for state in _ENDS)
-        over = JobEnded(*ended)
-        summaries.append(
-            JobSummary(job_id, name, sum(count.values()), over, submitted_unix_s, ended_unix_s)
-        )
-    return tuple(summaries)
+    counts = ", ".join(f"count(*) FILTER (WHERE ended = '{end}')" for end in _ENDS)
+    summaries = db.execute(
+        f"SELECT job_id, name, submitted_unix_s, ended_unix_s, count(tasks.number), {counts}"
+        " FROM jobs LEFT JOIN tasks ON job = jobs.number LEFT JOIN results ON task = tasks.number"
+        " GROUP BY jobs.number ORDER BY jobs.number"
+    )
+    return tuple(
+        JobSummary(job_id, name, tasks, JobEnded(*ended), submitted_unix_s, ended_unix_s)
+        for job_id, name, submitted_unix_s, ended_unix_s, tasks, *ended in summaries
+    )
 
 
 def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
@@ -159,33 +146,18 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
             if end[0] is not None:
                 counts[TaskState(end[0])] += 1
                 yield _read_end(task_id, *end)
-    (ended_unix_s,) = db.execute(
-        "SELECT ended_unix_s FROM jobs WHERE number = ?", (number,)
-    ).fetchone()
-    if ended_unix_s is not None:
+    is_over = "SELECT 1 FROM jobs WHERE number = ? AND ended_unix_s IS NOT NULL"
+    if db.execute(is_over, (number,)).fetchone():
         yield JobEnded(*counts.values())
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
 # In the order of JobEnded's fields.
-_ENDS: Final = (
-    TaskState.SUCCEEDED,
-    TaskState.FAILED,
-    TaskState.UNPLACEABLE,
-    TaskState.CANCELLED,
-)
+_ENDS: Final = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.UNPLACEABLE, TaskState.CANCELLED
 
 
-def _read_end(
-    task_id: str,
-    ended: str,
-    worker: str | None,
-    result: bytes,
-    ran_ms: int,
-    kind: str | None,
-    told: bytes,
-    waited_for: str,
-) -> JobEvent:
+def _read_end(task_id: str, *columns: Any) -> JobEvent:
+    ended, worker, result, ran_ms, kind, told, waited_for = columns
     match TaskState(ended):
         case TaskState.SUCCEEDED:
             return TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
@@ -265,11 +237,7 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
     ),
     TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
 }
-PERSIST: Final = (
-    "INSERT OR REPLACE INTO leases"
-    " (lessor, lease_id, addresses, needs, priority, fence, device_ids)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 
 

@@ -97,6 +97,14 @@ class Database:
         self._opened.close()
 
     @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """For what makes ready a file that was just opened."""
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.close)
+            yield
+            opened.pop_all()
+
+    @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """All that is done within is there afterwards, or none of it. Raises StateError."""
         with state_errors(self.path), transaction(self.connection):
@@ -239,16 +247,9 @@ def changing(path: Path, schema: Schema) -> Iterator[sqlite3.Connection]:
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """All that is done within is there afterwards, or none of it."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with db:  # commits or rolls back, unless a full disk has rolled it back already
+        db.execute("BEGIN IMMEDIATE")
         yield
-        db.execute("COMMIT")
-    except BaseException:
-        # A full disk may have rolled it back already.
-        if db.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-        raise
 
 
 def beside(path: Path) -> tuple[Path, Path]:
@@ -263,10 +264,7 @@ DAMAGED: Final = (
 
 
 # What our readers raise for values that are not ours: SQLite keeps any in any column.
-_MISREAD: Final = (
-    *(FormationError, ValueError, TypeError, LookupError),
-    *(AttributeError, OverflowError),
-)
+_MISREAD: Final = FormationError, ValueError, TypeError, LookupError, AttributeError, OverflowError
 
 
 @contextlib.contextmanager

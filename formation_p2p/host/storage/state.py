@@ -30,19 +30,8 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
-from formation_p2p.host.storage.job_rows import insert_job, read_job
-from formation_p2p.host.storage.job_tables import JOBS
-from formation_p2p.host.storage.rows import (
-    FORGET,
-    PERSIST,
-    STORED,
-    JobSummary,
-    persist_row,
-    read_begun,
-    read_history,
-    read_leases,
-    read_summaries,
-)
+from formation_p2p.host.storage import rows
+from formation_p2p.host.storage.job_tables import JOBS, insert_job, read_job
 from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
 
 # Tasks deleted in one transaction: it takes some 20 ms, for which a submission waits.
@@ -80,13 +69,9 @@ class State:
         self._retention = retention or Retention()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}  # of the jobs in flight
-        try:
-            with self._writing() as db:
-                in_flight = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
-                self._numbers.update(db.execute(in_flight))
-        except BaseException:
-            self._database.close()
-            raise
+        with self._database.closed_on_error(), self._writing() as db:
+            in_flight = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
+            self._numbers.update(db.execute(in_flight))
 
     @property
     def path(self) -> Path:
@@ -130,25 +115,20 @@ class State:
             # Any: of each group the kind is known.
             groups: Iterator[tuple[type, Iterator[Any]]] = itertools.groupby(effects, _kind)
             for kind, group in groups:
-                if kind in STORED:
-                    sql, row = STORED[kind]
-                    db.executemany(
-                        sql,
-                        (
-                            (self._numbers[emit.job_id], emit.event.task_id, *row(emit.event))
-                            for emit in group
-                            if emit.job_id in self._numbers
-                        ),
-                    )
+                if kind in rows.STORED:
+                    sql, row = rows.STORED[kind]
+                    known = (emit for emit in group if emit.job_id in self._numbers)
+                    numbered = ((self._numbers[emit.job_id], emit.event) for emit in known)
+                    db.executemany(sql, ((n, each.task_id, *row(each)) for n, each in numbered))
                 elif kind is JobEnded:
                     over = [emit.job_id for emit in group]
                     sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
                     db.executemany(sql, [(time.time(), job_id) for job_id in over])
                     ended += over
                 elif kind is PersistLease:
-                    db.executemany(PERSIST, map(persist_row, group))
+                    db.executemany(rows.PERSIST, map(rows.persist_row, group))
                 elif kind is ForgetLease:
-                    db.executemany(FORGET, [(each.worker, each.lease_id) for each in group])
+                    db.executemany(rows.FORGET, [(each.worker, each.lease_id) for each in group])
         for job_id in ended:
             self._numbers.pop(job_id, None)
 
@@ -165,10 +145,10 @@ class State:
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
             jobs = tuple(
-                SavedJob(read_job(db, number, time.time()), read_begun(db, number))
+                SavedJob(read_job(db, number, time.time()), rows.read_begun(db, number))
                 for number in list(self._numbers.values())
             )
-            return jobs, read_leases(db)
+            return jobs, rows.read_leases(db)
 
     def job(self, job_id: str) -> Job | None:
         """A job that is kept, ended or not; None where there is none."""
@@ -184,12 +164,12 @@ class State:
         with reading(self.path) as db:
             number = _number_of(db, job_id)
             if number is not None:
-                yield from read_history(db, number)
+                yield from rows.read_history(db, number)
 
-    def summaries(self) -> tuple[JobSummary, ...]:
+    def summaries(self) -> tuple[rows.JobSummary, ...]:
         """Of all jobs that are kept, the oldest first."""
         with reading(self.path) as db:
-            return read_summaries(db)
+            return rows.read_summaries(db)
 
     # -- what is let go ---------------------------------------------------------------------------
 
@@ -227,11 +207,9 @@ class State:
     def _delete_some(self, number: int) -> bool:
         """Whether some of the job is left."""
         with self._writing() as db:
-            sql = (
-                "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE job = ? LIMIT ?)"
-            )
-            deleted = db.execute(sql, (number, PRUNED_AT_ONCE)).rowcount
-            if deleted == PRUNED_AT_ONCE:
+            some = "SELECT number FROM tasks WHERE job = ? LIMIT ?"
+            sql = f"DELETE FROM tasks WHERE number IN ({some})"
+            if db.execute(sql, (number, PRUNED_AT_ONCE)).rowcount == PRUNED_AT_ONCE:
                 return True
             db.execute("DELETE FROM jobs WHERE number = ?", (number,))
             return False
@@ -256,10 +234,10 @@ class State:
             yield db
 
 
-def peek(path: Path) -> tuple[JobSummary, ...]:
+def peek(path: Path) -> tuple[rows.JobSummary, ...]:
     """The jobs of a state, whether or not a process uses it; none is made. Raises StateError."""
     with looking(path.expanduser().absolute(), JOBS) as db:
-        return read_summaries(db)
+        return rows.read_summaries(db)
 
 
 def _kind(effect: Effect) -> type:
