@@ -20,11 +20,7 @@ from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.resources.bounds import check_amount, shown
-from formation_p2p.core.resources.parse import (
-    gives_memory,
-    parse_requirements,
-    requirements_from_mapping,
-)
+from formation_p2p.core.resources.parse import needs_and_memory, requirements_from_mapping
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
@@ -213,7 +209,7 @@ def options_of(
 def needs_of(needs: Needs) -> tuple[Requirements, bool]:
     """And whether they give the memory. Raises InvalidInput."""
     if isinstance(needs, str):
-        return parse_requirements(needs), gives_memory(needs)
+        return needs_and_memory(needs)
     if isinstance(needs, Mapping):
         return requirements_from_mapping(needs), "memory" in needs
     return needs, True

@@ -18,6 +18,13 @@ MAX_STORAGE_BYTES: Final = MAX_BYTES
 # Megabits (10**6) a second. 1 Tbit/s: past any machine's interface, and below what broken
 # drivers report for "unknown" (2**32 - 1).
 MAX_NETWORK_MBPS: Final = 1_000_000
+# What a machine has, a lease takes and a task needs of it, as people name it, and the most of it.
+AMOUNTS: Final = {
+    "cpu": MAX_CPU_MILLI,
+    "memory": MAX_MEMORY_BYTES,
+    "storage": MAX_STORAGE_BYTES,
+    "network": MAX_NETWORK_MBPS,
+}
 # Past any machine (16 is large; rack-scale NVLink systems show 72), small enough to list.
 MAX_GPUS: Final = 1024
 # Each model of a machine is a bucket it announces; four kinds of card in one box is rare.
@@ -66,7 +73,8 @@ def check_name(field: str, value: object) -> None:
 
 def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Labels in their one order, by key. Raises InvalidInput, naming `label.<key>`."""
-    if not isinstance(labels, tuple) or not all(_is_pair(label) for label in labels):
+    pairs = isinstance(labels, tuple) and all(isinstance(label, tuple) for label in labels)
+    if not pairs or any(len(label) != 2 for label in labels):
         raise InvalidInput("label", f"{shown(labels)} is not a tuple of keys and values")
     held: dict[str, str] = {}
     for key, value in labels:
@@ -80,7 +88,3 @@ def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
             raise InvalidInput("label", f"there are more than {MAX_LABELS}; leave some out")
         held[key] = value
     return tuple(sorted(held.items()))
-
-
-def _is_pair(label: object) -> bool:
-    return isinstance(label, tuple) and len(label) == 2

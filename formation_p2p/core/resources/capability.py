@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import (
-    MAX_CPU_MILLI,
-    MAX_GPU_MODELS,
-    MAX_GPUS,
-    MAX_MEMORY_BYTES,
-    MAX_NETWORK_MBPS,
-    MAX_STORAGE_BYTES,
-    check_amount,
-    check_name,
-    shown,
-)
+from formation_p2p.core.resources import bounds
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu, check_device_id
+from formation_p2p.core.resources.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +27,12 @@ class Capability:
     os: str = "linux"
 
     def __post_init__(self) -> None:
-        _check_amounts(self.cpu_milli, self.memory_bytes, self.storage_bytes, self.network_mbps)
-        _check_devices(self.gpus, Gpu)
-        if len({gpu.model for gpu in self.gpus}) > MAX_GPU_MODELS:
-            problem = f"there are more than {MAX_GPU_MODELS} models in one machine; leave some out"
-            raise InvalidInput("gpu.model", problem)
-        check_name("arch", self.arch)
-        check_name("os", self.os)
+        _check(self, Gpu)
+        if len({gpu.model for gpu in self.gpus}) > bounds.MAX_GPU_MODELS:
+            most = f"more than {bounds.MAX_GPU_MODELS} models in one machine"
+            raise InvalidInput("gpu.model", f"there are {most}; leave some out")
+        bounds.check_name("arch", self.arch)
+        bounds.check_name("os", self.os)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +45,8 @@ class GpuFree:
 
     def __post_init__(self) -> None:
         check_device_id(self.device_id)
-        check_amount("gpu.share", self.share_milli, 0, WHOLE_GPU_MILLI)
-        check_amount("gpu.memory", self.memory_bytes, 0, MAX_MEMORY_BYTES)
+        bounds.check_amount("gpu.share", self.share_milli, 0, WHOLE_GPU_MILLI)
+        bounds.check_amount("gpu.memory", self.memory_bytes, 0, bounds.MAX_MEMORY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +60,27 @@ class Capacity:
     gpus: tuple[GpuFree, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_amounts(self.cpu_milli, self.memory_bytes, self.storage_bytes, self.network_mbps)
-        _check_devices(self.gpus, GpuFree)
+        _check(self, GpuFree)
+
+
+def amounts(of: Capability | Capacity | Requirements) -> tuple[int, int, int, int]:
+    """In the order of `bounds.AMOUNTS`."""
+    return of.cpu_milli, of.memory_bytes, of.storage_bytes, of.network_mbps
 
 
 def idle(capability: Capability) -> Capacity:
     """The capacity of a machine that runs nothing."""
-    return Capacity(
-        capability.cpu_milli,
-        capability.memory_bytes,
-        capability.storage_bytes,
-        capability.network_mbps,
-        tuple(GpuFree(gpu.device_id, WHOLE_GPU_MILLI, gpu.memory_bytes) for gpu in capability.gpus),
-    )
+    gpus = (GpuFree(gpu.device_id, WHOLE_GPU_MILLI, gpu.memory_bytes) for gpu in capability.gpus)
+    return Capacity(*amounts(capability), tuple(gpus))
 
 
-def _check_amounts(cpu: object, memory: object, storage: object, network: object) -> None:
-    check_amount("cpu", cpu, 0, MAX_CPU_MILLI)
-    check_amount("memory", memory, 0, MAX_MEMORY_BYTES)
-    check_amount("storage", storage, 0, MAX_STORAGE_BYTES)
-    check_amount("network", network, 0, MAX_NETWORK_MBPS)
-
-
-def _check_devices(devices: object, kind: type[Gpu] | type[GpuFree]) -> None:
+def _check(machine: Capability | Capacity, kind: type[Gpu] | type[GpuFree]) -> None:
+    for (field, most), value in zip(bounds.AMOUNTS.items(), amounts(machine), strict=True):
+        bounds.check_amount(field, value, 0, most)
+    devices: object = machine.gpus
     if not isinstance(devices, tuple) or not all(isinstance(each, kind) for each in devices):
-        raise InvalidInput("gpu", f"{shown(devices)} is not a tuple of {kind.__name__}")
-    if len(devices) > MAX_GPUS:
-        raise InvalidInput("gpu", f"there are more than {MAX_GPUS} devices")
+        raise InvalidInput("gpu", f"{bounds.shown(devices)} is not a tuple of {kind.__name__}")
+    if len(devices) > bounds.MAX_GPUS:
+        raise InvalidInput("gpu", f"there are more than {bounds.MAX_GPUS} devices")
     if len({each.device_id for each in devices}) < len(devices):
         raise InvalidInput("gpu.id", "two devices have the same id")

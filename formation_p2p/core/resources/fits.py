@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.bounds import AMOUNTS
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, amounts
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
 from formation_p2p.core.resources.requirements import Requirements
 
@@ -32,8 +33,12 @@ def fits(
     drivers: Collection[str],
 ) -> Infeasible | None:
     """Whether the machine could run it when idle."""
-    lacking = _lacks_driver(needs, drivers) or _lacks_label(needs, labels)
-    return lacking or _lacks_amount(needs, capability) or _refusal(_able_devices(needs, capability))
+    if needs.driver and needs.driver not in drivers:
+        return Infeasible("driver", needs.driver, ",".join(sorted(drivers)) or "none")
+    for key, value in needs.labels:
+        if labels.get(key) != value:
+            return Infeasible(f"label.{key}", value, labels.get(key, "none"))
+    return _lacks_amount(needs, capability) or _refusal(_able_devices(needs, capability))
 
 
 def fits_now(
@@ -44,8 +49,14 @@ def fits_now(
     capacity: Capacity,
 ) -> Infeasible | None:
     """Whether it could start at once."""
-    lacking = fits(needs, capability, labels, drivers)
-    return lacking or _refusal(claims_on(needs, capability, capacity))
+    return fits(needs, capability, labels, drivers) or lacks_room(needs, capability, capacity)
+
+
+def lacks_room(
+    needs: Requirements, capability: Capability, capacity: Capacity
+) -> Infeasible | None:
+    """Why it could not start at once on a machine with its labels and drivers."""
+    return _refusal(claims_on(needs, capability, capacity))
 
 
 def claims_on(
@@ -74,26 +85,8 @@ def _refusal(answer: object) -> Infeasible | None:
     return answer if isinstance(answer, Infeasible) else None
 
 
-def _lacks_driver(needs: Requirements, drivers: Collection[str]) -> Infeasible | None:
-    if needs.driver == "" or needs.driver in drivers:
-        return None
-    return Infeasible("driver", needs.driver, ",".join(sorted(drivers)) or "none")
-
-
-def _lacks_label(needs: Requirements, labels: Mapping[str, str]) -> Infeasible | None:
-    for key, value in needs.labels:
-        if labels.get(key) != value:
-            return Infeasible(f"label.{key}", value, labels.get(key, "none"))
-    return None
-
-
 def _lacks_amount(needs: Requirements, has: Capability | Capacity) -> Infeasible | None:
-    for resource, needed, free in (
-        ("cpu", needs.cpu_milli, has.cpu_milli),
-        ("memory", needs.memory_bytes, has.memory_bytes),
-        ("storage", needs.storage_bytes, has.storage_bytes),
-        ("network", needs.network_mbps, has.network_mbps),
-    ):
+    for resource, needed, free in zip(AMOUNTS, amounts(needs), amounts(has), strict=True):
         if needed > free:
             return Infeasible(resource, needed, free)
     return None
@@ -108,8 +101,9 @@ def _able_devices(needs: Requirements, capability: Capability) -> list[Gpu] | In
     if needs.gpu_models:
         able = [gpu for gpu in able if gpu.model in needs.gpu_models]
         if len(able) < count:
-            needed = f"{count} of {'|'.join(needs.gpu_models)}"
-            return Infeasible("gpu.model", needed, _models_of(capability.gpus))
+            kinds = sorted(Counter(gpu.model for gpu in capability.gpus).items())
+            has = ", ".join(f"{number} of {model}" for model, number in kinds)
+            return Infeasible("gpu.model", f"{count} of {'|'.join(needs.gpu_models)}", has)
     if count == 0:
         return able
     # Of the best `count` devices the last one decides.
@@ -123,20 +117,11 @@ def _able_devices(needs: Requirements, capability: Capability) -> list[Gpu] | In
     return [gpu for gpu in able if gpu.memory_bytes >= needs.gpu_memory_bytes]
 
 
-def _models_of(gpus: tuple[Gpu, ...]) -> str:
-    """`1 of a100, 8 of t4`."""
-    counts = Counter(gpu.model for gpu in gpus)
-    return ", ".join(f"{count} of {model}" for model, count in sorted(counts.items()))
-
-
 def _whole_devices(
     needs: Requirements, able: list[Gpu], free: Mapping[str, GpuFree]
 ) -> tuple[GpuClaim, ...] | Infeasible:
-    unused = [
-        (gpu, free[gpu.device_id])
-        for gpu in able
-        if gpu.device_id in free and free[gpu.device_id].share_milli == WHOLE_GPU_MILLI
-    ]
+    found = [(gpu, free[gpu.device_id]) for gpu in able if gpu.device_id in free]
+    unused = [each for each in found if each[1].share_milli == WHOLE_GPU_MILLI]
     if len(unused) < needs.gpu_count:
         return Infeasible("gpu", needs.gpu_count, len(unused))
     roomy = [each for each in unused if each[1].memory_bytes >= needs.gpu_memory_bytes]
@@ -170,9 +155,9 @@ def _parts_of_devices(
     if short.memory_bytes > left[short.device_id].memory_bytes:
         return Infeasible("gpu.memory", short.memory_bytes, left[short.device_id].memory_bytes)
     roomy = [each for each in claims if each.memory_bytes <= left[each.device_id].memory_bytes]
-    free_of = (left[each.device_id] for each in roomy)
-    fullest = sorted(
-        free_of, key=lambda each: (each.share_milli, each.memory_bytes, each.device_id)
-    )
-    by_device = {each.device_id: each for each in roomy}
-    return tuple(by_device[each.device_id] for each in fullest[:count])
+    roomy.sort(key=lambda claim: _fullness(left[claim.device_id]))
+    return tuple(roomy[:count])
+
+
+def _fullness(free: GpuFree) -> tuple[int, int, str]:
+    return free.share_milli, free.memory_bytes, free.device_id

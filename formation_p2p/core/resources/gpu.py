@@ -55,14 +55,16 @@ def format_compute_capability(number: int) -> str:
     return f"{number // 10}.{number % 10}"
 
 
-def normalise_model(name: str) -> str:
+def normalise_model(name: object) -> str:
     """The one form of a model's name: `h100`, `rtx-4090`, `rtx-4090-laptop`, `mi300x`.
 
     Idempotent, and independent of case, maker's prefix, form factor and memory size. Raises
-    ValueError for a name without letters and digits, or of more than 96 characters.
+    InvalidInput for a name without letters and digits, or of more than 96 characters.
     """
+    if not isinstance(name, str):
+        raise InvalidInput("gpu.model", f"{shown(name)} is not a text")
     if len(name) > _MAX_MODEL:
-        raise ValueError(f"{shown(name)} is longer than {_MAX_MODEL} characters")
+        raise InvalidInput("gpu.model", f"{shown(name)} is longer than {_MAX_MODEL} characters")
     words = [
         part
         for word in re.findall(r"[a-z0-9]+", name.lower())
@@ -70,7 +72,8 @@ def normalise_model(name: str) -> str:
     ]
     model = "-".join([word for word in words if _NOISE.fullmatch(word) is None] or words)
     if not 0 < len(model) <= _MAX_MODEL:
-        raise ValueError(f"{shown(name)} is not a model; write it like h100 or rtx-4090")
+        problem = f"{shown(name)} is not a model; write it like h100 or rtx-4090"
+        raise InvalidInput("gpu.model", problem)
     return model
 
 
@@ -90,7 +93,7 @@ class Gpu:
     def __post_init__(self) -> None:
         check_device_id(self.device_id)
         check_name("gpu.vendor", self.vendor)
-        object.__setattr__(self, "model", checked_model(self.model))
+        object.__setattr__(self, "model", normalise_model(self.model))
         check_amount("gpu.memory", self.memory_bytes, 0, MAX_MEMORY_BYTES)
         check_amount("gpu.cc", self.compute_capability, 0, MAX_COMPUTE_CAPABILITY)
 
@@ -99,13 +102,3 @@ def check_device_id(value: object) -> None:
     """Refuses all but a short printable id, with InvalidInput."""
     if not isinstance(value, str) or _DEVICE_ID.fullmatch(value) is None:
         raise InvalidInput("gpu.id", f"{shown(value)} is not a device id")
-
-
-def checked_model(value: object) -> str:
-    """`normalise_model` of a value of any type. Raises InvalidInput."""
-    if not isinstance(value, str):
-        raise InvalidInput("gpu.model", f"{shown(value)} is not a text")
-    try:
-        return normalise_model(value)
-    except ValueError as problem:
-        raise InvalidInput("gpu.model", str(problem)) from None

@@ -12,8 +12,8 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.refusals import Busy, Infeasible
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import GpuClaim, claims_on
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, amounts, idle
+from formation_p2p.core.resources.fits import GpuClaim, claims_on, lacks_room
 from formation_p2p.core.resources.requirements import Requirements
 
 # Holds and leases of one machine. Needs may be as small as a thousandth of a core, so cores
@@ -65,8 +65,7 @@ class Ledger:
 
     def lacks(self, needs: Requirements, free: Capacity) -> Infeasible | None:
         """Why these needs do not fit into this free capacity; None where they do."""
-        claims = claims_on(needs, self._capability, free)
-        return claims if isinstance(claims, Infeasible) else None
+        return lacks_room(needs, self._capability, free)
 
     def reserve(self, reservation_id: str, needs: Requirements) -> Reservation | Infeasible | Busy:
         """All or nothing. The same id and needs again give the same reservation; with other needs
@@ -106,21 +105,14 @@ class Ledger:
 
 def _moved(free: Capacity, reservation: Reservation, sign: int) -> Capacity:
     """`free` with the reservation given back (+1) or taken (-1)."""
-    needs = reservation.needs
-    claims = {claim.device_id: claim for claim in reservation.gpus}
-    nothing = GpuClaim("", 0, 0)
-    gpus = tuple(
-        GpuFree(
-            gpu.device_id,
-            gpu.share_milli + sign * claims.get(gpu.device_id, nothing).share_milli,
-            gpu.memory_bytes + sign * claims.get(gpu.device_id, nothing).memory_bytes,
-        )
-        for gpu in free.gpus
+    gpus = {gpu.device_id: gpu for gpu in free.gpus}
+    for claim in reservation.gpus:
+        gpu = gpus[claim.device_id]
+        share_milli = gpu.share_milli + sign * claim.share_milli
+        memory_bytes = gpu.memory_bytes + sign * claim.memory_bytes
+        gpus[claim.device_id] = GpuFree(claim.device_id, share_milli, memory_bytes)
+    needs = amounts(reservation.needs)
+    cpu, memory, storage, network = (
+        amount + sign * part for amount, part in zip(amounts(free), needs, strict=True)
     )
-    return Capacity(
-        free.cpu_milli + sign * needs.cpu_milli,
-        free.memory_bytes + sign * needs.memory_bytes,
-        free.storage_bytes + sign * needs.storage_bytes,
-        free.network_mbps + sign * needs.network_mbps,
-        gpus,
-    )
+    return Capacity(cpu, memory, storage, network, tuple(gpus.values()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import MAX_NETWORK_MBPS, check_amount
-from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.bounds import AMOUNTS, MAX_NETWORK_MBPS, check_amount
+from formation_p2p.core.resources.capability import Capability, amounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +27,13 @@ def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capabi
     not measured (0 or 1) is taken as declared. Raises InvalidInput for a limit below zero or past
     the hardware.
     """
-    measured = hardware.network_mbps > 1
-    network = hardware.network_mbps if measured else MAX_NETWORK_MBPS
-    gpus = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
-    return replace(
-        offered,
-        cpu_milli=_chosen("cpu", limits.cpu_milli, offered.cpu_milli, hardware.cpu_milli),
-        memory_bytes=_chosen(
-            "memory", limits.memory_bytes, offered.memory_bytes, hardware.memory_bytes
-        ),
-        storage_bytes=_chosen(
-            "storage", limits.storage_bytes, offered.storage_bytes, hardware.storage_bytes
-        ),
-        network_mbps=_chosen("network", limits.network_mbps, offered.network_mbps, network),
-        gpus=hardware.gpus[:gpus],
-    )
+    *known, network = amounts(hardware)
+    most = (*known, network if network > 1 else MAX_NETWORK_MBPS)
+    set_ = (limits.cpu_milli, limits.memory_bytes, limits.storage_bytes, limits.network_mbps)
+    cpu, memory, storage, speed = map(_chosen, AMOUNTS, set_, amounts(offered), most)
+    count = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
+    gpus = hardware.gpus[:count]
+    return Capability(cpu, memory, storage, speed, gpus, offered.arch, offered.os)
 
 
 def _chosen(field: str, limit: int | None, offered: int, most: int) -> int:

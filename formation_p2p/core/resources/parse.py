@@ -33,10 +33,6 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-def _parse_models(text: str) -> tuple[str, ...]:
-    return tuple(text.split("|"))
-
-
 def _parse_driver(text: str) -> str:
     if text == "":
         raise ValueError("is empty; name a driver, or leave the field out for any")
@@ -57,7 +53,7 @@ _AMOUNTS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
 }
 _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "gpu.share": ("gpu_share_milli", parse_milli),
-    "gpu.model": ("gpu_models", _parse_models),
+    "gpu.model": ("gpu_models", lambda text: tuple(text.split("|"))),
     "driver": ("driver", _parse_driver),
 }
 _FIELDS: Final = {**_AMOUNTS, **_CHOICES}
@@ -74,12 +70,15 @@ def parse_requirements(text: str) -> Requirements:
     `gpu.…` without `gpu` asks for one device. Raises InvalidInput, whose `field` is the one
     written, or `requirements` for anything else.
     """
+    return needs_and_memory(text)[0]
+
+
+def needs_and_memory(text: str) -> tuple[Requirements, bool]:
+    """As `parse_requirements`, and whether the text gives the memory."""
     if len(text) > MAX_TEXT:
         raise InvalidInput("requirements", f"the text is longer than {MAX_TEXT} characters")
-    if not text.strip():
-        return Requirements()
     items: list[tuple[str, str]] = []
-    for item in text.split(","):
+    for item in text.split(",") if text.strip() else ():
         match = _ITEM.fullmatch(item)
         if match is None:
             problem = f"{shown(item)} is not a requirement; write field=value, with commas between"
@@ -88,13 +87,7 @@ def parse_requirements(text: str) -> Requirements:
         if relation == ">=" and field not in _AMOUNTS:
             raise InvalidInput(field, "is not an amount; write it with =")
         items.append((field, value))
-    return _requirements(items)
-
-
-def gives_memory(text: str) -> bool:
-    """Whether valid requirements request memory explicitly."""
-    items = (_ITEM.fullmatch(item) for item in text.split(","))
-    return any(item is not None and item[1] == "memory" for item in items)
+    return _requirements(items), any(field == "memory" for field, _ in items)
 
 
 def requirements_from_mapping(fields: Mapping[str, object]) -> Requirements:

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import (
-    MAX_CPU_MILLI,
-    MAX_GPUS,
-    MAX_MEMORY_BYTES,
-    MAX_NETWORK_MBPS,
-    MAX_STORAGE_BYTES,
-    check_amount,
-    check_name,
-    shown,
-    sorted_labels,
+from formation_p2p.core.resources import bounds
+from formation_p2p.core.resources.gpu import (
+    MAX_COMPUTE_CAPABILITY,
+    WHOLE_GPU_MILLI,
+    normalise_model,
 )
-from formation_p2p.core.resources.gpu import MAX_COMPUTE_CAPABILITY, WHOLE_GPU_MILLI, checked_model
 from formation_p2p.core.units import MIB
 
 # A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
@@ -56,35 +50,29 @@ class Requirements:
 
     def __post_init__(self) -> None:
         # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.
-        check_amount("cpu", self.cpu_milli, 1, MAX_CPU_MILLI)
-        check_amount("memory", self.memory_bytes, 1, MAX_MEMORY_BYTES)
-        check_amount("storage", self.storage_bytes, 0, MAX_STORAGE_BYTES)
-        check_amount("network", self.network_mbps, 0, MAX_NETWORK_MBPS)
-        check_amount("gpu", self.gpu_count, 0, MAX_GPUS)
-        check_amount("gpu.memory", self.gpu_memory_bytes, 0, MAX_MEMORY_BYTES)
-        check_amount("gpu.cc", self.gpu_compute_capability, 0, MAX_COMPUTE_CAPABILITY)
-        check_amount("gpu.share", self.gpu_share_milli, 1, WHOLE_GPU_MILLI)
-        object.__setattr__(self, "gpu_models", _models(self.gpu_models))
-        object.__setattr__(self, "labels", sorted_labels(self.labels))
+        bounds.check_amount("cpu", self.cpu_milli, 1, bounds.MAX_CPU_MILLI)
+        bounds.check_amount("memory", self.memory_bytes, 1, bounds.MAX_MEMORY_BYTES)
+        bounds.check_amount("storage", self.storage_bytes, 0, bounds.MAX_STORAGE_BYTES)
+        bounds.check_amount("network", self.network_mbps, 0, bounds.MAX_NETWORK_MBPS)
+        bounds.check_amount("gpu", self.gpu_count, 0, bounds.MAX_GPUS)
+        bounds.check_amount("gpu.memory", self.gpu_memory_bytes, 0, bounds.MAX_MEMORY_BYTES)
+        bounds.check_amount("gpu.cc", self.gpu_compute_capability, 0, MAX_COMPUTE_CAPABILITY)
+        bounds.check_amount("gpu.share", self.gpu_share_milli, 1, WHOLE_GPU_MILLI)
+        models: object = self.gpu_models
+        if not isinstance(models, tuple):
+            raise InvalidInput("gpu.model", f"{bounds.shown(models)} is not a tuple of models")
+        if len(models) > MAX_MODELS_ASKED:
+            problem = f"there are more than {MAX_MODELS_ASKED}; leave some out"
+            raise InvalidInput("gpu.model", problem)
+        object.__setattr__(self, "gpu_models", tuple(sorted(set(map(normalise_model, models)))))
+        object.__setattr__(self, "labels", bounds.sorted_labels(self.labels))
         if self.driver != "":
-            check_name("driver", self.driver)
-        if self.gpu_count == 0:
-            self._refuse_gpu_fields()
-
-    def _refuse_gpu_fields(self) -> None:
+            bounds.check_name("driver", self.driver)
         for field, asked in (
             ("gpu.memory", self.gpu_memory_bytes > 0),
             ("gpu.cc", self.gpu_compute_capability > 0),
             ("gpu.model", self.gpu_models != ()),
             ("gpu.share", self.gpu_share_milli < WHOLE_GPU_MILLI),
         ):
-            if asked:
+            if asked and self.gpu_count == 0:
                 raise InvalidInput(field, "is asked of no GPU; ask for one with gpu=1")
-
-
-def _models(models: tuple[str, ...]) -> tuple[str, ...]:
-    if not isinstance(models, tuple):
-        raise InvalidInput("gpu.model", f"{shown(models)} is not a tuple of models")
-    if len(models) > MAX_MODELS_ASKED:
-        raise InvalidInput("gpu.model", f"there are more than {MAX_MODELS_ASKED}; leave some out")
-    return tuple(sorted({checked_model(model) for model in models}))

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.resources.parse import gives_memory, parse_requirements
+from formation_p2p.core.resources.parse import needs_and_memory
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.graph import linked
 from formation_p2p.core.workload.matrix import (
@@ -159,6 +159,5 @@ def needs_of(
     return _parsed(fill(needs, parameters))
 
 
-@lru_cache(maxsize=1024)  # a hundred thousand tasks have few different needs
-def _parsed(text: str) -> tuple[Requirements, bool]:
-    return parse_requirements(text), gives_memory(text)
+# A hundred thousand tasks have few different needs.
+_parsed = lru_cache(maxsize=1024)(needs_and_memory)
