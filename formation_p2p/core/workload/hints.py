@@ -18,8 +18,8 @@ peer id, or its end, as tables show it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -43,9 +43,12 @@ MAX_PEER_CHARS: Final = 64
 
 _REQUIRE: Final = "require "
 _LABEL: Final = "label."
-_REGION: Final = "region"
 _PEER: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]+", re.ASCII)
 _RTT: Final = re.compile(r"(\d{1,9})(?:ms)?", re.ASCII)
+_FORMS: Final = (
+    "prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, near=CID:SIZE, with=TASK, "
+    "away=TASK or rtt=50ms, with `require ` in front of what has to be so"
+)
 
 
 class Kind(StrEnum):
@@ -61,22 +64,16 @@ class Kind(StrEnum):
     RTT = "rtt"
 
 
-_FIELDS: Final = {
-    Kind.PREFER: "prefer",
-    Kind.AVOID: "avoid",
-    Kind.REGION: "region",
-    Kind.LABEL: "labels",
-    Kind.NEAR: "near",
-    Kind.WITH: "with_tasks",
-    Kind.AWAY: "away_from",
-    Kind.RTT: "max_rtt_ms",
-}
+_KINDS: Final = {_LABEL if kind is Kind.LABEL else str(kind): kind for kind in Kind}
+# The others are lists.
+_SINGLE: Final = (Kind.REGION, Kind.RTT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """Each field is a kind of hint, as the module says. `required` names the kinds that are
-    conditions: `Hints(region="eu-west", required={"region"})`. Raises InvalidInput.
+    """Each field is a kind of hint, as the module says, in the order of `Kind`. `required` names
+    the kinds that are conditions: `Hints(region="eu-west", required={"region"})`. Raises
+    InvalidInput.
 
     One of several preferred peers is enough; of labels, data and tasks each counts. Soft hints
     order the workers, those to be avoided last. A stranger can make a key whose peer id has a
@@ -96,16 +93,12 @@ class Hints:
     """The kinds given. They are read with every candidate, and so computed once."""
 
     def __post_init__(self) -> None:
-        for kind, peers in ((Kind.PREFER, self.prefer), (Kind.AVOID, self.avoid)):
-            _check_count(kind, peers, MAX_NAMED)
-            for peer in peers:
-                _check_peer(kind, peer)
-        for kind, tasks in ((Kind.WITH, self.with_tasks), (Kind.AWAY, self.away_from)):
-            _check_count(kind, tasks, MAX_NAMED)
-            for name in tasks:
-                _check_task(kind, name)
+        _check_each(Kind.PREFER, self.prefer, _check_peer)
+        _check_each(Kind.AVOID, self.avoid, _check_peer)
+        _check_each(Kind.WITH, self.with_tasks, _check_task)
+        _check_each(Kind.AWAY, self.away_from, _check_task)
         if self.region:
-            sorted_labels(((_REGION, self.region),))
+            sorted_labels((("region", self.region),))
         object.__setattr__(self, "labels", sorted_labels(self.labels))
         _check_count(Kind.NEAR, self.near, MAX_NEAR)
         if len({blob.cid for blob in self.near}) < len(self.near):
@@ -116,7 +109,7 @@ class Hints:
             problem = "is not a set; write {'region'}, or whichever kinds of hint are conditions"
             raise InvalidInput("required", f"{shown(self.required)} {problem}")
         object.__setattr__(self, "required", frozenset(self.required))
-        kinds = tuple(kind for kind, field_name in _FIELDS.items() if getattr(self, field_name))
+        kinds = tuple(kind for kind, name in _FIELDS.items() if getattr(self, name))
         object.__setattr__(self, "kinds", kinds)
         for name in sorted(self.required, key=str):
             if name not in self.kinds:
@@ -159,75 +152,67 @@ class Hints:
 
 def parse_hints(items: Iterable[str]) -> Hints:
     """Raises InvalidInput, which says what to write."""
-    given: dict[Kind, list[tuple[str, str]]] = {}
+    given: dict[Kind, list[Any]] = {}
     required: dict[Kind, bool] = {}
     for item in items:
         if not isinstance(item, str):
             raise InvalidInput("hint", f"{shown(item)} is not a hint; write {_FORMS}")
         is_required = item.strip().startswith(_REQUIRE)
-        key, equals, value = item.strip().removeprefix(_REQUIRE).partition("=")
-        kind = _kind(key.strip())
-        if kind is None or not equals or not value.strip():
+        key, _, value = map(str.strip, item.strip().removeprefix(_REQUIRE).partition("="))
+        name = _LABEL if key.startswith(_LABEL) else key.removesuffix("<")  # rtt<=50ms
+        kind = _KINDS.get(name)
+        if kind is None or not value:
             raise InvalidInput("hint", f"{shown(item)} is not a hint; write {_FORMS}")
         if required.setdefault(kind, is_required) is not is_required:
             why = f"some are required and some are not; write `{_REQUIRE.strip()}` with all or none"
             raise InvalidInput(kind, why)
-        given.setdefault(kind, []).append((key.strip(), value.strip()))
-
-    def values(kind: Kind) -> tuple[str, ...]:
-        return tuple(value for _, value in given.get(kind, ()))
-
-    return Hints(
-        prefer=tuple(map(_end_of, values(Kind.PREFER))),
-        avoid=tuple(map(_end_of, values(Kind.AVOID))),
-        region=_single(Kind.REGION, values(Kind.REGION)) or "",
-        labels=tuple((key.removeprefix(_LABEL), value) for key, value in given.get(Kind.LABEL, ())),
-        near=tuple(map(_parse_blob, values(Kind.NEAR))),
-        with_tasks=values(Kind.WITH),
-        away_from=values(Kind.AWAY),
-        max_rtt_ms=_parse_rtt(_single(Kind.RTT, values(Kind.RTT))),
-        required=frozenset(kind for kind, is_required in required.items() if is_required),
-    )
+        if kind in _SINGLE and kind in given:
+            raise InvalidInput(kind, "is given twice; give it once")
+        given.setdefault(kind, []).append(_parse(kind, key, value))
+    words: dict[str, Any] = {
+        _FIELDS[kind]: values[0] if kind in _SINGLE else tuple(values)
+        for kind, values in given.items()
+    }
+    return Hints(**words, required={kind for kind, is_required in required.items() if is_required})
 
 
 def format_hints(hints: Hints) -> tuple[str, ...]:
     """The inverse of `parse_hints`, without the peers that have the data."""
-    items = [
-        *((Kind.PREFER, f"prefer={peer}") for peer in hints.prefer),
-        *((Kind.AVOID, f"avoid={peer}") for peer in hints.avoid),
-        *((Kind.REGION, f"region={name}") for name in (hints.region,) if name),
-        *((Kind.LABEL, f"label.{key}={value}") for key, value in hints.labels),
-        *((Kind.NEAR, f"near={blob.cid}:{blob.size_bytes}") for blob in hints.near),
-        *((Kind.WITH, f"with={name}") for name in hints.with_tasks),
-        *((Kind.AWAY, f"away={name}") for name in hints.away_from),
-        *((Kind.RTT, f"rtt={most}ms") for most in (hints.max_rtt_ms,) if most),
-    ]
-    return tuple(f"{_REQUIRE if kind in hints.required else ''}{text}" for kind, text in items)
+    return tuple(
+        f"{_REQUIRE if kind in hints.required else ''}{_format(kind, value)}"
+        for kind in hints.kinds
+        for given in (getattr(hints, _FIELDS[kind]),)
+        for value in ((given,) if kind in _SINGLE else given)
+    )
 
 
-_FORMS: Final = (
-    "prefer=PEER, avoid=PEER, region=NAME, label.KEY=VALUE, near=CID, near=CID:SIZE, with=TASK, "
-    "away=TASK or rtt=50ms, with `require ` in front of what has to be so"
-)
+def _parse(kind: Kind, key: str, value: str) -> Any:
+    match kind:
+        case Kind.PREFER | Kind.AVOID:
+            return value.removeprefix("…").removeprefix("...")  # as tables show it: `…9HsQ2xPd`
+        case Kind.LABEL:
+            return key.removeprefix(_LABEL), value
+        case Kind.NEAR:
+            return _parse_blob(value)
+        case Kind.RTT:
+            if (match := _RTT.fullmatch(value)) is None:
+                why = f"{shown(value)} is not a time; write milliseconds, like 50ms"
+                raise InvalidInput(Kind.RTT, why)
+            return int(match[1])
+        case _:
+            return value
 
 
-def _kind(key: str) -> Kind | None:
-    if key.startswith(_LABEL):
-        return Kind.LABEL
-    key = key.removesuffix("<")  # rtt<=50ms
-    known = (kind for kind in Kind if kind == key and kind is not Kind.LABEL)
-    return next(known, None)
-
-
-def _end_of(peer: str) -> str:
-    """As tables show it: `…9HsQ2xPd`."""
-    return peer.removeprefix("…").removeprefix("...")
-
-
-def _single(kind: Kind, values: tuple[str, ...]) -> str | None:
-    if len(values) > 1:
-        raise InvalidInput(kind, "is given twice; give it once")
-    return values[0] if values else None
+def _format(kind: Kind, value: Any) -> str:
+    match kind:
+        case Kind.LABEL:
+            return f"{_LABEL}{value[0]}={value[1]}"
+        case Kind.NEAR:
+            return f"near={value.cid}:{value.size_bytes}"
+        case Kind.RTT:
+            return f"rtt={value}ms"
+        case _:
+            return f"{kind}={value}"
 
 
 def _parse_blob(text: str) -> Blob:
@@ -235,20 +220,10 @@ def _parse_blob(text: str) -> Blob:
     name, colon, size = text.partition(":")
     try:
         cid = Cid.parse(name)
-        if not colon:
-            return Blob(cid, CHUNK_BYTES if cid.codec == RAW else CHUNK_BYTES + 1)
-        return Blob(cid, parse_bytes(size))
+        least = CHUNK_BYTES if cid.codec == RAW else CHUNK_BYTES + 1
+        return Blob(cid, parse_bytes(size) if colon else least)
     except ValueError as problem:
         raise InvalidInput(Kind.NEAR, f"{shown(text)}: {problem}") from None
-
-
-def _parse_rtt(text: str | None) -> int | None:
-    if text is None:
-        return None
-    match = _RTT.fullmatch(text)
-    if match is None:
-        raise InvalidInput(Kind.RTT, f"{shown(text)} is not a time; write milliseconds, like 50ms")
-    return int(match[1])
 
 
 def _weight(blob: Blob) -> int:
@@ -258,6 +233,12 @@ def _weight(blob: Blob) -> int:
 
 def _is_named(peer_id: PeerId, ends: tuple[str, ...]) -> bool:
     return any(peer_id.endswith(end) for end in ends)
+
+
+def _check_each(kind: Kind, given: tuple[str, ...], check: Callable[[Kind, object], None]) -> None:
+    _check_count(kind, given, MAX_NAMED)
+    for each in given:
+        check(kind, each)
 
 
 def _check_count(kind: Kind, given: object, most: int) -> None:
@@ -286,4 +267,5 @@ def _check_task(kind: Kind, name: object) -> None:
         raise InvalidInput(kind, f"{shown(name)} names no task; {why}")
 
 
+_FIELDS: Final = {kind: each.name for kind, each in zip(Kind, fields(Hints), strict=False)}
 NO_HINTS: Final = Hints()
