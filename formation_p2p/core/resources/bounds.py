@@ -36,7 +36,7 @@ MAX_DRIVERS: Final = 8
 
 # As Kubernetes has it for label values. Neither `/` nor `#`, which separate the parts of bucket
 # and shard names, nor `,`, `|` and `=`, which separate requirements.
-_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _LABEL_HINT: Final = (
     "use up to 63 letters, digits, dots, _ and -, with a letter or digit at the ends"
 )
@@ -78,9 +78,9 @@ def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
         raise InvalidInput("label", f"{shown(labels)} is not a tuple of keys and values")
     held: dict[str, str] = {}
     for key, value in labels:
-        if not isinstance(key, str) or _LABEL.fullmatch(key) is None:
+        if not isinstance(key, str) or LABEL.fullmatch(key) is None:
             raise InvalidInput("label", f"{shown(key)} is not a key; {_LABEL_HINT}")
-        if not isinstance(value, str) or _LABEL.fullmatch(value) is None:
+        if not isinstance(value, str) or LABEL.fullmatch(value) is None:
             raise InvalidInput(f"label.{key}", f"{shown(value)} is not a value; {_LABEL_HINT}")
         if key in held:
             raise InvalidInput(f"label.{key}", "is given twice; give it once")

@@ -75,14 +75,17 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
     for name, stage in stages.items():
         first = len(tasks)
         try:
-            _check(stage)
-            for parameters in parameters_of(
-                stage.matrix, stage.include, stage.exclude, stage.inputs
-            ):
-                tasks.append(_task(name, stage, parameters))
-                after.append(tuple(fill(each, parameters) for each in stage.after))
-                if len(tasks) > MAX_TASKS:
-                    raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
+            # Mistakes of callers without types, which Python would take for something else.
+            given: object = stage
+            if not isinstance(given, Stage):
+                raise InvalidInput("stage", f"{shown(given)} is not a Stage; write Stage(…)")
+            check_texts("after", stage.after)
+            check_texts("inputs", stage.inputs)
+            combined = parameters_of(stage.matrix, stage.include, stage.exclude, stage.inputs)
+            if len(tasks) + len(combined) > MAX_TASKS:
+                raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
+            tasks += [_task(name, stage, parameters) for parameters in combined]
+            after += [tuple(fill(x, each) for x in stage.after) for each in combined]
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error.field}", error.problem) from None
         groups[name] = range(first, len(tasks))
@@ -127,19 +130,8 @@ def refuse_same(labels: Sequence[str], groups: Mapping[str, Sequence[int]]) -> N
 
 def filled(work: Work, parameters: Parameters) -> Work:
     """The work with the parameters in its texts, where it has any."""
-    fill_in = getattr(work, "filled", None)
-    if fill_in is None:
-        return work
-    result: Work = fill_in(lambda template: fill(template, parameters))
-    return result
-
-
-def _check(stage: object) -> None:
-    """Mistakes of callers without types, which Python would take for something else."""
-    if not isinstance(stage, Stage):
-        raise InvalidInput("stage", f"{shown(stage)} is not a Stage; write Stage(…)")
-    check_texts("after", stage.after)
-    check_texts("inputs", stage.inputs)
+    fill_in: Callable[[Callable[[str], str]], Work] | None = getattr(work, "filled", None)
+    return fill_in(lambda text: fill(text, parameters)) if fill_in else work
 
 
 def _task(name: str, stage: Stage, parameters: Parameters) -> PlannedTask:

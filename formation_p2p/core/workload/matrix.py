@@ -129,9 +129,8 @@ def _check(
     if not isinstance(axes, Mapping):
         raise InvalidInput("matrix", f"{shown(axes)} is not a table of parameters and their values")
     if len(axes) > MAX_PARAMETERS:
-        raise InvalidInput(
-            "matrix", f"it has more than {MAX_PARAMETERS} parameters; leave some out"
-        )
+        problem = f"it has more than {MAX_PARAMETERS} parameters; leave some out"
+        raise InvalidInput("matrix", problem)
     for name, values in axes.items():
         _check_name(name)
         if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
@@ -151,33 +150,25 @@ def _check(
             for name in rule:
                 _check_name(name)
                 if what == "exclude" and name not in axes:
-                    problem = (
-                        f"{name} is not a parameter of the matrix; there are {', '.join(axes)}"
-                    )
-                    raise InvalidInput(what, problem)
+                    known = f"there are {', '.join(axes)}"
+                    raise InvalidInput(what, f"{name} is not a parameter of the matrix; {known}")
             _check_values(what, rule.values())
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        problem = (
-            "is not a name of a parameter; use up to 32 letters, digits, _ and -, a letter first"
-        )
-        raise InvalidInput("matrix", f"{shown(name)} {problem}")
+        problem = f"{shown(name)} is not a name of a parameter"
+        hint = "use up to 32 letters, digits, _ and -, a letter first"
+        raise InvalidInput("matrix", f"{problem}; {hint}")
 
 
 def _check_values(field: str, values: Iterable[object]) -> None:
     for value in values:
-        match value:
-            case str() if len(value) <= MAX_VALUE_CHARS:
-                pass
-            case int() if abs(value) <= _MAX_INT:
-                pass
-            case float() if math.isfinite(value):
-                pass
-            case _:
-                problem = "is not a text, number, true or false of a task; write it as a short text"
-                raise InvalidInput(field, f"{shown(value)} {problem}")
+        short = isinstance(value, str) and len(value) <= MAX_VALUE_CHARS
+        small = isinstance(value, int) and abs(value) <= _MAX_INT
+        if not (short or small or (isinstance(value, float) and math.isfinite(value))):
+            problem = "is not a text, number, true or false of a task; write it as a short text"
+            raise InvalidInput(field, f"{shown(value)} {problem}")
 
 
 def _agreeing(texts: Mapping[str, Sequence[str]], rule: Parameters) -> list[int]:

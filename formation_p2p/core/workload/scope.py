@@ -16,21 +16,17 @@ A name counts inside the next larger circle alone: two organisations may each ha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import check_amount, shown
+from formation_p2p.core.resources.bounds import LABEL, check_amount, shown
 from formation_p2p.core.units import format_milli, parse_milli
 
 # All of a machine, in thousandths.
 WHOLE_MILLI: Final = 1000
-
-# As the values of labels are (core/resources/bounds.py), which people mix with them.
-_CIRCLE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 class Scope(IntEnum):
@@ -65,7 +61,8 @@ class Place:
     def __post_init__(self) -> None:
         for field in ("cell", "org", "federation"):
             name = getattr(self, field)
-            if name != "" and (not isinstance(name, str) or _CIRCLE.fullmatch(name) is None):
+            # As the values of labels are, which people mix with them.
+            if name != "" and (not isinstance(name, str) or LABEL.fullmatch(name) is None):
                 problem = "is not a name; use up to 63 letters, digits, dots, _ and -"
                 raise InvalidInput(field, f"{shown(name)} {problem}")
 

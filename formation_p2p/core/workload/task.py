@@ -47,9 +47,8 @@ class Task:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():
-            raise InvalidInput(
-                "task id", f"it is not 1 to {MAX_TASK_ID_CHARS} characters that print; shorten it"
-            )
+            problem = f"it is not 1 to {MAX_TASK_ID_CHARS} characters that print; shorten it"
+            raise InvalidInput("task id", problem)
         if self.needs.driver == "":
             raise InvalidInput("driver", "a task names the driver that runs it, such as process")
         size = len(self.payload) + len(self.shared)
