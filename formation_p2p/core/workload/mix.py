@@ -41,14 +41,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, needs: Requirements) -> Self:
-        return cls(
-            needs.cpu_milli,
-            needs.gpu_count,
-            needs.gpu_share_milli,
-            needs.gpu_memory_bytes,
-            needs.gpu_compute_capability,
-            needs.gpu_models,
-        )
+        return cls(*(getattr(needs, name) for name in cls._fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +117,9 @@ def unpack_mix(value: object) -> Mix:
 
 def _unpack(item: Any) -> tuple[Shape, int]:
     match item:
-        case [int(count), cpu, gpus, share, memory, cc, [*models]]:
-            needs = Requirements(
-                cpu_milli=cpu,
-                gpu_count=gpus,
-                gpu_share_milli=share,
-                gpu_memory_bytes=memory,
-                gpu_compute_capability=cc,
-                gpu_models=tuple(models),
-            )
+        case [int(count), *amounts, [*models]] if len(amounts) == len(Shape._fields) - 1:
+            fields = zip(Shape._fields, (*amounts, tuple(models)), strict=True)
+            needs = Requirements(**dict(fields))
             check_amount("gpu", needs.gpu_count, 1, needs.gpu_count)
             return Shape.of(needs), count
         case _:

@@ -106,40 +106,21 @@ def tasks_of(
         kind = "" if estimates is None else kind_of(work, each.kind)
         key = (asked, given, work.driver, kind)
         if key not in known:
-            known[key] = _sized(_driven(asked, work), given, kind, estimates or {}, used)
+            if asked.driver not in ("", work.driver):
+                problem = f"{asked.driver} does not run a {type(work).__name__}"
+                raise InvalidInput("driver", problem)
+            driven = replace(asked, driver=work.driver)
+            estimate = None if given else (estimates or {}).get(kind)
+            known[key] = driven, kind, 0
+            if estimate is not None:
+                used[kind] = estimate
+                driven = replace(driven, memory_bytes=estimate.memory_bytes)
+                known[key] = driven, kind, estimate.more_bytes
         # Not only equal, but the same for all: a hundred thousand tasks may have them.
         sized, kind, more_bytes = known[key]
-        tasks.append(
-            Task(
-                ids[place],
-                sized,
-                work.encode(),
-                each.label,
-                getattr(work, "shared", b""),
-                tuple(ids[before] for before in each.after),
-                kind,
-                more_bytes,
-            )
-        )
+        shared: bytes = getattr(work, "shared", b"")
+        after = tuple(ids[before] for before in each.after)
+        payload = work.encode()
+        task = Task(ids[place], sized, payload, each.label, shared, after, kind, more_bytes)
+        tasks.append(task)
     return tuple(tasks), tuple(used.values())
-
-
-def _sized(
-    needs: Requirements,
-    given: bool,
-    kind: str,
-    estimates: Mapping[str, MemoryEstimate],
-    used: dict[str, MemoryEstimate],
-) -> tuple[Requirements, str, int]:
-    size = None if given else estimates.get(kind)
-    if size is None:
-        return needs, kind, 0
-    used[kind] = size
-    return replace(needs, memory_bytes=size.memory_bytes), kind, size.more_bytes
-
-
-def _driven(needs: Requirements, work: Work) -> Requirements:
-    if needs.driver not in ("", work.driver):
-        problem = f"{needs.driver} does not run a {type(work).__name__}"
-        raise InvalidInput("driver", problem)
-    return replace(needs, driver=work.driver)
