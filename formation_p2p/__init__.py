@@ -89,9 +89,9 @@ from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.core.workload.python_call import PythonCall
 from formation_p2p.core.workload.scope import Place, Scope, ScopeShares
 from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.machine.home import Home

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter
 from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within

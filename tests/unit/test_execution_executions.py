@@ -47,8 +47,8 @@ from formation_p2p.core.resources.fits import GpuClaim
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
 
 WINDOW = LEASE_DEFAULTS.window

@@ -23,10 +23,9 @@ from formation_p2p.core.workload.memory_estimate import (
 )
 from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.python_call import PythonCall
 from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES, Task
 from formation_p2p.core.workload.wasm import WasmSpec
-from formation_p2p.core.workload.work import Work
+from formation_p2p.core.workload.work import PythonCall, Work
 
 TRUE = ProcessSpec(("true",))
 MODULE = b"\0asm\x01\0\0\0"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, decode_cbor
 from formation_p2p.core.workload.process import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
@@ -22,8 +21,8 @@ from formation_p2p.core.workload.process import (
     ProcessResult,
     ProcessSpec,
 )
-from formation_p2p.core.workload.python_call import PythonCall
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES, PythonCall, decode_fields
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 # Letters for folders and digits for files: no name is another's folder.
@@ -199,7 +198,7 @@ def test_a_function_and_its_arguments_fill_one_message_between_them() -> None:
 def test_what_is_no_plain_cbor_is_said_of_its_field(field: str) -> None:
     # cbor2 left to itself would compile the regular expression.
     with pytest.raises(InvalidInput, match=f"^{field}: is not plain CBOR: .*tag 35") as caught:
-        decode_cbor(field, cbor2.dumps(cbor2.CBORTag(35, "(a|b)?")), 100)
+        decode_fields(field, cbor2.dumps(cbor2.CBORTag(35, "(a|b)?")), 100, ())
     assert caught.value.field == field
     with pytest.raises(InvalidInput, match=f"^{field}: has 101B, of at most 100B"):
-        decode_cbor(field, bytes(101), 100)
+        decode_fields(field, bytes(101), 100, ())

@@ -40,7 +40,7 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParam
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 
 # Results of one lease not yet acknowledged: as much as may be in flight (in_flight.py).
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES

@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-import cbor2
-
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.payload import check_size, decode_fields
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import decode_fields, encode_fields
 
 # The reference grammar of the OCI distribution specification, without its fine points, which the
 # engine knows: [host[:port]/]path[:tag][@digest]. A dash in front would make it an option of a
@@ -56,7 +54,7 @@ class ContainerSpec:
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
         fields = {"image": self.image, "process": self.process.encode()}
-        return check_size("payload", cbor2.dumps(fields), MAX_PAYLOAD_BYTES)
+        return encode_fields("payload", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:

@@ -18,13 +18,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Self
 
-import cbor2
-
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES, check_size, decode_fields
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES, decode_fields, encode_fields
 
 # execve(2): Linux refuses a single argument or variable of more (MAX_ARG_STRLEN).
 MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
@@ -78,9 +76,10 @@ class ProcessSpec:
                 raise InvalidInput("env", f"{name!r} is not a name; leave out the = and the empty")
             _check_text("env", value, MAX_ARGUMENT_BYTES - len(name.encode()) - 1)
         if self.stdin is not None:
-            _check_bytes("stdin", self.stdin)
-        _check_files("files_in", self.files_in)
-        _check_blobs("inputs", self.inputs)
+            _check_type("stdin", self.stdin, bytes)
+        _check_files("files_in", self.files_in, bytes)
+        _check_names("files_in", self.files_in)
+        _check_files("inputs", self.inputs, Blob)
         _check_names("inputs", (*self.files_in, *self.inputs))
         _check_count("files_out", self.files_out, MAX_FILES)
         _check_count("outputs", self.outputs, MAX_FILES)
@@ -90,12 +89,12 @@ class ProcessSpec:
     @property
     def kind(self) -> str:
         """What the command runs; empty where that says nothing, such as a shell's arguments."""
-        program = _base(self.argv[0])
+        program = self.argv[0].rpartition("/")[2]
         if _INTERPRETER.fullmatch(program) is None:
             return program
         for argument, following in zip(self.argv[1:], (*self.argv[2:], ""), strict=False):
             if not argument.startswith("-"):
-                return _base(argument)
+                return argument.rpartition("/")[2]
             if argument == "-m":
                 return following
             if argument in ("-c", "-e", "-"):
@@ -116,20 +115,12 @@ class ProcessSpec:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
-        return check_size("payload", _encoded(self, _SPEC_FIELDS), MAX_PAYLOAD_BYTES)
+        return encode_fields("payload", _packed(self), MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _SPEC_FIELDS)
-        return cls(
-            argv=_tuple_of("argv", fields["argv"]),
-            env=_map_of("env", fields["env"]),
-            stdin=fields["stdin"],
-            files_in=_map_of("files_in", fields["files_in"]),
-            files_out=_tuple_of("files_out", fields["files_out"]),
-            inputs=_blobs_of("inputs", fields["inputs"]),
-            outputs=_tuple_of("outputs", fields["outputs"]),
-        )
+        read = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _KINDS[cls])
+        return cls(**_unpacked(read, _KINDS[cls]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,36 +137,34 @@ class ProcessResult:
     def __post_init__(self) -> None:
         if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
             raise InvalidInput("exit_code", "is not an exit status from -64 to 255")
-        _check_files("files", self.files)
-        _check_blobs("outputs", self.outputs)
+        _check_files("files", self.files, bytes)
+        _check_names("files", self.files)
+        _check_files("outputs", self.outputs, Blob)
         _check_names("outputs", self.outputs)
         for name, tail in (("stdout_tail", self.stdout_tail), ("stderr_tail", self.stderr_tail)):
-            _check_bytes(name, tail)
+            _check_type(name, tail, bytes)
             if len(tail) > MAX_TAIL_BYTES:
                 raise InvalidInput(name, f"has {len(tail)} bytes, of at most {MAX_TAIL_BYTES}")
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
-        return check_size("result", _encoded(self, _RESULT_FIELDS), MAX_RESULT_BYTES)
+        return encode_fields("result", _packed(self), MAX_RESULT_BYTES)
 
     @classmethod
     def decode(cls, result: bytes) -> Self:
-        fields = decode_fields("result", result, MAX_RESULT_BYTES, _RESULT_FIELDS)
-        return cls(
-            exit_code=fields["exit_code"],
-            files=_map_of("files", fields["files"]),
-            stdout_tail=fields["stdout_tail"],
-            stderr_tail=fields["stderr_tail"],
-            outputs=_blobs_of("outputs", fields["outputs"]),
-        )
+        read = decode_fields("result", result, MAX_RESULT_BYTES, _KINDS[cls])
+        return cls(**_unpacked(read, _KINDS[cls]))
 
 
-_SPEC_FIELDS: Final = tuple(each.name for each in fields(ProcessSpec))
-_RESULT_FIELDS: Final = tuple(each.name for each in fields(ProcessResult))
+# Of each class, the fields and what they are annotated as.
+_KINDS: Final[Mapping[type, Mapping[str, str]]] = {
+    noun: {each.name: str(each.type) for each in fields(noun)}
+    for noun in (ProcessSpec, ProcessResult)
+}
 
 
-def _encoded(noun: ProcessSpec | ProcessResult, names: Iterable[str]) -> bytes:
-    return cbor2.dumps({name: _plain(getattr(noun, name)) for name in names})
+def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
+    return {name: _plain(getattr(noun, name)) for name in _KINDS[type(noun)]}
 
 
 def _plain(value: object) -> object:
@@ -186,20 +175,18 @@ def _plain(value: object) -> object:
     return {name: each.pack() if type(each) is Blob else each for name, each in value.items()}
 
 
-def _map_of(name: str, value: object) -> dict[Any, Any]:
-    if type(value) is not dict:
-        raise InvalidInput(name, "is not a map")
-    return value
-
-
-def _tuple_of(name: str, value: object) -> tuple[Any, ...]:
-    if type(value) is not list:
-        raise InvalidInput(name, "is not a list")
-    return tuple(value)
-
-
-def _blobs_of(name: str, value: object) -> dict[Any, Blob]:
-    return {key: Blob.unpack(each) for key, each in _map_of(name, value).items()}
+def _unpacked(read: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
+    for name, kind in kinds.items():
+        if kind.startswith("tuple"):
+            if type(read[name]) is not list:
+                raise InvalidInput(name, "is not a list")
+            read[name] = tuple(read[name])
+        elif kind.startswith("Mapping"):
+            if type(read[name]) is not dict:
+                raise InvalidInput(name, "is not a map")
+            if kind == "Mapping[str, Blob]":
+                read[name] = {key: Blob.unpack(each) for key, each in read[name].items()}
+    return read
 
 
 def _check_count(name: str, items: tuple[str, ...] | Mapping[str, Any], most: int) -> None:
@@ -220,23 +207,16 @@ def _check_text(name: str, value: object, max_bytes: int) -> None:
         raise InvalidInput(name, "holds a NUL, which no argument, variable or file name may")
 
 
-def _check_bytes(name: str, value: object) -> None:
-    if type(value) is not bytes:
-        raise InvalidInput(name, f"holds a {type(value).__name__} where bytes belong")
+def _check_type(name: str, value: object, kind: type[bytes | Blob]) -> None:
+    if type(value) is not kind:
+        wanted = "a Blob belongs" if kind is Blob else "bytes belong"
+        raise InvalidInput(name, f"holds a {type(value).__name__} where {wanted}")
 
 
-def _check_files(name: str, files: Mapping[str, bytes]) -> None:
+def _check_files(name: str, files: Mapping[str, object], kind: type[bytes | Blob]) -> None:
     _check_count(name, files, MAX_FILES)
-    _check_names(name, files)
     for content in files.values():
-        _check_bytes(name, content)
-
-
-def _check_blobs(name: str, blobs: Mapping[str, Blob]) -> None:
-    _check_count(name, blobs, MAX_FILES)
-    for blob in blobs.values():
-        if type(blob) is not Blob:
-            raise InvalidInput(name, f"holds a {type(blob).__name__} where a Blob belongs")
+        _check_type(name, content, kind)
 
 
 def _check_names(name: str, files: Iterable[str]) -> None:
@@ -256,7 +236,3 @@ def _check_names(name: str, files: Iterable[str]) -> None:
         folders.update(str(folder) for folder in PurePosixPath(file).parents)
     if names & folders:
         raise InvalidInput(name, f"{min(names & folders)!r} is both a file and a folder")
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-import cbor2
-
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.payload import check_size, decode_fields
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import check_size, decode_fields, encode_fields
 
 # The WebAssembly core specification, 5.5.16: every module in the binary format begins so.
 _MAGIC: Final = b"\0asm"
@@ -58,11 +56,8 @@ class WasmSpec:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
-        return check_size(
-            "payload",
-            cbor2.dumps({"process": self.process.encode(), "fuel": self.fuel}),
-            MAX_PAYLOAD_BYTES - len(self.module),
-        )
+        fields = {"process": self.process.encode(), "fuel": self.fuel}
+        return encode_fields("payload", fields, MAX_PAYLOAD_BYTES - len(self.module))
 
     @classmethod
     def decode(cls, shared: bytes, payload: bytes) -> Self:

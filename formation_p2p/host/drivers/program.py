@@ -16,8 +16,8 @@ from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers.blob_access import BlobAccess
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.output import Output

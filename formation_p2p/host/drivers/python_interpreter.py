@@ -25,7 +25,7 @@ from formation_p2p.core.workload.outcome import (
     Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.payload import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
