@@ -12,7 +12,7 @@ from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
-from formation_p2p.core.negotiation.in_flight import BATCH_BYTES
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.messages import (
     Dispatch,
@@ -22,7 +22,6 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.ledger import Reservation
@@ -78,7 +77,9 @@ def test_an_active_lease_knows_what_is_under_way_and_since_when_nothing_is() -> 
     active.add(two, second, at(0))
     active.add("job/0#2", first, at(0))
     assert (active.load.total_bytes, first.copies, active.idle_s) == (8, 2, float("inf"))
-    assert active.recall_behind(one) == [two, "job/0#2"]
+    behind = active.behind(one)
+    assert behind == [two, "job/0#2"]
+    active.recall(behind, one)
     assert active.remove(two, at(1)) is second
     assert active.remove(two, at(1)) is None
     assert (active.load.total_bytes, second.copies, active.recalled) == (6, 0, {"job/0#2"})

@@ -44,7 +44,7 @@ def askable(group: TaskGroup, now_s: float) -> set[PeerId]:
 
 def leased(group: TaskGroup, worker: Contact) -> None:
     lease = HeldLease("1", worker, SchedulingKey(NEEDS), HeldState.HELD, 10.0)
-    group.add_lease(ActiveLease(lease, idle_s=0.0))
+    group.leases[lease.key] = ActiveLease(lease, idle_s=0.0)
 
 
 def test_a_worker_that_was_silent_twice_is_not_asked_a_third_time_until_it_shows_life() -> None:
@@ -97,7 +97,7 @@ def test_a_worker_that_fails_tasks_gets_no_more_while_another_may_take_them() ->
     assert not group.candidates.is_failing(ALICE.peer_id, at(0))  # there is nobody else
     leased(group, CAROL)
     assert group.candidates.is_failing(ALICE.peer_id, at(0))
-    group.candidates.succeeded(ALICE.peer_id)
+    group.candidates.back_off.succeeded(ALICE.peer_id)
     assert not group.candidates.is_failing(ALICE.peer_id, at(0))
 
 

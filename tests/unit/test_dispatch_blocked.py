@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.blocked import Blocked
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
@@ -23,7 +22,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.outbox import Outbox
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.core.dispatch.task_run import Blocked, JobRun, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES

@@ -62,7 +62,7 @@ def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_m
     (group,) = scheduler.groups
     group.candidates.reviewed(at(world.now_s))  # just before all that
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
-    found = Found(FindId(99), group.candidates.profiles, Trace(()), True, True)
+    found = Found(FindId(99), tuple(group.candidates.pool.values()), Trace(()), True, True)
     scheduler.found(found, at(world.now_s))
     placed = workers_of(bob).count("alice")
     world.elapse(60)
@@ -158,6 +158,6 @@ def test_what_discovery_brings_when_all_is_done_is_left() -> None:
     scheduler = peer_of(bob).scheduler
     (group,) = scheduler.groups  # its lease is kept warm for a moment
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
-    known = group.candidates.profiles
+    known = dict(group.candidates.pool)
     assert scheduler.found(Found(FindId(99), (), Trace(()), True, True), at(world.now_s)) == []
-    assert group.candidates.profiles == known
+    assert group.candidates.pool == known

@@ -144,9 +144,9 @@ def test_a_worker_that_failed_a_task_does_not_take_it_back_while_another_is_left
     assert next_for(group, ALICE) is None
     group.candidates.refused(CAROL.peer_id, FULL, at(0))
     active = ActiveLease(held_by(CAROL))
-    group.add_lease(active)  # she is full of our own tasks, and will have it next
+    group.leases[active.lease.key] = active  # she is full of our own tasks, and will have it next
     assert next_for(group, ALICE) is None
-    group.remove_lease(active)  # nobody else works for us, or can be asked now
+    del group.leases[active.lease.key]  # nobody else works for us, or can be asked now
     assert next_for(group, ALICE) is run
 
 
@@ -201,7 +201,7 @@ def test_who_refused_is_asked_again_after_a_while_that_doubles() -> None:
         waits.append(group.candidates.next_askable_s() - now_s)
         now_s = group.candidates.next_askable_s()
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    group.candidates.leased(ALICE.peer_id)
+    group.candidates.back_off.leased(ALICE.peer_id)
     assert asked(group, now_s) == [ALICE.peer_id]
     group.candidates.refused(ALICE.peer_id, FULL, at(now_s))
     assert group.candidates.next_askable_s() == now_s + 1

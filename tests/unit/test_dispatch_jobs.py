@@ -149,11 +149,11 @@ def test_losses_and_failures_are_counted_apart() -> None:
     bob = Bob(attempts=2)
     (run,) = bob.runs
     for _ in range(DISPATCH_DEFAULTS.max_lost - 1):
-        assert bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke")
+        assert bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
         run.move("dispatch")
     assert bob.jobs.failed(run, ATTEMPT, ALICE.peer_id, EXIT)
     run.move("dispatch")
-    assert not bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke")
+    assert not bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
     gave_up = bob.told()[-2]
     assert isinstance(gave_up, TaskGaveUp)
     assert len(gave_up.attempts) == DISPATCH_DEFAULTS.max_lost + 1
@@ -163,7 +163,7 @@ def test_losses_and_failures_are_counted_apart() -> None:
 def test_a_task_that_only_ever_lost_its_worker_has_no_failure_to_show() -> None:
     bob = Bob()
     for _ in range(DISPATCH_DEFAULTS.max_lost):
-        bob.jobs.lost(bob.runs[0], ATTEMPT, ALICE.peer_id, "it broke")
+        bob.jobs.lost(bob.runs[0], ATTEMPT, ALICE.peer_id, "it broke", counts=True)
         bob.runs[0].move("dispatch")
     gave_up = bob.told()[-2]
     assert isinstance(gave_up, TaskGaveUp)
@@ -174,7 +174,7 @@ def test_a_task_that_had_not_started_is_not_blamed_for_the_loss() -> None:
     bob = Bob()
     (run,) = bob.runs
     for _ in range(2 * DISPATCH_DEFAULTS.max_lost):
-        assert bob.jobs.returned(run, ATTEMPT, ALICE.peer_id, "it broke")
+        assert bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke", counts=False)
         run.move("dispatch")
     assert (run.losses, run.avoids(ALICE.peer_id)) == (0, False)
     lost = Attempt(ATTEMPT, ALICE.peer_id, "it broke", lost=True)
@@ -189,8 +189,8 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
     assert not bob.jobs.failed(
         failed, ATTEMPT, ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed")
     )
-    assert not bob.jobs.lost(lost, ATTEMPT, ALICE.peer_id, "it broke")
-    assert not bob.jobs.returned(returned, ATTEMPT, ALICE.peer_id, "it broke")
+    assert not bob.jobs.lost(lost, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
+    assert not bob.jobs.lost(returned, ATTEMPT, ALICE.peer_id, "it broke", counts=False)
     assert bob.told() == [
         *(TaskCancelled(f"job/{n}") for n in range(3)),
         JobEnded(0, 0, 0, 3),
@@ -204,7 +204,7 @@ def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None
     waiting.move("retry")
     bob.jobs.stopped(waiting)
     assert not bob.jobs.failed(failed, "a", ALICE.peer_id, Failed(FailureKind.CANCELLED, "killed"))
-    assert not bob.jobs.lost(lost, "b", ALICE.peer_id, "it broke")
+    assert not bob.jobs.lost(lost, "b", ALICE.peer_id, "it broke", counts=True)
     assert not bob.jobs.recalled(recalled, "c")
     killed = Attempt("a", ALICE.peer_id, "cancelled: killed", lost=False)
     broke = Attempt("b", ALICE.peer_id, "it broke", lost=True)
@@ -239,8 +239,8 @@ def test_while_another_attempt_is_under_way_none_ends_the_task() -> None:
     (run,) = bob.runs
     run.copies = 1
     assert not bob.jobs.failed(run, "a", ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR"))
-    assert not bob.jobs.lost(run, "b", ALICE.peer_id, "it broke")
-    assert not bob.jobs.returned(run, "c", ALICE.peer_id, "it gave way")
+    assert not bob.jobs.lost(run, "b", ALICE.peer_id, "it broke", counts=True)
+    assert not bob.jobs.lost(run, "c", ALICE.peer_id, "it gave way", counts=False)
     assert not bob.jobs.recalled(run, "d")
     assert run.state is TaskState.DISPATCHED  # a result of the other one counts
     bob.jobs.succeeded(run, CAROL.peer_id, b"2", 10)
@@ -329,9 +329,9 @@ def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> N
                 invalid = Failed(FailureKind.INVALID, "no CBOR")
                 waits = bob.jobs.failed(run, name, worker, invalid)
             case "lose":
-                waits = bob.jobs.lost(run, name, worker, "it broke")
+                waits = bob.jobs.lost(run, name, worker, "it broke", counts=True)
             case "return":
-                waits = bob.jobs.returned(run, name, worker, "it gave way")
+                waits = bob.jobs.lost(run, name, worker, "it gave way", counts=False)
             case "recall":
                 waits = bob.jobs.recalled(run, name)
         assert waits == (state_of(run) is TaskState.WAITING)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.estimates import Estimates
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskCancelled,
@@ -18,7 +17,8 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
 )
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.dispatch.stragglers import idle_of, is_stuck, overtake_s, to_recall
+from formation_p2p.core.dispatch.stragglers import Estimates
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.negotiation.messages import Cancel
@@ -71,18 +71,19 @@ def taking(mean_s: float) -> Estimates:
 
 
 def test_nothing_is_taken_back_from_behind_a_task_that_is_not_slow() -> None:
-    assert to_recall(lease_with(3, began_s=None), taking(0.1), True, at(99)) == ([], NEVER)
-    assert to_recall(lease_with(0), taking(0.1), True, at(99)) == ([], NEVER)
-    assert to_recall(lease_with(1), taking(0.1), True, at(99)) == ([], NEVER)  # nothing waits there
+    assert taking(0.1).to_recall(lease_with(3, began_s=None), True, at(99)) == ([], NEVER)
+    assert taking(0.1).to_recall(lease_with(0), True, at(99)) == ([], NEVER)
+    assert taking(0.1).to_recall(lease_with(1), True, at(99)) == ([], NEVER)  # nothing waits there
     suspect = lease_with(3)
     suspect.lease.move("undelivered")
-    assert to_recall(suspect, taking(0.1), True, at(99)) == ([], NEVER)  # nobody would hear it
+    assert taking(0.1).to_recall(suspect, True, at(99)) == ([], NEVER)  # nobody would hear it
 
 
-def test_a_lease_is_idle_where_nothing_is_under_way_and_its_worker_is_not_in_doubt() -> None:
+def test_a_lease_gets_more_to_do_where_its_worker_is_not_in_doubt() -> None:
     idle, busy, suspect = lease_with(0), lease_with(1), lease_with(0)
     suspect.lease.move("undelivered")
-    assert idle_of([busy, idle, suspect]) == [idle]
+    group = TaskGroup(SchedulingKey(NEEDS))
+    assert [x for x in (busy, idle, suspect) if group.employs(x, at(0))] == [busy, idle]
 
 
 @pytest.mark.parametrize(
@@ -99,20 +100,20 @@ def test_where_nobody_is_idle_it_is_taken_back_after_a_while_and_once(
 ) -> None:
     active = lease_with(3, began_s=7.0)
     due_s = 7.0 + patience_s
-    assert to_recall(active, taking(mean_s), False, at(due_s - 0.01)) == ([], due_s)
-    assert not is_stuck(active, taking(mean_s), at(due_s - 0.01))
-    assert to_recall(active, taking(mean_s), False, at(due_s)) == (["job/1#1", "job/2#1"], NEVER)
+    assert taking(mean_s).to_recall(active, False, at(due_s - 0.01)) == ([], due_s)
+    assert not taking(mean_s).is_stuck(active, at(due_s - 0.01))
+    assert taking(mean_s).to_recall(active, False, at(due_s)) == (["job/1#1", "job/2#1"], NEVER)
     assert active.recalled == {"job/1#1", "job/2#1"}
-    assert is_stuck(active, taking(mean_s), at(due_s))
-    assert to_recall(active, taking(mean_s), True, at(due_s + 9)) == ([], NEVER)
+    assert taking(mean_s).is_stuck(active, at(due_s))
+    assert taking(mean_s).to_recall(active, True, at(due_s + 9)) == ([], NEVER)
 
 
 def test_where_somebody_is_idle_it_is_taken_back_at_once_and_nothing_follows_it() -> None:
     active = lease_with(2)
-    assert to_recall(active, taking(10.0), True, at(0.05)) == (["job/1#1"], NEVER)
-    assert is_stuck(active, taking(10.0), at(0.05))
+    assert taking(10.0).to_recall(active, True, at(0.05)) == (["job/1#1"], NEVER)
+    assert taking(10.0).is_stuck(active, at(0.05))
     active.remove("job/0#1", at(1))
-    assert not is_stuck(active, taking(10.0), at(1))
+    assert not taking(10.0).is_stuck(active, at(1))
 
 
 def test_a_task_is_overtaken_after_twice_what_others_take_if_its_job_allows_it() -> None:
@@ -122,11 +123,11 @@ def test_a_task_is_overtaken_after_twice_what_others_take_if_its_job_allows_it()
         (NEVER, NEVER),
     ):
         assert (
-            overtake_s(lease_with(1, began_s=3.0, speculate=True), taking(mean_s)) == 3.0 + after_s
+            taking(mean_s).overtake_s(lease_with(1, began_s=3.0, speculate=True)) == 3.0 + after_s
         )
-    assert overtake_s(lease_with(1), taking(1.0)) == NEVER
-    assert overtake_s(lease_with(0, speculate=True), taking(1.0)) == NEVER
-    assert overtake_s(lease_with(1, began_s=None, speculate=True), taking(1.0)) == NEVER
+    assert taking(1.0).overtake_s(lease_with(1)) == NEVER
+    assert taking(1.0).overtake_s(lease_with(0, speculate=True)) == NEVER
+    assert taking(1.0).overtake_s(lease_with(1, began_s=None, speculate=True)) == NEVER
 
 
 @pytest.mark.parametrize("why", ["overtaken already", "over", "cancelled", "overdue"])
@@ -142,7 +143,7 @@ def test_a_task_of_which_no_other_result_would_count_is_not_overtaken(why: str) 
             run.job.move("cancel")
         case _:
             run.job.move("deadline")
-    assert overtake_s(active, taking(1.0)) == NEVER
+    assert taking(1.0).overtake_s(active) == NEVER
 
 
 # -- what waits behind a slow task ----------------------------------------------------------

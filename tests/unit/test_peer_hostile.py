@@ -72,7 +72,7 @@ def entries(node: SimNode) -> int:
     peer = peer_of(node)
     count = len(peer.lessee.held) + len(peer.lessee.rounds) + len(peer.scheduler.groups)
     for group in peer.scheduler.groups:
-        count += len(group.candidates.profiles) + len(group.candidates.reasons())
+        count += len(group.candidates.pool) + len(group.candidates.reasons())
         count += sum(len(active.attempts) for active in group.leases.values())
     if peer.worker is not None:
         count += len(peer.worker.lessor)

@@ -86,12 +86,10 @@ class ActiveLease:
         """It runs for longer than a moment."""
         self.began, self.began_s = attempt_id, now.mono_s
 
-    def recall_behind(self, slow: str) -> list[str]:
-        """Nothing is to wait behind this one. Returns the attempts to take back."""
-        behind = self.behind(slow)
+    def recall(self, behind: list[str], slow: str) -> None:
+        """These are being taken back: nothing is to wait behind the slow one."""
         self.cleared = slow
         self.recalled.update(behind)
-        return behind
 
     def behind(self, slow: str) -> list[str]:
         return [a for a in self.attempts if a != slow and a not in self.recalled]

@@ -1,20 +1,22 @@
-"""What comes of attempts at their workers: they begin, print, end, or are lost with their lease."""
+"""Attempts: sent to leases, taken back, made twice; and what comes of them at their workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.dispatcher import Dispatcher
-from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPrinted, WorkerLost
+from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
 from formation_p2p.core.dispatch.jobs import Jobs
+from formation_p2p.core.dispatch.outbox import Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldState
+from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
-from formation_p2p.core.negotiation.messages import TaskOutput, TaskStarted
+from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStarted, WorkMessage
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Faulty, Preempted
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.outcome import Ended, FailureKind, Succeeded
@@ -27,14 +29,103 @@ class Attempts:
     def __init__(
         self,
         jobs: Jobs,
-        dispatcher: Dispatcher,
+        outbox: Outbox,
         experienced: Callable[[PeerId, Experience, Moment], None],
         max_printed_bytes: int,
     ) -> None:
         self._jobs = jobs
-        self._dispatcher = dispatcher
+        self._outbox = outbox
         self._experienced = experienced
         self._max_printed_bytes = max_printed_bytes
+
+    # -- to workers -----------------------------------------------------------------------------
+
+    def fill(self, group: TaskGroup, depth: int, coming: int, now: Moment, cause: str) -> None:
+        """Give leases more to do, up to `depth` each, or as deep as pays for 0. So many more
+        leases are `coming` for what waits."""
+        leases = [
+            active
+            for active in group.leases.values()
+            if group.employs(active, now) and not group.estimates.is_stuck(active, now)
+        ]
+        for left, active in zip(range(len(leases), 0, -1), leases, strict=True):
+            deep = depth or group.estimates.depth(active.lease.window)
+            in_flight = len(active.attempts)
+            if in_flight * 2 > deep or active.load.total_bytes * 2 > MAX_IN_FLIGHT_BYTES:
+                continue  # half of it is still to be done: more at once costs less
+            share = -(-group.queues.waiting // (left + coming))
+            count = min(deep - in_flight, share)
+            taken = group.queues.take(active.worker, count, active.has_room_for, now)
+            self._place(active, taken, now, cause)
+
+    def rebalance(self, group: TaskGroup, now: Moment, cause: str) -> set[ActiveLease]:
+        """No task waits here: see to what waits on a lease, and to what is slow. Returns the idle
+        leases that are to be kept, since a slow task gets its second attempt there soon."""
+        leases, estimates = list(group.leases.values()), group.estimates
+        idle = [x for x in leases if not x.attempts and group.employs(x, now)]
+        kept: set[ActiveLease] = set()
+        for active in leases:
+            behind, again_s = estimates.to_recall(active, bool(idle), now)
+            self._cancel(active, behind, False, cause)
+            group.wake_by(again_s)
+            due_s = estimates.overtake_s(active)
+            if due_s == float("inf"):
+                continue
+            run = active.attempts[active.began]
+            elsewhere = (x for x in idle if x.worker != active.worker and not run.avoids(x.worker))
+            other = next(elsewhere, None)
+            if other is None:
+                continue
+            idle.remove(other)
+            if due_s <= now.mono_s:
+                self._place(other, [(run, False)], now, "it takes long elsewhere")
+            else:
+                kept.add(other)
+                group.wake_by(due_s)
+        return kept
+
+    def repeat(self, active: ActiveLease, cause: str) -> None:
+        """The worker may have missed any of it: send once more what to run, and what not."""
+        active.shared_blobs.forget()
+        self._dispatch(active, active.attempts.items(), cause)
+        self.cancel(active, [a for a, run in active.attempts.items() if not run.is_wanted], cause)
+        self._cancel(active, active.recalled, False, cause)
+
+    def cancel(self, active: ActiveLease, attempt_ids: Iterable[str], cause: str) -> None:
+        """Have the worker end these, begun or not."""
+        self._cancel(active, attempt_ids, True, cause)
+
+    def _place(
+        self, active: ActiveLease, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
+    ) -> None:
+        attempts: list[tuple[str, TaskRun]] = []
+        worker, lease_id = active.worker, active.lease.lease_id
+        notify = self._outbox.notify
+        for run, nearest in taken:
+            run.move("dispatch")
+            attempt_id = run.next_attempt()
+            active.add(attempt_id, run, now)
+            attempts.append((attempt_id, run))
+            placed = TaskPlaced(run.task.task_id, attempt_id, worker, lease_id, nearest)
+            notify(run.job.job.job_id, placed)
+        self._dispatch(active, attempts, cause)
+
+    def _dispatch(
+        self, active: ActiveLease, attempts: Iterable[tuple[str, TaskRun]], cause: str
+    ) -> None:
+        for message in active.messages(attempts):
+            self._send(active, message, cause)
+
+    def _cancel(
+        self, active: ActiveLease, attempt_ids: Iterable[str], begun: bool, cause: str
+    ) -> None:
+        if ids := tuple(attempt_ids):
+            self._send(active, Cancel(active.lease.lease_id, ids, begun), cause)
+
+    def _send(self, active: ActiveLease, message: WorkMessage, cause: str) -> None:
+        self._outbox.emit(Send(active.lease.lessor, message, cause=cause))
+
+    # -- from workers ---------------------------------------------------------------------------
 
     def began(self, active: ActiveLease, message: TaskStarted, now: Moment) -> bool:
         """One runs for longer than a moment. Returns whether that is of any interest."""
@@ -76,9 +167,10 @@ class Attempts:
         again = []
         for attempt_id, run in runs:
             active.remove(attempt_id, now)
-            is_over = run.state is not TaskState.DISPATCHED
-            report = self._jobs.lost if (attempt_id, run) == blamed else self._jobs.returned
-            if not is_over and report(run, attempt_id, active.worker, why):
+            counts = (attempt_id, run) == blamed
+            if run.state is TaskState.DISPATCHED and self._jobs.lost(
+                run, attempt_id, active.worker, why, counts=counts
+            ):
                 again.append(run)
         for run in reversed(again):
             group.queues.wait(run, first=True)
@@ -91,12 +183,14 @@ class Attempts:
             return  # known before, or another attempt of the task was faster
         worker = active.worker
         if isinstance(outcome, Succeeded):
-            group.candidates.succeeded(worker)
+            group.candidates.back_off.succeeded(worker)
             self._experienced(worker, Experience.SUCCESS, now)
             ran_ms = ended.ran_us // 1000
             self._jobs.succeeded(run, worker, outcome.result, ran_ms, ended.used)
             if run.copies:
-                self._cancel_copies(group, run, f"{attempt_id} was faster")
+                for other in group.leases.values():
+                    copies = [a for a, copy in other.attempts.items() if copy is run]
+                    self.cancel(other, copies, f"{attempt_id} was faster")
             return
         if recalled and outcome.kind is FailureKind.CANCELLED:
             again = self._jobs.recalled(run, attempt_id)
@@ -107,8 +201,3 @@ class Attempts:
             again = self._jobs.failed(run, attempt_id, worker, outcome)
         if again:
             group.queues.wait(run, first=True)
-
-    def _cancel_copies(self, group: TaskGroup, run: TaskRun, cause: str) -> None:
-        for active in group.leases.values():
-            copies = [a for a, other in active.attempts.items() if other is run]
-            self._dispatcher.cancel(active, copies, cause)

@@ -30,7 +30,8 @@ Refusals = tuple[tuple[PeerId, Refusal], ...]
 
 
 class Candidates:
-    """`leased` names the workers that have a lease of the group; `changed` is called when there are
+    """Those of `pool` may be asked, as `back_off` says; those `barred` are not admitted any longer.
+    `leased` names the workers that have a lease of the group; `changed` is called when there are
     more workers than before, or others."""
 
     def __init__(
@@ -44,66 +45,58 @@ class Candidates:
         self._parameters = parameters
         self._leased = leased
         self._changed = changed
-        self._pool: dict[PeerId, Profile] = {}
+        self.pool: dict[PeerId, Profile] = {}
         self._near = Peers(())  # those of the pool
         self._rejected: dict[PeerId, Refusal] = {}
-        self._barred: dict[PeerId, None] = {}
-        self._back_off = BackOff(parameters.max_workers)
+        self.barred: dict[PeerId, None] = {}
+        self.back_off = BackOff(parameters.max_workers)
         self._reviewed_s = float("-inf")
         self._looked_around = 0
 
     def learn(self, ranked: tuple[Ranked, ...], rejected: Refusals) -> bool:
         """Add what discovery found and placement decided. A denial stands: grants do not change.
         Returns whether there are more workers now than before."""
-        before = set(self._pool)
+        before = set(self.pool)
         for each in ranked:
             peer_id = each.profile.peer_id
-            self._back_off.found(peer_id, each.profile.sequence)
+            self.back_off.found(peer_id, each.profile.sequence)
             denied = isinstance(self._rejected.get(peer_id), Denied)
-            if not denied and not self._back_off.excludes(peer_id):
-                self._note(self._pool, peer_id, each.profile)
+            if not denied and not self.back_off.excludes(peer_id):
+                self._note(self.pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
-                self._barred.pop(peer_id, None)
+                self.barred.pop(peer_id, None)
         for peer_id, refusal in rejected:
-            self._pool.pop(peer_id, None)
+            self.pool.pop(peer_id, None)
             self._note(self._rejected, peer_id, refusal)
-        if set(self._pool) != before:
+        if set(self.pool) != before:
             self._update()
-        return len(self._pool) > len(before)
+        return len(self.pool) > len(before)
 
     def bar(self, refused: Refusals) -> None:
         """The policy admits these no longer: their leases get nothing more to do."""
         for peer_id, _ in refused:
-            self._note(self._barred, peer_id, None)
-        self.learn((), tuple(each for each in refused if each[0] in self._pool))
+            self._note(self.barred, peer_id, None)
+        self.learn((), tuple(each for each in refused if each[0] in self.pool))
 
     def forget_expired(self, now: Moment) -> None:
-        expired = [p for p, x in self._pool.items() if x.expires_unix_s <= now.unix_s]
+        expired = [p for p, x in self.pool.items() if x.expires_unix_s <= now.unix_s]
         for peer_id in expired:
-            del self._pool[peer_id]
+            del self.pool[peer_id]
         if expired:
             self._update()
 
     def refused(self, worker: PeerId, refusal: Refusal, now: Moment) -> None:
         """It refused, failed or left a request unanswered: it is left alone for a while."""
-        known = self._pool.get(worker)
+        known = self.pool.get(worker)
         sequence = 0 if known is None else known.sequence
-        if self._back_off.note(worker, refusal, sequence, now) in DROPPED:
-            self._pool.pop(worker, None)
+        if self.back_off.note(worker, refusal, sequence, now) in DROPPED:
+            self.pool.pop(worker, None)
             self._note(self._rejected, worker, refusal)
             self._update()
 
-    def leased(self, worker: PeerId) -> None:
-        """It gave a lease: what it refused before counts no longer."""
-        self._back_off.leased(worker)
-
-    def succeeded(self, worker: PeerId) -> None:
-        """It ran a task: what it failed before counts no longer."""
-        self._back_off.succeeded(worker)
-
     def heard(self, worker: PeerId) -> float:
         """It lives. Returns when to look at it, where that was waited for; else infinity."""
-        return self._back_off.until_s(worker) if self._back_off.heard(worker) else float("inf")
+        return self.back_off.until_s(worker) if self.back_off.heard(worker) else float("inf")
 
     def is_review_due(self, now: Moment) -> bool:
         return now.mono_s >= self._reviewed_s + self._parameters.review_every_s
@@ -113,21 +106,6 @@ class Candidates:
         self._reviewed_s = now.mono_s
 
     @property
-    def profiles(self) -> tuple[Profile, ...]:
-        return tuple(self._pool.values())
-
-    @property
-    def any_barred(self) -> bool:
-        return bool(self._barred)
-
-    def is_barred(self, worker: PeerId) -> bool:
-        return worker in self._barred
-
-    @property
-    def are_none(self) -> bool:
-        return not self._pool
-
-    @property
     def are_denied(self) -> bool:
         """Whether our grant is why each worker that was considered does not run these tasks."""
         reasons = self.reasons()
@@ -135,7 +113,7 @@ class Candidates:
 
     def reasons(self) -> Refusals:
         """Why each worker that was considered does not run these tasks."""
-        return tuple((self._rejected | self._back_off.reasons()).items())
+        return tuple((self._rejected | self.back_off.reasons()).items())
 
     def ask_order(
         self, head: TaskRun, queued: Mapping[PeerId, int], now: Moment, known: Known
@@ -143,7 +121,7 @@ class Candidates:
         """Whom to ask for a lease, best first: the worker with most tasks `queued` for it, or where
         none waits for a certain one, the one that ranks highest for `head`, the first of them.
         Workers that were silent or failed come last."""
-        asked = [p for p in self._pool.values() if self.is_askable(p.peer_id, now)]
+        asked = [p for p in self.pool.values() if self.is_askable(p.peer_id, now)]
         if queued:
             asked.sort(
                 key=lambda p: (
@@ -158,33 +136,33 @@ class Candidates:
                 self.learn((), tuple((p.peer_id, ranked) for p in asked))
                 return []
             asked = [each.profile for each in ranked]
-        asked.sort(key=lambda p: self._back_off.is_last(p.peer_id))
+        asked.sort(key=lambda p: self.back_off.is_last(p.peer_id))
         return [Contact(p.peer_id, p.addresses) for p in asked]
 
     def is_askable(self, worker: PeerId, now: Moment) -> bool:
-        return self._back_off.until_s(worker) <= now.mono_s
+        return self.back_off.until_s(worker) <= now.mono_s
 
     def next_askable_s(self) -> float:
         """When the next worker's back-off ends."""
-        ends = map(self._back_off.until_s, self._pool)
+        ends = map(self.back_off.until_s, self.pool)
         return min((end for end in ends if end > float("-inf")), default=float("inf"))
 
     def is_failing(self, worker: PeerId, now: Moment) -> bool:
         """Whether it could not run what it took, and another worker might: tasks that fail at once
         would all flow to it."""
-        if not self._back_off.has_failed(worker) or self.is_askable(worker, now):
+        if not self.back_off.has_failed(worker) or self.is_askable(worker, now):
             return False
         leased = self._leased()
         return any(
-            not self._back_off.has_failed(p) and (p in leased or self.is_askable(p, now))
-            for p in self._pool
+            not self.back_off.has_failed(p) and (p in leased or self.is_askable(p, now))
+            for p in self.pool
         )
 
     def could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
         """Whether a worker that has not failed the task has a lease of ours, or may be asked."""
         leased = self._leased()
         return any(
-            not run.avoids(p) and (p in leased or self.is_askable(p, now)) for p in self._pool
+            not run.avoids(p) and (p in leased or self.is_askable(p, now)) for p in self.pool
         )
 
     def home(self, run: TaskRun) -> PeerId | None:
@@ -195,7 +173,7 @@ class Candidates:
             return None
         home = home_of(self._key.policy, run.key, self._near)
         if home is not None and run.avoids(home):
-            fresh = [p for p in self._pool if not run.avoids(p)]
+            fresh = [p for p in self.pool if not run.avoids(p)]
             home = home_of(self._key.policy, run.key, Peers(fresh)) or home
         return home
 
@@ -208,13 +186,13 @@ class Candidates:
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
-        both = self._pool.keys() & self._rejected.keys()
+        both = self.pool.keys() & self._rejected.keys()
         ensure(not both, f"{sorted(both)} are candidates, and rejected")
-        most = max(len(self._pool), len(self._rejected), len(self._barred))
+        most = max(len(self.pool), len(self._rejected), len(self.barred))
         ensure(most <= self._parameters.max_workers, f"{most} workers are kept in mind")
 
     def _update(self) -> None:
-        self._near = Peers(self._pool)
+        self._near = Peers(self.pool)
         self._changed()
 
     def _note(self, table: dict[PeerId, _T], worker: PeerId, value: _T) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.dispatcher import Dispatcher
+from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
-from formation_p2p.core.dispatch.lease_keeper import LeaseKeeper
+from formation_p2p.core.dispatch.leasing import Leasing
 from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import PlacementDecider
 from formation_p2p.core.dispatch.task_group import TaskGroup
@@ -30,16 +29,14 @@ class Groups:
         self,
         jobs: Jobs,
         decider: PlacementDecider,
-        acquirer: LeaseAcquirer,
-        keeper: LeaseKeeper,
-        dispatcher: Dispatcher,
+        leasing: Leasing,
+        attempts: Attempts,
         parameters: DispatchParameters,
     ) -> None:
         self._jobs = jobs
         self._decider = decider
-        self._acquirer = acquirer
-        self._keeper = keeper
-        self._dispatcher = dispatcher
+        self._leasing = leasing
+        self._attempts = attempts
         self._parameters = parameters
         self._groups: dict[SchedulingKey, TaskGroup] = {}
 
@@ -58,11 +55,9 @@ class Groups:
     def of_round(self, asked: RoundId) -> TaskGroup:
         return next(g for g in self._groups.values() if g.acquisition.round == asked)
 
-    def of_lease(self, active: ActiveLease) -> TaskGroup:
-        return self._groups[active.lease.scheduling_key]
-
-    def lease(self, key: LeaseKey) -> ActiveLease | None:
-        return next((g.leases[key] for g in self._groups.values() if key in g.leases), None)
+    def holding(self, key: LeaseKey) -> tuple[TaskGroup, ActiveLease] | None:
+        """The lease of this name, and the group that holds it."""
+        return next(((g, g.leases[key]) for g in self._groups.values() if key in g.leases), None)
 
     def of(self, key: SchedulingKey) -> TaskGroup:
         """The group of tasks with this key, from now on."""
@@ -96,17 +91,17 @@ class Groups:
         group.awake()
         group.candidates.forget_expired(now)
         self._decider.review(group, now)
-        if group.candidates.any_barred:
-            self._keeper.release_barred(group, cause)
-        self._dispatcher.fill(group, 1, 0, now, cause)
+        if group.candidates.barred:
+            self._leasing.release_barred(group, cause)
+        self._attempts.fill(group, 1, 0, now, cause)
         head = group.queues.first()
         if head is not None:
             # Tasks are left over for the leases that may yet come.
             coming = self._seek(group, head, now, cause)
-            self._dispatcher.fill(group, 0, coming, now, cause)
+            self._attempts.fill(group, 0, coming, now, cause)
         if not group.queues.waiting:
-            kept = self._dispatcher.rebalance(group, now, cause)
-            self._keeper.linger(group, kept, now, cause)
+            kept = self._attempts.rebalance(group, now, cause)
+            self._leasing.linger(group, kept, now, cause)
             self._forget_idle(group)
 
     def _seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
@@ -114,8 +109,8 @@ class Groups:
         if group.acquisition.is_open:
             return max(1, len(group.acquisition.committing))
         self._make_room(group, cause)
-        coming = self._acquirer.seek(group, head, now, cause)
-        if not coming and self._acquirer.is_hopeless(group):
+        coming = self._leasing.seek(group, head, now, cause)
+        if not coming and self._leasing.is_hopeless(group):
             reasons = group.candidates.reasons()
             for run in group.queues.drain():
                 self._jobs.unplaceable(run, reasons)
@@ -125,7 +120,7 @@ class Groups:
         """Leases that are kept warm for other kinds of tasks may be in the way."""
         for other in self:
             if other is not group:
-                self._keeper.release_idle(other, cause)
+                self._leasing.release_idle(other, cause)
                 self._forget_idle(other)
 
     def _forget_idle(self, group: TaskGroup) -> None:

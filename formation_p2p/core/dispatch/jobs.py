@@ -18,7 +18,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.dispatch.outbox import Outbox
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
-from formation_p2p.core.dispatch.task_run import JobRun, JobState, TaskRun, TaskState
+from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
@@ -69,12 +69,7 @@ class Jobs:
         self._outbox.notify(job.job.job_id, event)
 
     def succeeded(
-        self,
-        run: TaskRun,
-        worker: PeerId,
-        result: bytes,
-        ran_ms: int,
-        used: Usage = UNMEASURED,
+        self, run: TaskRun, worker: PeerId, result: bytes, ran_ms: int, used: Usage = UNMEASURED
     ) -> None:
         self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms, used))
 
@@ -98,17 +93,16 @@ class Jobs:
         final = failed.kind is FailureKind.INVALID or run.failures >= run.job.job.options.attempts
         return self._goes_on(run, attempt, final)
 
-    def lost(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
-        """Its worker was lost while it ran. Returns whether the task is to be placed again."""
+    def lost(
+        self, run: TaskRun, attempt_id: str, worker: PeerId, why: str, *, counts: bool
+    ) -> bool:
+        """Its worker was lost. That counts where it ran, not where it waited there behind another,
+        or the worker had to make room. Returns whether the task is to be placed again."""
         attempt = Attempt(attempt_id, worker, why, lost=True)
-        run.in_vain(attempt)
-        return self._goes_on(run, attempt, run.losses >= self._parameters.max_lost)
-
-    def returned(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
-        """Its worker was lost while it waited there behind another, or had to make room for more
-        urgent work: that does not count. Returns whether the task is to be placed again."""
-        attempt = Attempt(attempt_id, worker, why, lost=True)
-        return self._goes_on(run, attempt, final=False, counts=False)
+        if counts:
+            run.in_vain(attempt)
+        final = counts and run.losses >= self._parameters.max_lost
+        return self._goes_on(run, attempt, final, counts=counts)
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""
@@ -160,35 +154,25 @@ class Jobs:
         return True
 
     def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:
-        gave_up = TaskGaveUp(run.task.task_id, run.attempts, kind, result)
-        self._end(run, "give up", gave_up)
+        self._end(run, "give up", TaskGaveUp(run.task.task_id, run.attempts, kind, result))
 
     def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
         if not run.move(how):
             return
         self.notify(run.job, event)
-        if run.job.blocked:
-            self._follow(run)
-        self.close(run.job)
-
-    def _follow(self, run: TaskRun) -> None:
-        if run.state is not TaskState.SUCCEEDED:
+        if run.job.blocked and run.state is not TaskState.SUCCEEDED:
             self.fell(run.job, run.task.task_id)
-            return
-        for each in run.job.blocked.succeeded(run.task.task_id):
-            each.move("ready")
-            self._ready.append(each)
+        elif run.job.blocked:
+            ready = run.job.blocked.succeeded(run.task.task_id)
+            for each in ready:
+                each.move("ready")
+            self._ready += ready
+        self.close(run.job)
 
     def close(self, job: JobRun) -> None:
         """Report the end of a job of which every task has ended."""
         if job.is_over:
-            over = JobEnded(
-                job.ended[TaskState.SUCCEEDED],
-                job.ended[TaskState.FAILED],
-                job.ended[TaskState.UNPLACEABLE],
-                job.ended[TaskState.CANCELLED],
-            )
-            self.notify(job, over)
+            self.notify(job, JobEnded(*(job.ended[state] for state in ENDED)))
             del self._jobs[job.job.job_id]
 
     def validate(self) -> None:

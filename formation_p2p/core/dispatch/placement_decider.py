@@ -33,10 +33,7 @@ class PlacementDecider:
     in flight."""
 
     def __init__(
-        self,
-        authorised: Authorised,
-        facts: Facts,
-        leases: Callable[[], Iterable[ActiveLease]],
+        self, authorised: Authorised, facts: Facts, leases: Callable[[], Iterable[ActiveLease]]
     ) -> None:
         self._authorised = authorised
         self._facts = facts
@@ -66,7 +63,7 @@ class PlacementDecider:
         tasks run. Now and then; call it at any time."""
         if group.candidates.is_review_due(now) and (head := group.first()) is not None:
             group.candidates.reviewed(now)
-            self.bar(group, head, group.candidates.profiles, now)
+            self.bar(group, head, group.candidates.pool.values(), now)
 
     def bar(self, group: TaskGroup, run: TaskRun, profiles: Iterable[Profile], now: Moment) -> None:
         """Those of these workers that the group's policy does not admit for this task."""

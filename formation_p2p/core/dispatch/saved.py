@@ -54,15 +54,14 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
     runs: list[TaskRun] = []
     for task in saved.job.tasks:
         known = begun.get(task.task_id)
-        if known is not None and known.ended is not None:
-            job.count(known.ended)
-            continue
-        run = TaskRun(task, job, task.key)
         before = {x: None for x in task.after if ended.get(x) is not TaskState.SUCCEEDED}
-        if known is not None:
-            run.resume(known.tried, known.attempts)
-        elif before:
-            run.block(before)
-            continue
-        runs.append(run)
+        if known is None and before:
+            TaskRun(task, job, task.key).block(before)
+        elif known is None:
+            runs.append(TaskRun(task, job, task.key))
+        elif known.ended is None:
+            tried, attempts = known.tried, known.attempts
+            runs.append(TaskRun(task, job, task.key, tried=tried, attempts=attempts))
+        else:
+            job.count(known.ended)
     return runs, [task_id for task_id, how in ended.items() if how is not TaskState.SUCCEEDED]

@@ -17,13 +17,11 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
-from formation_p2p.core.dispatch.dispatcher import Dispatcher
 from formation_p2p.core.dispatch.groups import Groups
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.lease_acquirer import LeaseAcquirer
-from formation_p2p.core.dispatch.lease_keeper import LeaseKeeper
+from formation_p2p.core.dispatch.leasing import Leasing
 from formation_p2p.core.dispatch.notes import Note, search_of
 from formation_p2p.core.dispatch.outbox import Outbox
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
@@ -34,7 +32,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
+from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
     LeaseLost,
@@ -78,19 +76,13 @@ class Scheduler:
         self._outbox = Outbox()
         self._jobs = Jobs(self._outbox, parameters)
         self._decider = PlacementDecider(authorised, facts, self.leases)
-        self._keeper = LeaseKeeper(lessee, self._outbox, parameters.linger_s)
-        self._dispatcher = Dispatcher(self._outbox)
+        self._leasing = Leasing(
+            finder, lessee, self._decider.candidates, self._outbox, note, parameters
+        )
         self._attempts = Attempts(
-            self._jobs, self._dispatcher, experienced, parameters.max_printed_bytes
+            self._jobs, self._outbox, experienced, parameters.max_printed_bytes
         )
-        self.groups = Groups(
-            self._jobs,
-            self._decider,
-            LeaseAcquirer(finder, lessee, self._decider.candidates, note, parameters),
-            self._keeper,
-            self._dispatcher,
-            parameters,
-        )
+        self.groups = Groups(self._jobs, self._decider, self._leasing, self._attempts, parameters)
 
     def submit(self, job: Job, now: Moment) -> list[SchedulerEffect]:
         """Raises InvalidInput where too many jobs are running, this one already is, or no worker
@@ -140,7 +132,7 @@ class Scheduler:
             if known
             else self.groups.of(SchedulingKey(saved.needs, saved.priority))
         )
-        active = self._keeper.adopt(group, saved, now)
+        active = self._leasing.adopt(group, saved, now)
         for attempt_id, run in known:
             run.move("dispatch")
             active.add(attempt_id, run, now)
@@ -162,7 +154,7 @@ class Scheduler:
                 self._jobs.stopped(waiting)
             for active in group.leases.values():
                 unwanted = [a for a, run in active.attempts.items() if run.job is job]
-                self._dispatcher.cancel(active, unwanted, cause)
+                self._attempts.cancel(active, unwanted, cause)
             self.groups.pump(group, now, cause)
 
     def leave(self) -> list[SchedulerEffect]:
@@ -176,7 +168,7 @@ class Scheduler:
             for run in (*group.queues.drain(), *running):
                 self._jobs.cancelled(run)
             for active in leases:
-                self._keeper.ended(group, active)
+                self._leasing.ended(group, active)
         self.groups.clear()
         return self._outbox.take()
 
@@ -239,34 +231,25 @@ class Scheduler:
         for event in events:
             match event:
                 case RoundClosed():
-                    self._round_closed(event, now)
+                    group = self.groups.of_round(event.round)
+                    group.acquisition.round_ended(event.committed)
+                    for worker, refusal in event.refusals:
+                        group.candidates.refused(worker, refusal, now)
+                    self.groups.pump(group, now, "a round closed")
                 case LeaseHeld(lease):
-                    self._lease_held(lease, now)
+                    group = self.groups.of(lease.scheduling_key)
+                    self._leasing.granted(group, lease, now)
+                    self.groups.pump(group, now, f"lease {lease.lease_id}")
                 case LeaseRecovered(lease):
-                    self._lease_recovered(lease, now)
+                    cause = "the worker answers again"
+                    group = self.groups.of(lease.scheduling_key)
+                    self._attempts.repeat(group.leases[lease.key], cause)
+                    self.groups.pump(group, now, cause)
                 case LeaseLost():
                     self._lease_lost(event, now)
                 case _:
                     assert_never(event)
         return self._outbox.take()
-
-    def _round_closed(self, closed: RoundClosed, now: Moment) -> None:
-        group = self.groups.of_round(closed.round)
-        group.acquisition.round_ended(closed.committed)
-        for worker, refusal in closed.refusals:
-            group.candidates.refused(worker, refusal, now)
-        self.groups.pump(group, now, "a round closed")
-
-    def _lease_held(self, lease: HeldLease, now: Moment) -> None:
-        group = self.groups.of(lease.scheduling_key)
-        self._keeper.granted(group, lease, now)
-        self.groups.pump(group, now, f"lease {lease.lease_id}")
-
-    def _lease_recovered(self, lease: HeldLease, now: Moment) -> None:
-        group = self.groups.of(lease.scheduling_key)
-        cause = "the worker answers again"
-        self._dispatcher.repeat(group.leases[lease.key], cause)
-        self.groups.pump(group, now, cause)
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
         lease = event.lease
@@ -274,54 +257,45 @@ class Scheduler:
         if group is None:
             return  # it was given back at the moment when it was lost
         worker = lease.lessor.peer_id
-        group.acquisition.refused(worker)
+        group.acquisition.committing.discard(worker)
         group.candidates.refused(worker, event.refusal, now)
         active = group.leases.get(lease.key)
         if active is not None:
-            self._keeper.ended(group, active)
+            self._leasing.ended(group, active)
             self._attempts.lost(group, active, event, now)
         self.groups.pump(group, now, f"lease {lease.lease_id} is lost")
 
     def received(self, sender: Contact, message: ToScheduler, now: Moment) -> list[SchedulerEffect]:
+        """What comes under no lease of ours has no effect, and is not acknowledged: any peer could
+        have it queued."""
+        holding = self.groups.holding((sender.peer_id, message.lease_id))
+        if holding is None:
+            return []
+        group, active = holding
         match message:
             case TaskStarted():
-                return self.started(sender, message, now)
+                if self._attempts.began(active, message, now):
+                    self.groups.pump(group, now, f"{message.attempt_id} runs")
             case TaskOutput():
-                return self.printed(sender, message)
+                self._attempts.printed(active, message)
             case TasksEnded():
-                return self.ended(sender, message, now)
+                # Each result counts only under the fencing token of its lease, and once.
+                if active.lease.fence != message.fence:
+                    return []
+                cause = f"attempts under {message.lease_id} ended"
+                self._attempts.ended(group, active, message.ended, now)
+                touched = self.groups.queue(self._jobs.take_ready())
+                if touched:
+                    # Before a lease is given back to make room for what comes next.
+                    self._outbox.flush_events()
+                for each in dict.fromkeys([group, *touched]):
+                    self.groups.pump(each, now, cause)
+                ids = tuple(ended.attempt_id for ended in message.ended)
+                self._outbox.acknowledge(
+                    Send(sender, ResultAck(message.lease_id, ids), cause=cause)
+                )
             case _:
                 assert_never(message)
-
-    def started(self, sender: Contact, message: TaskStarted, now: Moment) -> list[SchedulerEffect]:
-        active = self.groups.lease((sender.peer_id, message.lease_id))
-        if active is not None and self._attempts.began(active, message, now):
-            self.groups.pump(self.groups.of_lease(active), now, f"{message.attempt_id} runs")
-        return self._outbox.take()
-
-    def printed(self, sender: Contact, message: TaskOutput) -> list[SchedulerEffect]:
-        active = self.groups.lease((sender.peer_id, message.lease_id))
-        if active is not None:
-            self._attempts.printed(active, message)
-        return self._outbox.take()
-
-    def ended(self, sender: Contact, message: TasksEnded, now: Moment) -> list[SchedulerEffect]:
-        """Results. Each counts only under the lease in force and its fencing token, and once. What
-        comes under no lease of ours is not acknowledged either: anybody could have it queued."""
-        active = self.groups.lease((sender.peer_id, message.lease_id))
-        if active is None or active.lease.fence != message.fence:
-            return []
-        cause = f"attempts under {message.lease_id} ended"
-        group = self.groups.of_lease(active)
-        self._attempts.ended(group, active, message.ended, now)
-        touched = self.groups.queue(self._jobs.take_ready())
-        if touched:
-            # Before a lease is given back to make room for what comes next.
-            self._outbox.flush_events()
-        for each in dict.fromkeys([group, *touched]):
-            self.groups.pump(each, now, cause)
-        ack = ResultAck(message.lease_id, tuple(ended.attempt_id for ended in message.ended))
-        self._outbox.acknowledge(Send(sender, ack, cause=cause))
         return self._outbox.take()
 
     def heard(self, worker: PeerId) -> None:

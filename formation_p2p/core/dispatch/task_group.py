@@ -5,16 +5,68 @@ A group knows no messages. Each part of its state has one owner, which alone wri
 
 from __future__ import annotations
 
-from formation_p2p.core.dispatch.acquisition import Acquisition
+from collections.abc import Iterable
+
+from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Candidates
-from formation_p2p.core.dispatch.estimates import Estimates
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.queues import Queues
+from formation_p2p.core.dispatch.stragglers import Estimates
 from formation_p2p.core.dispatch.task_run import TaskRun
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import ensure
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import LeaseKey
+from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
+
+
+class Acquisition:
+    """How far the group has come in getting leases. `find` and `round` are open, `committing` have
+    not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
+    to be asked at once; `fruitless` searches in a row began with no worker known."""
+
+    def __init__(self) -> None:
+        self.find: FindId | None = None
+        self.round: RoundId | None = None
+        self.committing: set[PeerId] = set()
+        self.searched_s = float("-inf")
+        self.fruitless = 0
+        self._had_leases = False
+        self._was_answered = True
+
+    @property
+    def is_open(self) -> bool:
+        return self.round is not None or bool(self.committing)
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether workers may come back: there was one, or no peer answered the last search."""
+        return self._had_leases or not self._was_answered
+
+    def search_began(self, find: FindId, now_s: float, *, stranded: bool) -> None:
+        self.find, self.searched_s = find, now_s
+        self.fruitless = self.fruitless + 1 if stranded else 0
+
+    def search_ended(self, *, answered: bool) -> None:
+        """`answered`: whether any peer did."""
+        self.find, self._was_answered = None, answered
+
+    def found_more(self) -> None:
+        """Where there were more workers, there may be more yet."""
+        self.searched_s = float("-inf")
+
+    def round_began(self, asked: RoundId) -> None:
+        self.round = asked
+
+    def round_ended(self, committed: Iterable[PeerId]) -> None:
+        self.round = None
+        self.committing |= set(committed)
+
+    def leased(self, worker: PeerId) -> None:
+        self.committing.discard(worker)
+        self._had_leases = True
 
 
 class TaskGroup:
@@ -37,12 +89,6 @@ class TaskGroup:
         self.leases: dict[LeaseKey, ActiveLease] = {}
         self.wake_s = float("inf")
 
-    def add_lease(self, active: ActiveLease) -> None:
-        self.leases[active.lease.key] = active
-
-    def remove_lease(self, active: ActiveLease) -> None:
-        del self.leases[active.lease.key]
-
     def wake_by(self, due_s: float) -> None:
         self.wake_s = min(self.wake_s, due_s)
 
@@ -58,7 +104,15 @@ class TaskGroup:
     @property
     def is_stranded(self) -> bool:
         """Whether no worker is known that could run these tasks, or does."""
-        return self.candidates.are_none and not self.leases
+        return not self.candidates.pool and not self.leases
+
+    def employs(self, active: ActiveLease, now: Moment) -> bool:
+        """Whether a lease gets more to do: its worker answers, is admitted, and is not failing."""
+        return (
+            not active.lease.is_suspect
+            and active.worker not in self.candidates.barred
+            and not self.candidates.is_failing(active.worker, now)
+        )
 
     def first(self) -> TaskRun | None:
         """The task that has waited longest, or where none waits, one that is in flight."""

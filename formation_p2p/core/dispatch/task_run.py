@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from formation_p2p.core.dispatch.blocked import Blocked
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.effects import Moment
@@ -47,6 +47,10 @@ TRANSITIONS: Final = {
         "cancel": TaskState.CANCELLED,
     },
 }
+
+
+# In the order in which JobEnded has them.
+ENDED: Final = tuple(state for state in TaskState if state not in TRANSITIONS)
 
 
 class JobState(StrEnum):
@@ -97,10 +101,6 @@ class TaskRun:
         """It waits for these tasks of its job, which are to succeed first."""
         self.state = TaskState.BLOCKED
         self.job.blocked.add(self, before)
-
-    def resume(self, tried: int, attempts: tuple[Attempt, ...]) -> None:
-        """As an earlier incarnation of the scheduler left it."""
-        self.tried, self.attempts = tried, attempts
 
     def next_attempt(self) -> str:
         """The id of one more attempt."""
@@ -153,6 +153,57 @@ class TaskRun:
         return bool(self.attempts) and any(each.worker == worker for each in self.attempts)
 
 
+class Blocked:
+    """The tasks of a job that wait until others of it have succeeded. Each pair of a task and one
+    that it waits for is looked at once, when that one has ended."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, TaskRun] = {}
+        self._left: dict[str, int] = {}  # for how many others each of them waits
+        self._followers: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: TaskRun, before: Collection[str]) -> None:
+        """A task, and those that it waits for: each once, and not yet ended."""
+        task_id = run.task.task_id
+        self._runs[task_id] = run
+        self._left[task_id] = len(before)
+        for each in before:
+            self._followers.setdefault(each, []).append(task_id)
+
+    def succeeded(self, task_id: str) -> list[TaskRun]:
+        """Those that wait for nothing any more, now that this one has succeeded."""
+        ready: list[TaskRun] = []
+        for follower in self._followers.pop(task_id, ()):
+            self._left[follower] -= 1
+            # One that fell with another still waits for that one.
+            if self._left[follower] == 0:
+                ready.append(self._runs.pop(follower))
+        return ready
+
+    def fell(self, task_id: str) -> list[TaskRun]:
+        """Those that will never run, now that this one brought no result: who waits for it, who
+        waits for these, and so on."""
+        fallen: list[TaskRun] = []
+        ended = [task_id]
+        for each in ended:  # which grows on the way
+            for follower in self._followers.pop(each, ()):
+                run = self._runs.pop(follower, None)
+                if run is not None:  # else it fell with another one
+                    fallen.append(run)
+                    ended.append(follower)
+        return fallen
+
+    def drain(self) -> list[TaskRun]:
+        """All of them: none waits here any more."""
+        runs = list(self._runs.values())
+        for table in (self._runs, self._left, self._followers):
+            table.clear()
+        return runs
+
+
 @dataclass(slots=True, eq=False)
 class JobRun:
     """`due_s` is its deadline, on this machine's monotonic clock. `incarnation` ends the ids of its
@@ -164,14 +215,7 @@ class JobRun:
     timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)
-    ended: dict[TaskState, int] = field(
-        default_factory=lambda: {
-            TaskState.SUCCEEDED: 0,
-            TaskState.FAILED: 0,
-            TaskState.UNPLACEABLE: 0,
-            TaskState.CANCELLED: 0,
-        }
-    )
+    ended: Counter[TaskState] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         timeout_s = self.job.options.timeout_s
@@ -179,7 +223,7 @@ class JobRun:
 
     @property
     def is_over(self) -> bool:
-        return sum(self.ended.values()) == len(self.job.tasks)
+        return self.ended.total() == len(self.job.tasks)
 
     @property
     def is_wanted(self) -> bool:

@@ -1,32 +1,43 @@
-"""Lease acquisition for a group: whom to ask, when to look for others, when to give up."""
+"""The leases of groups: whom to ask for one, persisted for a restart, kept warm, and given back."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Known
+from formation_p2p.core.dispatch.job_events import ForgetLease, PersistLease
 from formation_p2p.core.dispatch.notes import Note, RoundOpened
+from formation_p2p.core.dispatch.outbox import Outbox
 from formation_p2p.core.dispatch.parameters import DispatchParameters
+from formation_p2p.core.dispatch.saved import SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.placement.guarded import seeks_room
 
 
-class LeaseAcquirer:
+class Leasing:
     def __init__(
         self,
         finder: Finder,
         lessee: Lessee,
         known: Known,
+        outbox: Outbox,
         note: Note,
         parameters: DispatchParameters,
     ) -> None:
-        self._note = note
         self._finder = finder
         self._lessee = lessee
         self._known = known
+        self._outbox = outbox
+        self._note = note
         self._parameters = parameters
+
+    # -- more of them ---------------------------------------------------------------------------
 
     def seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
         """Ask workers for leases, or look for more workers, around `head` first. Returns how many
@@ -42,12 +53,10 @@ class LeaseAcquirer:
             near = group.key.hints.near
             least = parameters.max_ask_at_once if near else parameters.ask_at_once
             waiting = group.queues.waiting
-            at_once = max(least, min(waiting, parameters.max_ask_at_once))
-            asked = self._lessee.ask(
-                order[:at_once], group.key, wanted=waiting, now=now, cause=cause
-            )
+            order = order[: max(least, min(waiting, parameters.max_ask_at_once))]
+            asked = self._lessee.ask(order, group.key, wanted=waiting, now=now, cause=cause)
             acquisition.round_began(asked)
-            workers = tuple(contact.peer_id for contact in order[:at_once])
+            workers = tuple(contact.peer_id for contact in order)
             self._note(RoundOpened(group.key, asked, workers), now)
             return len(workers)
         if acquisition.find is None and not self.is_hopeless(group):
@@ -89,3 +98,64 @@ class LeaseAcquirer:
             group.wake_by(now.mono_s + parameters.second_look_s)
         else:
             group.acquisition.search_began(find, now.mono_s, stranded=stranded)
+
+    # -- those that are held --------------------------------------------------------------------
+
+    def granted(self, group: TaskGroup, lease: HeldLease, now: Moment) -> None:
+        group.acquisition.leased(lease.lessor.peer_id)
+        group.candidates.back_off.leased(lease.lessor.peer_id)
+        group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s)
+        self._outbox.emit(
+            PersistLease(
+                lease.lease_id,
+                lease.lessor,
+                lease.scheduling_key.needs,
+                lease.scheduling_key.priority,
+                lease.fence,
+                lease.device_ids,
+                cause="a lease was granted",
+            )
+        )
+
+    def adopt(self, group: TaskGroup, saved: SavedLease, now: Moment) -> ActiveLease:
+        """One of an earlier incarnation: it counts once its worker has answered."""
+        lease = self._lessee.adopt(
+            saved.lessor, saved.lease_id, group.key, saved.fence, saved.device_ids, now
+        )
+        active = group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s)
+        return active
+
+    def ended(self, group: TaskGroup, active: ActiveLease) -> None:
+        """It was given back, or lost."""
+        del group.leases[active.lease.key]
+        forget = ForgetLease(active.worker, active.lease.lease_id, cause="the lease ended")
+        self._outbox.emit(forget)
+
+    def linger(
+        self, group: TaskGroup, kept: Collection[ActiveLease], now: Moment, cause: str
+    ) -> None:
+        """No task waits: give back the leases under which nothing has run for a while, except those
+        to be kept."""
+        self._release(group, kept, now.mono_s, cause)
+        for active in group.leases.values():
+            if active not in kept:
+                group.wake_by(active.idle_s + self._parameters.linger_s)
+
+    def release_idle(self, group: TaskGroup, cause: str) -> None:
+        """Give back, at once, those that are only kept warm."""
+        self._release(group, (), float("inf"), cause)
+
+    def release_barred(self, group: TaskGroup, cause: str) -> None:
+        """Give back, at once, those that get nothing more to do."""
+        barred = group.candidates.barred
+        kept = [active for active in group.leases.values() if active.worker not in barred]
+        self._release(group, kept, float("inf"), cause)
+
+    def _release(
+        self, group: TaskGroup, kept: Collection[ActiveLease], now_s: float, cause: str
+    ) -> None:
+        for active in list(group.leases.values()):
+            due_s = active.idle_s + self._parameters.linger_s
+            if not active.attempts and active not in kept and due_s <= now_s:
+                self.ended(group, active)
+                self._lessee.release(active.lease, cause)
