@@ -25,7 +25,6 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.execution.effects import Execute, Pause
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.messages import (
     Commit,
     Leased,
@@ -38,7 +37,7 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent, Resume, Serve
 from formation_p2p.core.peer.peer import Peer

@@ -35,8 +35,14 @@ from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.fencing import Fence, Fenced
-from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.negotiation.session import (
+    Disconnected,
+    Fence,
+    Fenced,
+    Received,
+    Send,
+    Undelivered,
+)
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import (
     BlobsChanged,

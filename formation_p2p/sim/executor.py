@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
-from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, Pe
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.fencing import Fence
-from formation_p2p.core.negotiation.session import Received, Send, Undelivered
+from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
 from formation_p2p.core.trust.admission import Charged, Tolerated
 

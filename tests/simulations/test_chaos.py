@@ -15,10 +15,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
 )
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import Release, ResultAck, TasksEnded
-from formation_p2p.core.negotiation.session import Received, Send
+from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.peer import Peer

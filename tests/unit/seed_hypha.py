@@ -233,9 +233,9 @@ def the_first_is_not_the_best(vector: Vector) -> None:
     lessee.ask(order, SchedulingKey(NEEDS), wanted=vector.given["desired"], now=at(0), cause="")
     ids = {to: message.request_id for to, message in taken(lessee)}
     held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
-    lessee.offered(ALICE, Offer(ids[ALICE.peer_id], "a", held, asks[ALICE], 1500), at(0.1))
+    lessee.received(ALICE, Offer(ids[ALICE.peer_id], "a", held, asks[ALICE], 1500), at(0.1))
     assert taken(lessee) == []
-    lessee.offered(CAROL, Offer(ids[CAROL.peer_id], "c", held, asks[CAROL], 1500), at(0.2))
+    lessee.received(CAROL, Offer(ids[CAROL.peer_id], "c", held, asks[CAROL], 1500), at(0.2))
     assert (CAROL.peer_id, Commit("c")) in taken(lessee)
 
 

@@ -229,8 +229,8 @@ def once_each(vector: Vector) -> None:
     ids = {to: each.request_id for to, each in requests if isinstance(each, PlacementRequest)}
     held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
     for _ in range(2):
-        lessee.offered(ALICE, Offer(ids[ALICE.peer_id], "a", held, 0, 1500), at(0.1))
-    lessee.offered(CAROL, Offer(ids[CAROL.peer_id], "c", held, 0, 1500), at(0.2))
+        lessee.received(ALICE, Offer(ids[ALICE.peer_id], "a", held, 0, 1500), at(0.1))
+    lessee.received(CAROL, Offer(ids[CAROL.peer_id], "c", held, 0, 1500), at(0.2))
     committed = [to for to, message in sent(lessee.take()[0]) if message == Commit("a")]
     assert len(committed) == vector.expect["kept"]
 

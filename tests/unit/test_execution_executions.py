@@ -22,7 +22,11 @@ from formation_p2p.core.execution.effects import (
     Work,
 )
 from formation_p2p.core.execution.executions import MAX_OUTBOX_BYTES, Executions
-from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, MAX_IN_FLIGHT_BYTES
+from formation_p2p.core.negotiation.in_flight import (
+    BATCH_BYTES,
+    MAX_IN_FLIGHT_BYTES,
+    MAX_SHARED_BLOBS,
+)
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.messages import (
     MAX_FRAME_BYTES,
@@ -42,7 +46,6 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.resources.fits import GpuClaim
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import Held, shortfall
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
@@ -30,7 +29,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.preemption import to_displace
-from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Preempted
@@ -222,7 +221,7 @@ def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_fo
         assert isinstance(request, PlacementRequest)
         offer = Offer(request.request_id, f"of {contact.peer_id}", holds, price, hold_ms)
         said[contact.peer_id] = offer
-        lessee.offered(contact, offer, at(0.1))
+        lessee.received(contact, offer, at(0.1))
     lessee.tick(at(3.0))
     effects, _ = lessee.take()
     committed = [to for to, message in sent(effects) if isinstance(message, Commit)]

@@ -99,10 +99,10 @@ class Bob:
     ) -> None:
         request_id = self.request_ids[by.peer_id]
         offer = Offer(request_id, lease_id, holds, price_micro, hold_ms)
-        self.lessee.offered(by, offer, at(now_s))
+        self.lessee.received(by, offer, at(now_s))
 
     def refused(self, by: Contact, now_s: float = 0) -> None:
-        self.lessee.refused(by, RequestRefused(self.request_ids[by.peer_id], BUSY), at(now_s))
+        self.lessee.received(by, RequestRefused(self.request_ids[by.peer_id], BUSY), at(now_s))
 
     def committed(self, by: Contact, now_s: float = 0) -> HeldLease:
         self.ask(by, now_s=now_s)
@@ -112,7 +112,7 @@ class Bob:
 
     def leased(self, by: Contact, now_s: float = 0) -> HeldLease:
         lease = self.committed(by, now_s)
-        self.lessee.leased(by, Leased(lease.lease_id, 5, LEASE_MS, 64))
+        self.lessee.received(by, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))
         assert self.hears() == ([], [LeaseHeld(lease)])
         return lease
 
@@ -128,11 +128,11 @@ GONE = Gone("the lease", "for the test")
 
 
 HAPPEN: dict[str, Callable[[Bob, HeldLease], object]] = {
-    "leased": lambda bob, x: bob.lessee.leased(ALICE, Leased(x.lease_id, 5, LEASE_MS, 64)),
-    "refused": lambda bob, x: bob.lessee.commit_refused(ALICE, CommitRefused(x.lease_id, GONE)),
+    "leased": lambda bob, x: bob.lessee.received(ALICE, Leased(x.lease_id, 5, LEASE_MS, 64), at(0)),
+    "refused": lambda bob, x: bob.lessee.received(ALICE, CommitRefused(x.lease_id, GONE), at(0)),
     "renew": lambda bob, x: bob.lessee.tick(at(x.renew_s if x.renew_s < 1000 else 1)),
-    "renewed": lambda bob, x: bob.lessee.renewed(ALICE, Renewed(x.lease_id, LEASE_MS, 64)),
-    "ended": lambda bob, x: bob.lessee.ended(ALICE, LeaseEnded(x.lease_id, GONE)),
+    "renewed": lambda bob, x: bob.lessee.received(ALICE, Renewed(x.lease_id, LEASE_MS, 64), at(0)),
+    "ended": lambda bob, x: bob.lessee.received(ALICE, LeaseEnded(x.lease_id, GONE), at(0)),
     "expired": lambda bob, x: bob.lessee.tick(at(1000)),
     "released": lambda bob, x: bob.lessee.release(x, "for the test"),
     "disconnected": lambda bob, x: bob.lessee.disconnected(ALICE.peer_id, at(1)),
@@ -410,9 +410,9 @@ def test_the_limit_is_never_sent(bob: Bob) -> None:
 def test_an_answer_counts_only_from_whom_it_was_asked_and_once(bob: Bob) -> None:
     bob.ask(ALICE, CAROL)
     offer = Offer(bob.request_ids[ALICE.peer_id], "m1", HELD, 0, 1500)
-    bob.lessee.offered(MALLORY, offer, at(0))
+    bob.lessee.received(MALLORY, offer, at(0))
     assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
-    bob.lessee.refused(MALLORY, RequestRefused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
+    bob.lessee.received(MALLORY, RequestRefused(bob.request_ids[ALICE.peer_id], BUSY), at(0))
     bob.refused(ALICE)
     bob.offered(ALICE, "a1")  # she has refused already
     assert bob.hears() == ([(ALICE.peer_id, Release("a1"))], [])
@@ -485,7 +485,7 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
     assert bob.lessee.next_timeout() == 6.7 + LEASE_DEFAULTS.renew_again_s
     bob.lessee.tick(at(7.7))
     assert bob.hears() == ([renew], [])
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
+    bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [])
     assert lease.expires_s == 16.7  # from the first renewal that was not answered
 
@@ -493,13 +493,13 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
 def test_this_side_never_believes_in_a_lease_longer_than_the_worker(bob: Bob) -> None:
     """The answer may have been long under way: what counts is when it was asked for."""
     lease = bob.committed(ALICE, now_s=0)
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64))  # at, say, 2.9
+    bob.lessee.received(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))  # at, say, 2.9
     assert lease.expires_s == 10.0
 
 
 def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
     lease = bob.committed(ALICE)
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000, 64))
+    bob.lessee.received(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000, 64), at(0))
     assert lease.expires_s == LEASE_DEFAULTS.max_lease_s
 
 
@@ -520,7 +520,7 @@ def test_a_commit_that_is_not_answered_in_time_is_lost_and_the_late_lease_return
     bob.lessee.tick(at(ANSWER_S))
     gone = Silent("it did not answer in time")
     assert bob.hears() == ([], [LeaseLost(lease, gone, HeldState.COMMITTED)])
-    bob.lessee.leased(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64))
+    bob.lessee.received(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
 
 
@@ -534,9 +534,9 @@ def test_a_released_lease_is_given_back_once(bob: Bob) -> None:
 def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) -> None:
     lease = bob.leased(ALICE)
     before = lease.expires_s
-    bob.lessee.renewed(MALLORY, Renewed(lease.lease_id, 1, 64))
-    bob.lessee.ended(MALLORY, LeaseEnded(lease.lease_id, Leaving()))
-    bob.lessee.commit_refused(MALLORY, CommitRefused(lease.lease_id, Leaving()))
+    bob.lessee.received(MALLORY, Renewed(lease.lease_id, 1, 64), at(0))
+    bob.lessee.received(MALLORY, LeaseEnded(lease.lease_id, Leaving()), at(0))
+    bob.lessee.received(MALLORY, CommitRefused(lease.lease_id, Leaving()), at(0))
     assert bob.hears() == ([], [])
     assert (lease.state, lease.expires_s) == (HeldState.HELD, before)
 
@@ -544,14 +544,14 @@ def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) 
 def test_renewals_that_nobody_asked_for_prolong_nothing(bob: Bob) -> None:
     lease = bob.leased(ALICE)
     for _ in range(3):
-        bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
+        bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 64), at(0))
     assert lease.expires_s == 10.0
 
 
 def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
     lease = bob.leased(ALICE)
     assert lease.window == 64
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 3))
+    bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 3), at(0))
     assert lease.window == 3
 
 
@@ -569,14 +569,14 @@ def adopted(bob: Bob) -> HeldLease:
 
 def test_a_lease_of_an_earlier_incarnation_is_taken_up_once_its_worker_answers(bob: Bob) -> None:
     lease = adopted(bob)
-    bob.lessee.renewed(ALICE, Renewed("a1", LEASE_MS, 64))
+    bob.lessee.received(ALICE, Renewed("a1", LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
     assert (lease.state, lease.expires_s, lease.window) == (HeldState.HELD, 110.0, 64)
 
 
 def test_a_lease_of_an_earlier_incarnation_that_has_run_out_is_lost(bob: Bob) -> None:
     lease = adopted(bob)
-    bob.lessee.ended(ALICE, LeaseEnded("a1", GONE))
+    bob.lessee.received(ALICE, LeaseEnded("a1", GONE), at(0))
     assert bob.hears() == ([], [LeaseLost(lease, GONE, HeldState.ADOPTED)])
 
 
@@ -603,10 +603,10 @@ def test_after_a_broken_stream_the_worker_is_asked_and_its_answer_recovers_the_l
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
     assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
     assert (lease.state, others.state) == (HeldState.SUSPECT, HeldState.HELD)
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
+    bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
     assert lease.expires_s == 12.0
-    bob.lessee.renewed(ALICE, Renewed(lease.lease_id, LEASE_MS, 64))
+    bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [])
 
 

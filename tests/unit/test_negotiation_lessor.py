@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.lease import TRANSITIONS, Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
@@ -29,7 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.refusals import (
     Busy,
     Denied,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
     MAX_FRAME_BYTES,
@@ -48,7 +49,6 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
-from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.resources import pack_requirements
 from formation_p2p.core.records.schema import Schema

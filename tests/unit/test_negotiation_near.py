@@ -46,7 +46,7 @@ class Bob:
         held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
         request_id = self.requests[by.peer_id].request_id
         offer = Offer(request_id, OFFERING[by.peer_id], held, 0, 1500, there)
-        self.lessee.offered(by, offer, at(now_s))
+        self.lessee.received(by, offer, at(now_s))
 
     def chose(self) -> str | None:
         """The lease that he committed to; None while he waits. All others are given back."""

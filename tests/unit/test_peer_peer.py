@@ -19,7 +19,6 @@ from formation_p2p.core.dispatch.job_events import (
     WorkerLost,
 )
 from formation_p2p.core.execution.effects import ExecutionsEnded, ExecutionStarted
-from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.messages import (
     Assignment,
     Cancel,
@@ -36,7 +35,14 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
     TasksEnded,
 )
-from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.negotiation.session import (
+    Disconnected,
+    Fence,
+    Fenced,
+    Received,
+    Send,
+    Undelivered,
+)
 from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.peer.events import Joined, Leave, Serve, Submit, Tick
 from formation_p2p.core.peer.parameters import PeerParameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
-from formation_p2p.core.negotiation.fencing import Fenced
+from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Executor, Running

@@ -15,8 +15,8 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
-from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
+from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent, Resume
 from formation_p2p.core.placement.task_options import TaskOptions

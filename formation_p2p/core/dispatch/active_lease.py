@@ -10,9 +10,8 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldLease
-from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight, SharedBlobs
 from formation_p2p.core.negotiation.messages import Assignment, Dispatch
-from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.workload.outcome import Ended, Succeeded
 
 

@@ -24,7 +24,7 @@ from formation_p2p.core.execution.effects import (
     Work,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight
+from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight, SharedBlobs
 from formation_p2p.core.negotiation.lease import Lease
 from formation_p2p.core.negotiation.messages import (
     MAX_MESSAGE_CHARS,
@@ -38,7 +38,6 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 

@@ -150,13 +150,9 @@ class BackOff:
         record = self._records.get(worker)
         if record is None:
             return float("-inf")
-        match RULES[record.fault].until:
-            case Until.TIME:
-                return record.until_s
-            case Until.LIFE:
-                return record.until_s if record.heard else float("inf")
-            case _:
-                return float("inf")
+        until = RULES[record.fault].until
+        suffices = until is Until.TIME or (until is Until.LIFE and record.heard)
+        return record.until_s if suffices else float("inf")
 
 
 def _fault(refusal: Refusal, before: Fault | None) -> Fault:

@@ -25,45 +25,24 @@ class HeldState(StrEnum):
     ENDED = "ended"
 
 
-_ENDS: Final = {
-    "ended": HeldState.ENDED,
-    "expired": HeldState.ENDED,
-    "released": HeldState.ENDED,
+_ENDS: Final = dict.fromkeys(("ended", "expired", "released"), HeldState.ENDED)
+_ANSWERING: Final = {
+    "renew": HeldState.RENEWING,
+    "renewed": HeldState.HELD,  # of one that is held: the same answer came twice
+    "disconnected": HeldState.SUSPECT,
+    "undelivered": HeldState.SUSPECT,
+    **_ENDS,
 }
+_IN_DOUBT: Final = {"renewed": HeldState.HELD, "undelivered": HeldState.ENDED, **_ENDS}
 TRANSITIONS: Final = {
     HeldState.COMMITTED: {
         "leased": HeldState.HELD,
-        "refused": HeldState.ENDED,
-        "undelivered": HeldState.ENDED,
-        "expired": HeldState.ENDED,
-        "released": HeldState.ENDED,
+        **dict.fromkeys(("refused", "undelivered", "expired", "released"), HeldState.ENDED),
     },
-    HeldState.HELD: {
-        "renew": HeldState.RENEWING,
-        "renewed": HeldState.HELD,  # the same answer came twice
-        "disconnected": HeldState.SUSPECT,
-        "undelivered": HeldState.SUSPECT,
-        **_ENDS,
-    },
-    HeldState.RENEWING: {
-        "renew": HeldState.RENEWING,
-        "renewed": HeldState.HELD,
-        "disconnected": HeldState.SUSPECT,
-        "undelivered": HeldState.SUSPECT,
-        **_ENDS,
-    },
-    HeldState.SUSPECT: {
-        "renew": HeldState.SUSPECT,
-        "renewed": HeldState.HELD,
-        "undelivered": HeldState.ENDED,
-        **_ENDS,
-    },
-    HeldState.ADOPTED: {
-        "renew": HeldState.ADOPTED,
-        "renewed": HeldState.HELD,
-        "undelivered": HeldState.ENDED,
-        **_ENDS,
-    },
+    HeldState.HELD: _ANSWERING,
+    HeldState.RENEWING: _ANSWERING,
+    HeldState.SUSPECT: {"renew": HeldState.SUSPECT, **_IN_DOUBT},
+    HeldState.ADOPTED: {"renew": HeldState.ADOPTED, **_IN_DOUBT},
 }
 
 
@@ -81,8 +60,8 @@ class HeldLease:
     state: HeldState
     expires_s: float
     fence: int = 0
-    window: int = 1
     device_ids: tuple[str, ...] = ()
+    window: int = 1
     renew_s: float = float("inf")
     asked_s: float = 0.0
 

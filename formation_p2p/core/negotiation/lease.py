@@ -19,21 +19,13 @@ class LeaseState(StrEnum):
     ENDED = "ended"
 
 
+_ENDS: Final = ("release", "preempt", "expire", "leave")
 TRANSITIONS: Final = {
-    LeaseState.OFFERED: {
-        "commit": LeaseState.LEASED,
-        "release": LeaseState.ENDED,
-        "preempt": LeaseState.ENDED,
-        "expire": LeaseState.ENDED,
-        "leave": LeaseState.ENDED,
-    },
+    LeaseState.OFFERED: {"commit": LeaseState.LEASED, **dict.fromkeys(_ENDS, LeaseState.ENDED)},
     LeaseState.LEASED: {
         "commit": LeaseState.LEASED,  # the answer to the first was lost
         "renew": LeaseState.LEASED,
-        "release": LeaseState.ENDING,
-        "preempt": LeaseState.ENDING,
-        "expire": LeaseState.ENDING,
-        "leave": LeaseState.ENDING,
+        **dict.fromkeys(_ENDS, LeaseState.ENDING),
     },
     LeaseState.ENDING: {"fenced": LeaseState.ENDED},
 }

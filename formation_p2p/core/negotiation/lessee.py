@@ -15,21 +15,8 @@ from typing import assert_never
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, LeaseKey
-from formation_p2p.core.negotiation.messages import (
-    Commit,
-    CommitRefused,
-    Leased,
-    LeaseEnded,
-    Offer,
-    PlacementRequest,
-    Release,
-    Renew,
-    Renewed,
-    RequestRefused,
-    ToLessee,
-    WorkMessage,
-)
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
@@ -102,98 +89,73 @@ class Lessee:
     # -- rounds ---------------------------------------------------------------------------------
 
     def ask(
-        self,
-        order: Sequence[Contact],
-        key: SchedulingKey,
-        *,
-        wanted: int,
-        now: Moment,
-        cause: str,
+        self, order: Sequence[Contact], key: SchedulingKey, *, wanted: int, now: Moment, cause: str
     ) -> RoundId:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
         RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost."""
         self._round_count += 1
-        asked = Round(
-            RoundId(self._round_count),
-            key,
-            tuple(order),
-            wanted,
-            now.mono_s,
-            cause,
-            self._parameters,
-        )
-        self.rounds[asked.round] = asked
+        number = RoundId(self._round_count)
+        asked = Round(number, key, tuple(order), wanted, now.mono_s, cause, self._parameters)
+        self.rounds[number] = asked
+        near = tuple(blob.cid for blob in key.hints.near)
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
-            near = tuple(blob.cid for blob in key.hints.near)
-            request = PlacementRequest(
+            request = work.PlacementRequest(
                 self._request_count, key.needs, self._grant, key.priority, near
             )
             self._send(contact, request, cause)
-        return asked.round
+        return number
 
-    def received(self, sender: Contact, message: ToLessee, now: Moment) -> None:
+    def received(self, sender: Contact, message: work.ToLessee, now: Moment) -> None:
+        if isinstance(message, work.Offer | work.RequestRefused):
+            self._answered(sender, message, now)
+            return
+        lease = self.held.get((sender.peer_id, message.lease_id))
+        if lease is None:
+            if isinstance(message, work.Leased):
+                self._send(sender, work.Release(message.lease_id), "a lease that is not waited for")
+            return
         match message:
-            case Offer():
-                self.offered(sender, message, now)
-            case RequestRefused():
-                self.refused(sender, message, now)
-            case Leased():
-                self.leased(sender, message)
-            case CommitRefused():
-                self.commit_refused(sender, message)
-            case Renewed():
-                self.renewed(sender, message)
-            case LeaseEnded():
-                self.ended(sender, message)
+            case work.Leased():
+                if lease.move("leased"):
+                    lease.granted(message, self._parameters)
+                    self._events.append(LeaseHeld(lease))
+            case work.Renewed():
+                was_suspect = lease.is_suspect
+                if lease.move("renewed"):
+                    lease.granted(message, self._parameters)
+                    if was_suspect:
+                        self._events.append(LeaseRecovered(lease))
+            case work.CommitRefused():
+                self._lose(lease, "refused", message.refusal)
+            case work.LeaseEnded():
+                self._lose(lease, "ended", message.refusal)
             case _:
                 assert_never(message)
 
-    def offered(self, sender: Contact, offer: Offer, now: Moment) -> None:
-        asked = self._round_of(sender, offer.request_id)
-        if asked is not None:
-            asked.offered(sender, offer, now, self._rtt_us(sender.peer_id, now))
-            self._close_if_decided(asked, now)
-        elif not self._knows(sender, offer.lease_id):
-            # Too late, or never asked for. (Where it is known, the message came twice.)
-            self._send(sender, Release(offer.lease_id), "an offer that is not waited for")
-
-    def refused(self, sender: Contact, message: RequestRefused, now: Moment) -> None:
-        asked = self._round_of(sender, message.request_id)
-        if asked is not None:
+    def _answered(
+        self, sender: Contact, message: work.Offer | work.RequestRefused, now: Moment
+    ) -> None:
+        waiting = (
+            asked
+            for asked in self.rounds.values()
+            if asked.waits_for(sender.peer_id, message.request_id)
+        )
+        asked = next(waiting, None)
+        if asked is None:
+            if isinstance(message, work.Offer) and not self._knows(sender, message.lease_id):
+                # Too late, or never asked for. (Where it is known, the message came twice.)
+                release = work.Release(message.lease_id)
+                self._send(sender, release, "an offer that is not waited for")
+            return
+        if isinstance(message, work.Offer):
+            asked.offered(sender, message, now, self._rtt_us(sender.peer_id, now))
+        else:
             asked.refusals[sender.peer_id] = message.refusal
-            self._close_if_decided(asked, now)
+        self._close_if_decided(asked, now)
 
     # -- leases ---------------------------------------------------------------------------------
-
-    def leased(self, sender: Contact, message: Leased) -> None:
-        lease = self._held_by(sender, message.lease_id)
-        if lease is None:
-            self._send(sender, Release(message.lease_id), "a lease that is not waited for")
-        elif lease.move("leased"):
-            lease.granted(message, self._parameters)
-            self._events.append(LeaseHeld(lease))
-
-    def commit_refused(self, sender: Contact, message: CommitRefused) -> None:
-        lease = self._held_by(sender, message.lease_id)
-        if lease is not None:
-            self._lose(lease, "refused", message.refusal)
-
-    def renewed(self, sender: Contact, message: Renewed) -> None:
-        lease = self._held_by(sender, message.lease_id)
-        if lease is None:
-            return
-        was_suspect = lease.is_suspect
-        if lease.move("renewed"):
-            lease.granted(message, self._parameters)
-            if was_suspect:
-                self._events.append(LeaseRecovered(lease))
-
-    def ended(self, sender: Contact, message: LeaseEnded) -> None:
-        lease = self._held_by(sender, message.lease_id)
-        if lease is not None:
-            self._lose(lease, "ended", message.refusal)
 
     def adopt(
         self,
@@ -206,17 +168,7 @@ class Lessee:
     ) -> HeldLease:
         """Take up a lease that an earlier incarnation of this node held. Its worker is asked at
         once; it follows as LeaseRecovered, or as LeaseLost within the time for any answer."""
-        lease = HeldLease(
-            lease_id,
-            lessor,
-            key,
-            HeldState.ADOPTED,
-            expires_s=now.mono_s + self._parameters.answer_s,
-            fence=fence,
-            device_ids=device_ids,
-            asked_s=now.mono_s,
-        )
-        self.held[lease.key] = lease
+        lease = self._hold(lessor, lease_id, key, HeldState.ADOPTED, fence, device_ids, now)
         self._ask(lease, "renew", now)
         return lease
 
@@ -224,7 +176,7 @@ class Lessee:
         """Give a lease back: nothing is to run under it any more."""
         if lease.move("released"):
             del self.held[lease.key]
-            self._send(lease.lessor, Release(lease.lease_id), cause)
+            self._send(lease.lessor, work.Release(lease.lease_id), cause)
 
     def leave(self, cause: str) -> None:
         """Give everything back, offers too. An answer still to come is given back as it comes."""
@@ -309,31 +261,34 @@ class Lessee:
                 self._give_back(contact, standing.offer.lease_id, "a better offer was taken")
             else:
                 committed.append(contact.peer_id)
-                self._commit(contact, standing.offer, asked, now)
+                lease_id, devices = standing.offer.lease_id, standing.offer.holds.device_ids
+                self._hold(contact, lease_id, asked.key, HeldState.COMMITTED, 0, devices, now)
+                self._send(contact, work.Commit(lease_id), asked.cause)
         for contact, lease_id in asked.turned_down:
             self._give_back(contact, lease_id, "a better offer was taken")
         self._events.append(RoundClosed(asked.round, tuple(committed), tuple(refusals)))
 
-    def _commit(self, contact: Contact, offer: Offer, asked: Round, now: Moment) -> None:
+    def _hold(
+        self,
+        lessor: Contact,
+        lease_id: str,
+        key: SchedulingKey,
+        state: HeldState,
+        fence: int,
+        device_ids: tuple[str, ...],
+        now: Moment,
+    ) -> HeldLease:
+        """Its worker has the time for any answer to say that it is held."""
+        expires_s = now.mono_s + self._parameters.answer_s
         lease = HeldLease(
-            offer.lease_id,
-            contact,
-            asked.key,
-            HeldState.COMMITTED,
-            expires_s=now.mono_s + self._parameters.answer_s,
-            device_ids=offer.holds.device_ids,
-            asked_s=now.mono_s,
+            lease_id, lessor, key, state, expires_s, fence, device_ids, asked_s=now.mono_s
         )
         self.held[lease.key] = lease
-        self._send(contact, Commit(offer.lease_id), asked.cause)
+        return lease
 
     def _ask(self, lease: HeldLease, event: str, now: Moment) -> None:
         if lease.ask(event, now.mono_s, self._parameters.renew_again_s):
-            self._send(lease.lessor, Renew(lease.lease_id, lease.fence), "renewal is due")
-
-    def _round_of(self, sender: Contact, request_id: int) -> Round | None:
-        waiting = (x for x in self.rounds.values() if x.waits_for(sender.peer_id, request_id))
-        return next(waiting, None)
+            self._send(lease.lessor, work.Renew(lease.lease_id, lease.fence), "renewal is due")
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
         return (sender.peer_id, lease_id) in self.held or any(
@@ -343,10 +298,7 @@ class Lessee:
     def _give_back(self, to: Contact, lease_id: str, cause: str) -> None:
         """Turn an offer down, unless its name is that of a lease held."""
         if (to.peer_id, lease_id) not in self.held:
-            self._send(to, Release(lease_id), cause)
-
-    def _held_by(self, sender: Contact, lease_id: str) -> HeldLease | None:
-        return self.held.get((sender.peer_id, lease_id))
+            self._send(to, work.Release(lease_id), cause)
 
     def _lose(self, lease: HeldLease, event: str, refusal: Refusal) -> None:
         state = lease.state
@@ -354,5 +306,5 @@ class Lessee:
             del self.held[lease.key]
             self._events.append(LeaseLost(lease, refusal, state))
 
-    def _send(self, to: Contact, message: WorkMessage, cause: str) -> None:
+    def _send(self, to: Contact, message: work.WorkMessage, cause: str) -> None:
         self._effects.append(Send(to, message, cause=cause))

@@ -20,7 +20,6 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.budget import Budget
-from formation_p2p.core.negotiation.fencing import Fence
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.messages import (
@@ -39,7 +38,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
-from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.refusals import (
     Busy,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, assert_never
 
 from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.refusal_codec import REFUSAL
-from formation_p2p.core.negotiation.shared_blobs import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.records.schema import (
@@ -249,7 +249,7 @@ class Dispatch:
     """Run these under the lease, in order, after what was dispatched before.
 
     `shared_blobs` are those that no Dispatch has brought under this lease yet, by number; the
-    worker keeps them (see `shared_blobs.py` for how long). A driver reads one with a payload.
+    worker keeps them (see `in_flight.py` for how long). A driver reads one with a payload.
     """
 
     lease_id: Id

@@ -26,10 +26,6 @@ class Want:
     displaced: frozenset[str]
     until_s: float
 
-    @property
-    def key(self) -> tuple[PeerId, Requirements, int]:
-        return (self.owner, self.needs, self.priority)
-
 
 class Wants:
     def __init__(self, parameters: LeaseParameters) -> None:
@@ -52,10 +48,10 @@ class Wants:
             least = min(self._wants.values(), key=lambda want: want.priority)
             if least.priority >= priority:
                 return False
-            del self._wants[least.key]
+            self.forget(least.owner, least.needs, least.priority)
         until_s = now.mono_s + self._parameters.want_s
         want = Want(owner, needs, priority, frozenset(displaced), until_s)
-        self._wants[want.key] = want
+        self._wants[owner, needs, priority] = want
         return True
 
     def forget(self, owner: PeerId, needs: Requirements, priority: int) -> None:
@@ -74,8 +70,8 @@ class Wants:
         return [want for want in self._wants.values() if want.priority > priority]
 
     def _expire(self, now: Moment) -> None:
-        for want in [w for w in self._wants.values() if w.until_s <= now.mono_s]:
-            del self._wants[want.key]
+        for key in [key for key, want in self._wants.items() if want.until_s <= now.mono_s]:
+            del self._wants[key]
 
 
 def to_displace(

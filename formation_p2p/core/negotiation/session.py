@@ -3,6 +3,10 @@
 Delivery is in order and at most once: what could not be delivered is told as `Undelivered`,
 and after that the peer may or may not have seen the last messages. Leases, fencing tokens and
 acknowledged results are what make that safe.
+
+A worker makes sure by a `Fence` that nothing runs under a lease that has ended. Each ends in
+exactly one `Fenced`, within a bounded time, since it kills. Until then the lease's capacity is not
+offered to any peer.
 """
 
 from __future__ import annotations
@@ -41,3 +45,17 @@ class Disconnected:
     """The last connection with a peer closed, perhaps with nothing under way on it."""
 
     peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Effect):
+    """End everything that runs under a lease, what is kept warm for it too."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Nothing runs under the lease any more."""
+
+    lease_id: str

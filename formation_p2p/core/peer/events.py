@@ -10,8 +10,7 @@ from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.fencing import Fenced
-from formation_p2p.core.negotiation.session import Disconnected, Received, Undelivered
+from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.quota import Used

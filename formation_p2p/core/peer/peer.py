@@ -33,7 +33,6 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.negotiation.fencing import Fenced
 from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
 from formation_p2p.core.negotiation.messages import (
     Commit,
@@ -49,7 +48,7 @@ from formation_p2p.core.negotiation.messages import (
     ToWorker,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Send, Undelivered
 from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import (

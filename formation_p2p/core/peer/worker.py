@@ -16,7 +16,6 @@ from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
 from formation_p2p.core.negotiation.budget import Budget
-from formation_p2p.core.negotiation.fencing import Fence, Fenced
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
@@ -30,7 +29,7 @@ from formation_p2p.core.negotiation.messages import (
     ResultAck,
     ToWorker,
 )
-from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.negotiation.session import Fence, Fenced, Send
 from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.effects import WorkerEffect
 from formation_p2p.core.peer.events import Serve

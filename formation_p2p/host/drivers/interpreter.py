@@ -48,7 +48,7 @@ REPLY = struct.Struct("!cQ?QQII")
 WHICH = struct.Struct("!Q")  # a call that is not to be run
 RETURNED, RAISED, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"M", b"L"
 
-# The node needs the newest 16 (core/negotiation/shared_blobs.py), and calls of 16 more may wait.
+# The node needs the newest 16 (core/negotiation/in_flight.py), and calls of 16 more may wait.
 MAX_FUNCTIONS = 64
 # The end of a traceback, where it says what went wrong.
 MAX_MESSAGE_BYTES = 4096

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import trio
 
-from formation_p2p.core.negotiation.shared_blobs import SharedBlobs
+from formation_p2p.core.negotiation.in_flight import SharedBlobs
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import (
