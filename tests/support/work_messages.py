@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.negotiation.held import Held
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
+    MAX_RETRY_MS,
     MAX_WINDOW,
     AskOpinions,
     Assignment,
@@ -31,7 +32,6 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
-from formation_p2p.core.negotiation.refusal_codec import MAX_RETRY_MS
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import (
     Busy,

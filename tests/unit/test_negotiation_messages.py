@@ -21,6 +21,8 @@ from formation_p2p.core.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_MS,
     MAX_OUTPUT_BYTES,
+    MAX_REASON_CHARS,
+    MAX_RETRY_MS,
     MAX_WINDOW,
     AskOpinions,
     Assignment,
@@ -48,7 +50,6 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.refusal_codec import MAX_REASON_CHARS, MAX_RETRY_MS
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.resources import pack_requirements
 from formation_p2p.core.records.schema import Schema

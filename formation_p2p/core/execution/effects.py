@@ -89,3 +89,6 @@ class ExecutionsEnded:
 
     lease_id: str
     ended: tuple[Ended, ...]
+
+
+ExecutionEvent = ExecutionStarted | ExecutionOutput | ExecutionsEnded

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
     ExecutionEffect,
+    ExecutionEvent,
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
@@ -164,41 +165,32 @@ class Executions:
             if run.lease.owner.peer_id == owner:
                 run.unsent = set(run.outbox)
 
-    def started(self, event: ExecutionStarted) -> list[ExecutionEffect]:
-        run = self.runs.get(event.lease_id)
-        if run is None:
-            return []
-        run.began = event.attempt_id
-        return [_started(run, event.attempt_id, "the driver started it")]
-
-    def printed(self, event: ExecutionOutput) -> list[ExecutionEffect]:
-        run = self.runs.get(event.lease_id)
-        if run is None:
-            return []
-        pieces = (
-            event.data[start : start + MAX_OUTPUT_BYTES]
-            for start in range(0, len(event.data), MAX_OUTPUT_BYTES)
-        )
-        return [
-            Send(
-                run.lease.owner,
-                TaskOutput(event.lease_id, event.attempt_id, event.is_stderr, piece),
-                cause="the task printed",
-            )
-            for piece in pieces
-        ]
-
-    def ended(self, event: ExecutionsEnded) -> list[ExecutionEffect]:
+    def told(self, event: ExecutionEvent) -> list[ExecutionEffect]:
         run = self.runs.get(event.lease_id)
         if run is None:
             return []  # its lease ended first: no peer may have the result
+        match event:
+            case ExecutionStarted():
+                run.began = event.attempt_id
+                return [_started(run, run.began, "the driver started it")]
+            case ExecutionOutput(lease_id, attempt_id, is_stderr, data):
+                starts = range(0, len(data), MAX_OUTPUT_BYTES)
+                pieces = (data[start : start + MAX_OUTPUT_BYTES] for start in starts)
+                printed = (TaskOutput(lease_id, attempt_id, is_stderr, each) for each in pieces)
+                return [Send(run.lease.owner, each, cause="the task printed") for each in printed]
+            case ExecutionsEnded():
+                return self._ended(run, event.ended)
+            case _:
+                assert_never(event)
+
+    def _ended(self, run: LeaseRun, ended: Iterable[Ended]) -> list[ExecutionEffect]:
         results: list[Ended] = []
-        for ended in event.ended:
-            known = run.in_flight.pop(ended.attempt_id, None)
+        for each in ended:
+            known = run.in_flight.pop(each.attempt_id, None)
             if known is None:
                 continue
             run.load.remove(*known)
-            kept = _bounded(ended)
+            kept = _bounded(each)
             run.outbox[kept.attempt_id] = kept
             run.outbox_bytes += _bytes_of(kept)
             results.append(kept)
@@ -206,7 +198,7 @@ class Executions:
         effects = self._tell(run, results, cause)
         if run.outbox_is_full and not run.paused:
             run.paused = True
-            effects.append(Pause(event.lease_id, cause=cause))
+            effects.append(Pause(run.lease.lease_id, cause=cause))
         return effects
 
     def in_flight(self, lease_id: str) -> int:

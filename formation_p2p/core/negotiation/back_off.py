@@ -10,17 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from formation_p2p.core import refusals
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import (
-    Denied,
-    Faulty,
-    GivingWay,
-    Leaving,
-    Refusal,
-    Silent,
-    Unwanted,
-)
+from formation_p2p.core.refusals import Refusal
 
 
 class Fault(StrEnum):
@@ -91,11 +84,11 @@ class BackOff:
         wait_s = rule.first_s if known is None else min(known.wait_s * 2, rule.last_s)
         wait_s = max(wait_s, rule.first_s)
         until_s = now.mono_s + wait_s
-        if isinstance(refusal, GivingWay):
+        if isinstance(refusal, refusals.GivingWay):
             # It expects to have room then: the next wait does not grow.
             wait_s = rule.first_s
             until_s = now.mono_s + min(refusal.retry_ms / 1000, rule.last_s)
-        elif isinstance(refusal, Denied) and refusal.retry_ms is not None:
+        elif isinstance(refusal, refusals.Denied) and refusal.retry_ms is not None:
             until_s = max(until_s, now.mono_s + refusal.retry_ms / 1000)
         if len(self._records) >= self._max_workers:
             del self._records[next(iter(self._records))]  # the one noted longest ago
@@ -157,15 +150,15 @@ class BackOff:
 
 def _fault(refusal: Refusal, before: Fault | None) -> Fault:
     match refusal:
-        case Denied(retry_ms=None):
+        case refusals.Denied(retry_ms=None):
             return Fault.DENIED
-        case Leaving():
+        case refusals.Leaving():
             return Fault.LEAVING
-        case Unwanted():
+        case refusals.Unwanted():
             return Fault.UNWANTED
-        case Faulty():
+        case refusals.Faulty():
             return Fault.FAILED
-        case Silent():
+        case refusals.Silent():
             silent_before = before in (Fault.SILENT, Fault.HUSHED)
             return Fault.HUSHED if silent_before else Fault.SILENT
         case _:

@@ -16,40 +16,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
-from formation_p2p.core.negotiation.messages import (
-    Commit,
-    CommitRefused,
-    Leased,
-    LeaseEnded,
-    Offer,
-    PlacementRequest,
-    Release,
-    Renew,
-    Renewed,
-    RequestRefused,
-    ToLessor,
-    WorkMessage,
-)
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.placement.fragmentation import best_devices
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    PeerRefusal,
-    Preempted,
-)
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import fits
 from formation_p2p.core.resources.ledger import Ledger
@@ -100,76 +78,78 @@ class Lessor:
         self._fence = 0
         self._leaving = False
 
-    def received(self, sender: Contact, message: ToLessor, now: Moment) -> list[LessorEffect]:
+    def received(self, sender: Contact, message: work.ToLessor, now: Moment) -> list[LessorEffect]:
         match message:
-            case PlacementRequest():
+            case work.PlacementRequest():
                 return self.requested(sender, message, now)
-            case Commit():
+            case work.Commit():
                 return self.committed(sender, message, now)
-            case Renew():
+            case work.Renew():
                 return self.renewed(sender, message, now)
-            case Release():
+            case work.Release():
                 return self.released(sender, message, now)
             case _:
                 assert_never(message)
 
     def requested(
-        self, sender: Contact, request: PlacementRequest, now: Moment
+        self, sender: Contact, request: work.PlacementRequest, now: Moment
     ) -> list[LessorEffect]:
         cause = f"{sender.peer_id} asks for a placement"
-        answer: WorkMessage
+        answer: work.WorkMessage
         lease = self._offer(sender, request, now)
-        if not isinstance(lease, Denied):
+        if not isinstance(lease, refusals.Denied):
             self.seen.see(request.needs)
         if isinstance(lease, Lease):
             holds, hold_ms = held_by(lease.reservation), round(self._parameters.hold_s * 1000)
             price_micro, there = self.price_micro, self._places(request.near)
-            answer = Offer(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there)
+            answer = work.Offer(
+                request.request_id, lease.lease_id, holds, price_micro, hold_ms, there
+            )
         else:
-            answer = RequestRefused(request.request_id, lease)
+            answer = work.RequestRefused(request.request_id, lease)
         return [Send(sender, answer, cause=cause)]
 
-    def committed(self, sender: Contact, message: Commit, now: Moment) -> list[LessorEffect]:
+    def committed(self, sender: Contact, message: work.Commit, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} commits {message.lease_id}"
         lease = self._owned(sender, message.lease_id)
         is_offer = isinstance(lease, Lease) and lease.state is LeaseState.OFFERED
-        answer: WorkMessage
-        if isinstance(lease, Gone):
-            answer = CommitRefused(message.lease_id, lease)
+        answer: work.WorkMessage
+        if isinstance(lease, refusals.Gone):
+            answer = work.CommitRefused(message.lease_id, lease)
         elif is_offer and (taken := self._taken_back(lease, now)):
             event, why = taken
             self._end(lease, event, cause, now)
-            answer = CommitRefused(message.lease_id, why)
+            answer = work.CommitRefused(message.lease_id, why)
         elif not lease.moved("commit"):
-            answer = CommitRefused(message.lease_id, _ended(message.lease_id))
+            answer = work.CommitRefused(message.lease_id, _ended(message.lease_id))
         else:
             if is_offer:
                 self._fence += 1
                 lease.granted(self._fence, now.mono_s + self._parameters.lease_s)
                 self._admission.began(lease.lease_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
-            answer = Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
+            answer = work.Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
         return [Send(sender, answer, cause=cause)]
 
-    def renewed(self, sender: Contact, message: Renew, now: Moment) -> list[LessorEffect]:
+    def renewed(self, sender: Contact, message: work.Renew, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} renews {message.lease_id}"
         lease = self.lease(sender, message.lease_id, message.fence)
-        if isinstance(lease, Gone):
-            return [Send(sender, LeaseEnded(message.lease_id, lease), cause=cause)]
+        if isinstance(lease, refusals.Gone):
+            return [Send(sender, work.LeaseEnded(message.lease_id, lease), cause=cause)]
         self._admission.charge(lease.lease_id, now.mono_s, now)
         if taken := self._taken_back(lease, now):
             event, why = taken
-            ended = LeaseEnded(lease.lease_id, why)
+            ended = work.LeaseEnded(lease.lease_id, why)
             return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
         lease.moved("renew")
         lease_s = self._parameters.lease_s
         lease.renewed(sender, now.mono_s + lease_s)
-        renewed = Renewed(lease.lease_id, round(lease_s * 1000), self._parameters.window)
+        renewed = work.Renewed(lease.lease_id, round(lease_s * 1000), self._parameters.window)
         return [Send(sender, renewed, cause=cause)]
 
-    def released(self, sender: Contact, message: Release, now: Moment) -> list[LessorEffect]:
+    def released(self, sender: Contact, message: work.Release, now: Moment) -> list[LessorEffect]:
         lease = self._owned(sender, message.lease_id)
-        if isinstance(lease, Gone):
+        if isinstance(lease, refusals.Gone):
             return []  # it has ended already, which is what the owner wants
         return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}", now)
 
@@ -198,15 +178,15 @@ class Lessor:
         effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
             if lease.state is LeaseState.LEASED:
-                ended = LeaseEnded(lease.lease_id, Leaving())
+                ended = work.LeaseEnded(lease.lease_id, refusals.Leaving())
                 effects.append(Send(lease.owner, ended, cause="leave"))
             effects += self._end(lease, "leave", "leave", now)
         return effects
 
-    def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | Gone:
+    def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | refusals.Gone:
         """The live lease that `sender` may use under this fencing token, or why not."""
         lease = self._owned(sender, lease_id)
-        if isinstance(lease, Gone):
+        if isinstance(lease, refusals.Gone):
             return lease
         if lease.state is not LeaseState.LEASED or lease.fence != fence:
             return _ended(lease_id)
@@ -229,8 +209,8 @@ class Lessor:
         return iter(self._leases.values())
 
     def _offer(
-        self, sender: Contact, request: PlacementRequest, now: Moment
-    ) -> Lease | PeerRefusal:
+        self, sender: Contact, request: work.PlacementRequest, now: Moment
+    ) -> Lease | refusals.PeerRefusal:
         """Hold capacity, or the first reason why not. The grant comes first: a stranger learns
         nothing else."""
         needs = request.needs
@@ -241,29 +221,29 @@ class Lessor:
             request, priority=self._admission.weighed(request.grant, request.priority)
         )
         if self._leaving:
-            return Leaving()
+            return refusals.Leaving()
         refusal = self._budget.refusal(request.grant, sender.peer_id, needs.cpu_milli) or fits(
             needs, self.capability, self._labels, self._drivers
         )
         if refusal is not None:
             return refusal
         if len(self._leases) >= (limit := self._parameters.max_leases):
-            return Busy("the table of leases", limit)
+            return refusals.Busy("the table of leases", limit)
         if self._open_offers(sender.peer_id) >= (limit := self._parameters.max_offers_per_owner):
-            return Busy("the table of your open offers", limit)
+            return refusals.Busy("the table of your open offers", limit)
         lease_id = f"{self._rng.getrandbits(64):016x}"
         # What runs is given this much in any case; leases over less would add up to more memory
         # than there is.
         least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
         reservation = self.ledger.reserve(lease_id, least)
-        if isinstance(reservation, Infeasible):
+        if isinstance(reservation, refusals.Infeasible):
             return self._later(sender, least, request.priority, reservation, now)
-        if isinstance(reservation, Busy):
+        if isinstance(reservation, refusals.Busy):
             return reservation
         urgent = self._hindered(request.priority, now)
         if urgent is not None:
             self.ledger.release(lease_id)
-            return Infeasible("priority", urgent, request.priority)
+            return refusals.Infeasible("priority", urgent, request.priority)
         self._wants.forget(sender.peer_id, least, request.priority)
         expires_s = now.mono_s + self._parameters.hold_s
         lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
@@ -277,9 +257,9 @@ class Lessor:
         sender: Contact,
         needs: Requirements,
         priority: int,
-        lacking: Infeasible,
+        lacking: refusals.Infeasible,
         now: Moment,
-    ) -> GivingWay | Infeasible:
+    ) -> refusals.GivingWay | refusals.Infeasible:
         """What is lacking may come free for these needs: then it is kept for them, for a while."""
         lower = [x for x in self._leases.values() if x.request.priority < priority]
         lower = [x for x in lower if x.state is not LeaseState.ENDING]
@@ -295,7 +275,7 @@ class Lessor:
             return lacking
         ends = (self._gives_way_s(self._leases[lease_id]) for lease_id in displaced)
         wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + self._parameters.fencing_s
-        return GivingWay(lacking.resource, round(wait_s * 1000))
+        return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
 
     def _hindered(self, priority: int, now: Moment) -> int | None:
         """The priority of something more urgent that would not find room any more."""
@@ -311,20 +291,22 @@ class Lessor:
         return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
 
     def _denied(
-        self, sender: Contact, request: PlacementRequest, now: Moment, *, another: bool
-    ) -> Denied | None:
+        self, sender: Contact, request: work.PlacementRequest, now: Moment, *, another: bool
+    ) -> refusals.Denied | None:
         needs, priority = request.needs, request.priority
         return self._admission.denied(
             request.grant, sender.peer_id, needs, priority, now, another=another
         )
 
-    def _taken_back(self, lease: Lease, now: Moment) -> tuple[str, Denied | Preempted] | None:
+    def _taken_back(
+        self, lease: Lease, now: Moment
+    ) -> tuple[str, refusals.Denied | refusals.Preempted] | None:
         """Why the lease may not begin, or go on, and the event that this is."""
         denied = self._denied(lease.owner, lease.request, now, another=False)
         if denied is not None:  # the grant has expired since, or a quota is used up
             return "expire", denied
         priority = self._wants.displacing(lease.lease_id, now)
-        return None if priority is None else ("preempt", Preempted(priority))
+        return None if priority is None else ("preempt", refusals.Preempted(priority))
 
     def _open_offers(self, owner: PeerId) -> int:
         return sum(
@@ -332,7 +314,7 @@ class Lessor:
             for lease in self._leases.values()
         )
 
-    def _owned(self, sender: Contact, lease_id: str) -> Lease | Gone:
+    def _owned(self, sender: Contact, lease_id: str) -> Lease | refusals.Gone:
         lease = self._leases.get(lease_id)
         if lease is None or lease.owner.peer_id != sender.peer_id:
             # The same answer for both: who does not own a lease cannot find out that it exists.
@@ -362,5 +344,5 @@ class Lessor:
         del self._leases[lease.lease_id]
 
 
-def _ended(lease_id: str) -> Gone:
-    return Gone(f"lease {lease_id}", "it expired, was released, or never was yours")
+def _ended(lease_id: str) -> refusals.Gone:
+    return refusals.Gone(f"lease {lease_id}", "it expired, was released, or never was yours")

@@ -11,7 +11,7 @@ from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.execution.effects import ExecutionEvent
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
@@ -39,7 +39,7 @@ from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Circles, Membership
 
-FromShell = ExecutionStarted | ExecutionOutput | ExecutionsEnded | Fenced
+FromShell = ExecutionEvent | Fenced
 
 
 class Worker:
@@ -125,16 +125,10 @@ class Worker:
     def told(self, event: FromShell, now: Moment) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         match event:
-            case ExecutionStarted():
-                effects += self.executions.started(event)
-            case ExecutionOutput():
-                effects += self.executions.printed(event)
-            case ExecutionsEnded():
-                effects += self.executions.ended(event)
             case Fenced(lease_id):
                 self.lessor.fenced(lease_id)
             case _:
-                assert_never(event)
+                effects += self.executions.told(event)
         return self._after(effects, now)
 
     def interrupted(self, peer_id: PeerId) -> None:

@@ -25,7 +25,7 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
 
-# The longest wait that a refusal can carry (negotiation/refusal_codec.py).
+# The longest wait that a refusal can carry (negotiation/messages.py).
 MAX_WAIT_S: Final = 3600
 _SUBMIT: Final = Right.SUBMIT.value
 
