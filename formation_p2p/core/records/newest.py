@@ -66,8 +66,5 @@ class Newest:
         return len(self._seen)
 
     def _forget(self, now_unix_s: float) -> None:
-        while self._seen:
-            author = next(iter(self._seen))
-            if self._seen[author].forget_unix_s > now_unix_s:
-                return
-            del self._seen[author]
+        while self._seen and next(iter(self._seen.values())).forget_unix_s <= now_unix_s:
+            del self._seen[next(iter(self._seen))]

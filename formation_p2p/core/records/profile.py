@@ -15,31 +15,10 @@ from typing import Any, Final
 from formation_p2p.core.errors import ExpiredRecord, ForgedRecord, InvalidInput, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
-from formation_p2p.core.records.addresses import (
-    MAX_ADDRESS_BYTES,
-    MAX_ADDRESSES,
-    address_bytes,
-    read_addresses,
-)
-from formation_p2p.core.records.codec import (
-    MAX_INT,
-    Malformed,
-    decode,
-    encode,
-    take_bytes,
-    take_int,
-    take_list,
-)
+from formation_p2p.core.records import addresses, codec, resources
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.resources import (
-    checked,
-    pack_capability,
-    pack_capacity,
-    pack_labels,
-    unpack_capability,
-    unpack_capacity,
-    unpack_labels,
-)
 from formation_p2p.core.resources.bounds import MAX_DRIVERS, check_amount, check_name, sorted_labels
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, pack_mix, unpack_mix
@@ -130,9 +109,9 @@ def seal_profile(identity: Identity, profile: Profile) -> bytes:
     if not 0 < profile.expires_unix_s - profile.issued_unix_s <= MAX_TTL_S:
         raise InvalidInput("expires", f"let it expire 1 to {MAX_TTL_S} s after it is issued")
     parts = _pack(profile)
-    raw = seal(identity, _DOMAIN, _PAYLOAD_TYPE, encode(list(parts.values())))
+    raw = seal(identity, _DOMAIN, _PAYLOAD_TYPE, codec.encode(list(parts.values())))
     if len(raw) > MAX_PROFILE_BYTES:
-        biggest = max(parts, key=lambda name: len(encode(parts[name])))
+        biggest = max(parts, key=lambda name: len(codec.encode(parts[name])))
         problem = f"the profile takes {len(raw)} bytes of {MAX_PROFILE_BYTES}"
         raise InvalidInput(biggest, f"{problem}, and this the most of them; leave some out")
     return raw
@@ -155,7 +134,7 @@ def open_profile(raw: bytes, now_unix_s: float) -> SignedProfile:
 def _open(raw: bytes) -> SignedProfile:
     signer, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_PROFILE_BYTES)
     try:
-        profile = _unpack(decode(payload, MAX_PROFILE_BYTES), signer)
+        profile = _unpack(codec.decode(payload, MAX_PROFILE_BYTES), signer)
     except Malformed as error:
         raise MalformedRecord(f"a profile by {signer}: {error}") from error
     return SignedProfile(profile, raw)
@@ -168,13 +147,13 @@ def _pack(profile: Profile) -> dict[str, object]:
         "sequence": profile.sequence,
         "issued": profile.issued_unix_s,
         "expires": profile.expires_unix_s,
-        "gpu": pack_capability(profile.capability),
-        "capacity": pack_capacity(profile.capacity, profile.capability),
-        "label": pack_labels(profile.labels),
+        "gpu": resources.pack_capability(profile.capability),
+        "capacity": resources.pack_capacity(profile.capacity, profile.capability),
+        "label": resources.pack_labels(profile.labels),
         "driver": list(profile.drivers),
         "service": list(profile.services),
         "price": profile.price_micro,
-        "address": [address_bytes(address) for address in profile.addresses],
+        "address": [addresses.address_bytes(address) for address in profile.addresses],
         "grant": profile.grant,
         "withdrawn": int(profile.withdrawn),
         "span": [depth for span in profile.spans for depth in span],
@@ -183,49 +162,33 @@ def _pack(profile: Profile) -> dict[str, object]:
 
 
 def _unpack(fields: Any, signer: PeerId) -> Profile:
-    match fields:
-        case [
-            author,
-            sequence,
-            issued,
-            expires,
-            capability,
-            capacity,
-            labels,
-            drivers,
-            services,
-            price,
-            addresses,
-            grant,
-            withdrawn,
-            spans,
-            mix,
-        ]:
-            _check_author(author, signer)
-            capable = unpack_capability(capability)
-            return checked(
-                Profile,
-                peer_id=signer,
-                sequence=sequence,
-                issued_unix_s=take_int(issued, "issued", 0, MAX_INT),
-                expires_unix_s=take_int(expires, "expires", 0, MAX_INT),
-                capability=capable,
-                capacity=unpack_capacity(capacity, capable),
-                labels=unpack_labels(labels),
-                drivers=tuple(take_list(drivers, "driver", MAX_DRIVERS)),
-                services=tuple(take_list(services, "service", MAX_SERVICES)),
-                price_micro=price,
-                addresses=read_addresses(
-                    take_bytes(address, "address", MAX_ADDRESS_BYTES)
-                    for address in take_list(addresses, "address", MAX_ADDRESSES)
-                ),
-                grant=take_bytes(grant, "grant", MAX_GRANT_BYTES),
-                withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
-                spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
-                mix=checked(unpack_mix, mix),
-            )
-        case _:
-            raise Malformed("profile", "is not a list of fifteen fields")
+    if type(fields) is not list or len(fields) != 15:
+        raise Malformed("profile", "is not a list of fifteen fields")
+    author, sequence, issued, expires, capability, capacity, labels, *others = fields
+    drivers, services, price, reached_at, grant, withdrawn, spans, mix = others
+    _check_author(author, signer)
+    capable = resources.unpack_capability(capability)
+    return resources.checked(
+        Profile,
+        peer_id=signer,
+        sequence=sequence,
+        issued_unix_s=take_int(issued, "issued", 0, MAX_INT),
+        expires_unix_s=take_int(expires, "expires", 0, MAX_INT),
+        capability=capable,
+        capacity=resources.unpack_capacity(capacity, capable),
+        labels=resources.unpack_labels(labels),
+        drivers=tuple(take_list(drivers, "driver", MAX_DRIVERS)),
+        services=tuple(take_list(services, "service", MAX_SERVICES)),
+        price_micro=price,
+        addresses=addresses.read_addresses(
+            codec.take_bytes(address, "address", addresses.MAX_ADDRESS_BYTES)
+            for address in take_list(reached_at, "address", MAX_ADDRESSES)
+        ),
+        grant=codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
+        withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
+        spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
+        mix=resources.checked(unpack_mix, mix),
+    )
 
 
 def _read_spans(depths: list[Any]) -> tuple[Span, ...]:
@@ -236,7 +199,7 @@ def _read_spans(depths: list[Any]) -> tuple[Span, ...]:
 
 def _check_author(value: object, signer: PeerId) -> None:
     try:
-        author = peer_id_from_bytes(take_bytes(value, "author", _MAX_PEER_ID_BYTES))
+        author = peer_id_from_bytes(codec.take_bytes(value, "author", _MAX_PEER_ID_BYTES))
     except ValueError as error:
         raise Malformed("author", "is not a peer id") from error
     if author != signer:
@@ -265,6 +228,6 @@ def _check_names(what: str, names: tuple[str, ...], most: int) -> None:
 
 def _address_bytes(address: str) -> bytes:
     try:
-        return address_bytes(address)
+        return addresses.address_bytes(address)
     except ValueError as error:
         raise InvalidInput("address", str(error)) from error

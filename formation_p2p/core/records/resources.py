@@ -8,6 +8,8 @@ they are made; here it is only the shape.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final, ParamSpec, TypeVar
 
 from formation_p2p.core.errors import InvalidInput
@@ -23,6 +25,12 @@ _T = TypeVar("_T")
 # What a query in the DHT has room for. Real requirements take 60 bytes; eight labels and
 # sixteen models of the greatest length would take 2,700, which do not occur.
 MAX_REQUIREMENTS_BYTES: Final = 2048
+
+# The order of the fields is their order on the wire.
+_REQUIREMENTS: Final = tuple(each.name for each in fields(Requirements))
+_needs: Final = attrgetter(*_REQUIREMENTS)
+_device: Final = attrgetter(*(each.name for each in fields(Gpu)))
+_amounts: Final = attrgetter("cpu_milli", "memory_bytes", "storage_bytes", "network_mbps")
 
 
 def encode_requirements(needs: Requirements) -> bytes:
@@ -40,71 +48,29 @@ def decode_requirements(raw: bytes) -> Requirements:
 
 
 def pack_requirements(needs: Requirements) -> list[object]:
-    return [
-        needs.cpu_milli,
-        needs.memory_bytes,
-        needs.storage_bytes,
-        needs.network_mbps,
-        needs.gpu_count,
-        needs.gpu_memory_bytes,
-        needs.gpu_compute_capability,
-        list(needs.gpu_models),
-        needs.gpu_share_milli,
-        pack_labels(needs.labels),
-        needs.driver,
-    ]
+    *amounts, models, share, labels, driver = _needs(needs)
+    return [*amounts, list(models), share, pack_labels(labels), driver]
 
 
-def unpack_requirements(value: Any) -> Requirements:
-    match value:
-        case [cpu, memory, storage, network, gpus, gpu_memory, cc, models, share, labels, driver]:
-            return checked(
-                Requirements,
-                cpu_milli=cpu,
-                memory_bytes=memory,
-                storage_bytes=storage,
-                network_mbps=network,
-                gpu_count=gpus,
-                gpu_memory_bytes=gpu_memory,
-                gpu_compute_capability=cc,
-                gpu_models=tuple(take_list(models, "gpu.model", MAX_MODELS_ASKED)),
-                gpu_share_milli=share,
-                labels=unpack_labels(labels),
-                driver=driver,
-            )
-        case _:
-            raise Malformed("requirements", "are not a list of eleven fields")
+def unpack_requirements(value: object) -> Requirements:
+    if type(value) is not list or len(value) != len(_REQUIREMENTS):
+        raise Malformed("requirements", "are not a list of eleven fields")
+    needs = dict(zip(_REQUIREMENTS, value, strict=True))
+    needs["gpu_models"] = tuple(take_list(needs["gpu_models"], "gpu.model", MAX_MODELS_ASKED))
+    needs["labels"] = unpack_labels(needs["labels"])
+    return checked(Requirements, **needs)
 
 
 def pack_capability(capability: Capability) -> list[object]:
-    return [
-        capability.cpu_milli,
-        capability.memory_bytes,
-        capability.storage_bytes,
-        capability.network_mbps,
-        capability.arch,
-        capability.os,
-        [
-            [gpu.device_id, gpu.vendor, gpu.model, gpu.memory_bytes, gpu.compute_capability]
-            for gpu in capability.gpus
-        ],
-    ]
+    gpus = [list(_device(gpu)) for gpu in capability.gpus]
+    return [*_amounts(capability), capability.arch, capability.os, gpus]
 
 
 def unpack_capability(value: Any) -> Capability:
     match value:
         case [cpu, memory, storage, network, arch, os, gpus]:
-            devices = take_list(gpus, "gpu", MAX_GPUS)
-            return checked(
-                Capability,
-                cpu_milli=cpu,
-                memory_bytes=memory,
-                storage_bytes=storage,
-                network_mbps=network,
-                gpus=tuple(_unpack_gpu(device) for device in devices),
-                arch=arch,
-                os=os,
-            )
+            devices = tuple(map(_unpack_gpu, take_list(gpus, "gpu", MAX_GPUS)))
+            return checked(Capability, cpu, memory, storage, network, devices, arch, os)
         case _:
             raise Malformed("capability", "is not a list of seven fields")
 
@@ -115,30 +81,19 @@ def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
     Raises InvalidInput where the capacity lists a device that the capability does not.
     """
     places = {gpu.device_id: place for place, gpu in enumerate(capability.gpus)}
-    for free in capacity.gpus:
-        if free.device_id not in places:
-            raise InvalidInput("gpu.id", f"{free.device_id} is free, but not in the capability")
-    return [
-        capacity.cpu_milli,
-        capacity.memory_bytes,
-        capacity.storage_bytes,
-        capacity.network_mbps,
-        [[places[free.device_id], free.share_milli, free.memory_bytes] for free in capacity.gpus],
-    ]
+    for gpu in capacity.gpus:
+        if gpu.device_id not in places:
+            raise InvalidInput("gpu.id", f"{gpu.device_id} is free, but not in the capability")
+    free = [[places[gpu.device_id], gpu.share_milli, gpu.memory_bytes] for gpu in capacity.gpus]
+    return [*_amounts(capacity), free]
 
 
 def unpack_capacity(value: Any, capability: Capability) -> Capacity:
     match value:
         case [cpu, memory, storage, network, gpus]:
             devices = take_list(gpus, "gpu", len(capability.gpus))
-            return checked(
-                Capacity,
-                cpu_milli=cpu,
-                memory_bytes=memory,
-                storage_bytes=storage,
-                network_mbps=network,
-                gpus=tuple(_unpack_free(device, capability) for device in devices),
-            )
+            free = tuple(_unpack_free(device, capability) for device in devices)
+            return checked(Capacity, cpu, memory, storage, network, free)
         case _:
             raise Malformed("capacity", "is not a list of five fields")
 
