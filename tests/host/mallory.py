@@ -10,6 +10,7 @@ import trio
 from libp2p.abc import ISecureConn
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport as NoiseTransport
@@ -24,6 +25,11 @@ NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")
 DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
+
+
+async def propose(stream: ReadWriteCloser, protocol: str) -> None:
+    await net_negotiation.offer(stream, protocol)
+    await net_negotiation.confirm(stream, protocol)
 
 
 class _Wire(Protocol):
@@ -83,12 +89,12 @@ async def secured(victim: Node) -> ISecureConn:
         create_new_key_pair(os.urandom(32)), create_new_noise_key_pair().private_key
     )
     raw = RawConnection(TcpStream(await tcp(victim)), True)
-    await net_negotiation.propose(raw, "/noise")
+    await propose(raw, "/noise")
     return await noise.secure_outbound(raw, ID(peer_id_to_bytes(victim.peer_id)))
 
 
 async def muxed(victim: Node) -> Hand:
     """A connection as far as yamux."""
     connection = await secured(victim)
-    await net_negotiation.propose(connection, "/yamux/1.0.0")
+    await propose(connection, "/yamux/1.0.0")
     return Hand(connection, peer_id_from_bytes(connection.get_local_peer().to_bytes()))

@@ -194,17 +194,19 @@ def test_no_more_peers_are_dialled_than_there_is_room_for() -> None:
 def test_a_machine_short_of_file_descriptors_accepts_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    accept = trio.SocketListener.accept
+    with trio.socket.socket() as any_socket:
+        socket_type: Any = type(any_socket)
+    accept = socket_type.accept
     failures = [OSError(errno.EMFILE, "too many open files")] * 2
 
-    async def short_of_files(listener: trio.SocketListener) -> trio.SocketStream:
-        stream = await accept(listener)
+    async def short_of_files(listener: trio.socket.SocketType) -> Any:
+        client, address = await accept(listener)
         if failures:
-            await stream.aclose()
+            client.close()
             raise failures.pop()
-        return stream
+        return client, address
 
-    monkeypatch.setattr(trio.SocketListener, "accept", short_of_files)
+    monkeypatch.setattr(socket_type, "accept", short_of_files)
 
     async def story() -> None:
         victim = node()

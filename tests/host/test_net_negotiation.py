@@ -19,8 +19,8 @@ from formation_p2p.host.net.transport.negotiation import (
     MAX_PROPOSALS,
     NotSpoken,
     agree,
-    propose,
 )
+from tests.host.mallory import propose
 from tests.support.stacks import run
 
 

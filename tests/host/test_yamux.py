@@ -284,7 +284,7 @@ def test_a_peer_that_overruns_its_window_loses_its_connection() -> None:
             await mallory.send(DATA, 0, 1, 1, b"x")
             await until(lambda: bob.broken)
             assert "window" in str(bob.broken)
-            assert not channel.unread_bytes
+            assert not channel.unread
             assert (await mallory.until(GO_AWAY))[3] == 1
 
     run(story)

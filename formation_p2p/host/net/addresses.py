@@ -61,9 +61,6 @@ class TcpAddress:
             raise ValueError(f"{port_text[:10]!r} is not a port")
         return cls(family, host, int(port_text), peer_id)
 
-    def with_port(self, port: int) -> Self:
-        return replace(self, port=port)
-
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(self.host) if self.family in ("ip4", "ip6") else None

@@ -56,7 +56,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        return self.muxer.is_closed
+        return self.muxer.broken is not None
 
     async def close(self) -> None:
         """Say goodbye and end; bounded by the muxer's FLUSH_S."""
@@ -111,10 +111,6 @@ class Connection:
         except BaseException:
             stream.abort("no protocol agreed")
             raise
-
-    def tell_measured(self, tell: Callable[[int], None]) -> None:
-        """Have each round trip that is measured told, in microseconds. `tell` must not raise."""
-        self.muxer.measured = tell
 
     def abort(self, reason: str) -> None:
         """Close at once, for a peer that misbehaves or is gone."""

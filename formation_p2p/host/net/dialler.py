@@ -25,6 +25,7 @@ from formation_p2p.core.identity import PeerId, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.transport.tcp import dial_tcp, use_own_resolver
+from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.swarm import Swarm
@@ -148,7 +149,8 @@ class Dialler:
         try:
             with trio.fail_after(ADDRESS_S):
                 raw = await dial_tcp(address)
-                muxer = await self._swarm.upgrader.upgrade(raw, ID(peer_id_to_bytes(peer)))
+                to = ID(peer_id_to_bytes(peer))
+                muxer = await upgrade(self._swarm.noise, self._swarm.parameters, raw, to)
                 if confirmed:
                     await self._confirm(muxer)
                 return Connection(muxer, inbound=False, dialled=str(address))

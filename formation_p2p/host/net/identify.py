@@ -21,7 +21,7 @@ from multiaddr import Multiaddr
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.records.addresses import read_addresses
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.protocols.frames import Deframer
+from formation_p2p.host.net.protocols.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"
@@ -47,19 +47,10 @@ async def read_message(stream: MuxedStream) -> Identified:
 
     Raises ProtocolViolation, Unreachable.
     """
-    deframer = Deframer(MAX_MESSAGE_BYTES)
     try:
-        while not (frames := deframer.feed(await stream.read(MAX_MESSAGE_BYTES))):
-            pass
+        identify = Identify.FromString(await read_frame(stream, MAX_MESSAGE_BYTES))
     except IOException as error:
         raise Unreachable(f"identify: {error}") from error
-    return _parse(frames[0])
-
-
-def _parse(message: bytes) -> Identified:
-    identify = Identify()
-    try:
-        identify.ParseFromString(message)
     except DecodeError as error:
         raise ProtocolViolation("an identify message that does not parse") from error
     addresses = read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))

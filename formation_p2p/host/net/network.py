@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +16,7 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity
 from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.handlers import StreamHandlers
@@ -66,7 +65,7 @@ class RunningStack:
             serve=self.served.serve,
             on_dialling=self._dialling,
             on_dialled=self._dialled,
-            on_disconnected=self._disconnected,
+            on_disconnected=partial(_tell, "closed connections", handlers.disconnected),
         )
         self.kad = KadCaller(kad_protocol, self.swarm.dialler.dial, self.limits, self._spawn)
         self.work = WorkSessions(
@@ -75,7 +74,7 @@ class RunningStack:
             self.limits,
             self._spawn,
             handlers.received,
-            self._undelivered,
+            partial(_tell, "undelivered frames", handlers.undelivered),
         )
         self.served.by_protocol[kad_protocol] = self._serve_kad
         self.served.by_protocol[work_protocol] = self.work.serve
@@ -133,38 +132,29 @@ class RunningStack:
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(_logged, task)
 
-    def _undelivered(self, to: PeerId, reason: str) -> None:
-        with _guarded("undelivered frames"):
-            self._handlers.undelivered(to, reason)
-
     def _told(self, connection: Connection) -> None:
-        self._handlers.told(connection.as_server(self._kad_protocol))
+        self._handlers.told(self.server(connection))
 
     def _dialling(self, connection: Connection) -> None:
-        connection.tell_measured(partial(self._measured, connection.peer))
+        self._measure(connection)
         self._introduce(connection)
 
-    def _measured(self, peer: PeerId, rtt_us: int) -> None:
-        with _guarded("measured round trips"):
-            self._handlers.measured(peer, rtt_us)
-
     def _dialled(self, connection: Connection) -> None:
-        connection.tell_measured(partial(self._measured, connection.peer))
+        self._measure(connection)
         host = connection.remote_host
         if host is None:
             return  # gone already
-        with _guarded("new connections"):
-            self._handlers.dialled_by(connection.peer, LOOPBACK if is_this_machine(host) else host)
+        seen_from = LOOPBACK if is_this_machine(host) else host
+        _tell("new connections", self._handlers.dialled_by, connection.peer, seen_from)
 
-    def _disconnected(self, peer: PeerId) -> None:
-        with _guarded("closed connections"):
-            self._handlers.disconnected(peer)
+    def _measure(self, connection: Connection) -> None:
+        tell = partial(_tell, "measured round trips", self._handlers.measured, connection.peer)
+        connection.muxer.measured = tell
 
 
-@contextmanager
-def _guarded(what: str) -> Iterator[None]:
+def _tell(what: str, handler: Callable[..., None], *args: object) -> None:
     try:
-        yield
+        handler(*args)
     except Exception:
         # The shell's fault, with nothing above to tell: the network goes on.
         log.exception("the handler of %s failed", what)

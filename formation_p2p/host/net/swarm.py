@@ -23,16 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
-from libp2p.transport.exceptions import OpenConnectionError
 
-from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport.tcp import TcpListener
-from formation_p2p.host.net.transport.upgrade import Upgrader
+from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
     from libp2p.io.abc import ReadWriteCloser
@@ -60,7 +58,7 @@ class Swarm:
     ) -> None:
         self.me = me
         self.parameters = parameters
-        self.upgrader = Upgrader(noise, parameters)
+        self.noise = noise
         self.handshakes: Counter[str] = Counter()
         self.dialler = Dialler(self, on_dialling)
         self._serve = serve
@@ -105,7 +103,7 @@ class Swarm:
     @property
     def bound(self) -> list[TcpAddress]:
         """The addresses listened on."""
-        return [address for listener in self._listeners for address in listener.bound]
+        return [listener.bound for listener in self._listeners]
 
     # -- the table ------------------------------------------------------------------------
 
@@ -169,12 +167,7 @@ class Swarm:
         """On all of them. Raises LocalError for the first that does not work."""
         for address in addresses:
             listener = TcpListener(self._accepted)
-            try:
-                await listener.listen(address)
-            except OpenConnectionError as error:
-                raise LocalError(
-                    f"cannot listen on {error}; stop what holds the port, or choose another"
-                ) from error
+            await listener.listen(address)
             self._listeners.append(listener)
             self.nursery.start_soon(listener.serve)
 
@@ -188,7 +181,8 @@ class Swarm:
             return
         with self._handshaking(origin):
             try:
-                muxer = await self.upgrader.upgrade(RawConnection(stream, False), None)
+                raw = RawConnection(stream, False)
+                muxer = await upgrade(self.noise, self.parameters, raw, None)
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", remote, error)
                 return

@@ -19,12 +19,10 @@ from formation_p2p.core.data import messages
 from formation_p2p.core.data.messages import BlobRefused, Chunk, Have, Open, Opened, Want
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
-from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.protocols.framing import FrameReader
+from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
 
 if TYPE_CHECKING:
     from formation_p2p.core.workload.blob import Blob
@@ -232,22 +230,7 @@ class DataStream:
         self._stream.abort(why)
 
     async def _reply(self) -> messages.Reply:
-        # By hand: a frame reader would read on into the chunk that follows.
-        length, shift = 0, 0
-        while True:
-            (byte,) = await self._stream.read(1)
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                break
-            if shift > 28:
-                raise ProtocolViolation("a frame's length has too many bytes")
-        if length > messages.MAX_REPLY_BYTES:
-            raise ProtocolViolation(f"a frame of {length} bytes")
-        frame = bytearray()
-        while len(frame) < length:
-            frame += await self._stream.read(min(length - len(frame), 64 * KIB))
-        return messages.parse_reply(bytes(frame))
+        return messages.parse_reply(await read_frame(self._stream, messages.MAX_REPLY_BYTES))
 
 
 def _parsed(frame: bytes | None) -> messages.Request | None:

@@ -6,11 +6,22 @@ Source: multiformats unsigned-varint; libp2p kad-dht specification, "RPC message
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
-from formation_p2p.core.errors import ProtocolViolation
+import trio
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamEOF
+
+from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.limits import PeerLimits
 
 # kad RPC: a request brings one signed profile of 4 KiB at the most; a response up to 32 of them,
 # and twenty closest peers. Anybody may send requests, so their bound is what a stranger can hold.
@@ -18,6 +29,9 @@ MAX_KAD_REQUEST_BYTES: Final = 16 * KIB
 MAX_KAD_FRAME_BYTES: Final = 256 * KIB
 # Work: a task's payload or result travels in one frame.
 MAX_WORK_FRAME_BYTES: Final = 16 * MIB
+# Read at once where no large frame has begun. A frame may have two bytes, and each that waits
+# takes twenty times as much here: a whole window of them would take 5 MiB, and 0.2 s to cut.
+READ_BYTES: Final = 4 * KIB
 
 
 def encode_frame(frame: bytes) -> bytes:
@@ -109,3 +123,66 @@ class Deframer:
         self._frame_bytes = length
         self._frame = bytearray()
         return view[1:]
+
+
+class FrameReader:
+    """The frames of one stream, one by one. A context manager, which gives back what it holds.
+
+    After any exception of `next`, cancellation included, nothing more can be read.
+    """
+
+    def __init__(self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int) -> None:
+        self._stream = stream
+        self._deframer = Deframer(max_frame_bytes, reserve=limits.reserve, release=limits.release)
+        self._stall_s = limits.parameters.frame_stall_s
+        self._slowest = limits.parameters.slowest_bytes_per_s
+        self._ready: deque[bytes] = deque()
+        self._until_s = math.inf  # when the frame that has begun must have ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._deframer.drop()
+
+    async def next(self) -> bytes | None:
+        """The next frame; None where the peer finished. Raises ProtocolViolation, Unreachable."""
+        if self._ready:  # others have their turn between two frames that came together
+            await trio.lowlevel.checkpoint()
+        try:
+            while not self._ready:
+                size = max(READ_BYTES, min(self._deframer.missing_bytes, WINDOW_BYTES))
+                if self._until_s == math.inf:
+                    data = await self._stream.read(size)
+                else:
+                    with trio.fail_at(self._until_s):
+                        data = await self._stream.read(size)
+                self._ready.extend(self._deframer.feed(data))
+                if self._ready or not self._deframer.inside_frame:
+                    self._until_s = math.inf
+                if self._deframer.inside_frame and self._until_s == math.inf:
+                    most_s = self._stall_s + self._deframer.missing_bytes / self._slowest
+                    self._until_s = trio.current_time() + most_s
+        except StreamEOF:
+            if self._deframer.inside_frame:
+                raise ProtocolViolation("a stream that ends inside a frame") from None
+            return None
+        except trio.TooSlowError:
+            raise Unreachable("a frame took too long to arrive") from None
+        except IOException as error:
+            raise Unreachable(str(error)) from error
+        return self._ready.popleft()
+
+
+async def read_frame(stream: ReadWriteCloser, max_bytes: int) -> bytes:
+    """One frame, and no byte of what follows it: that is for another reader.
+
+    Raises ProtocolViolation, IOException.
+    """
+    deframer = Deframer(max_bytes)
+    while True:
+        size = deframer.missing_bytes or 1
+        # It comes byte by byte: what is there already is taken without a wait.
+        data = stream.read_now(size) if isinstance(stream, MuxedStream) else b""
+        if frames := deframer.feed(data or await stream.read(size)):
+            return frames[0]

@@ -28,9 +28,9 @@ from formation_p2p.host.net.limits import MAX_KAD_STREAMS, PeerLimits, PeerLimit
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
+    FrameReader,
     encode_frame,
 )
-from formation_p2p.host.net.protocols.framing import FrameReader
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.limits import MAX_WORK_STREAMS, PeerLimitsTable
-from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
-from formation_p2p.host.net.protocols.framing import FrameReader
+from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, FrameReader, encode_frame
 from formation_p2p.host.net.transport.stream import MuxedStream, StreamStalled
 
 log = logging.getLogger(__name__)

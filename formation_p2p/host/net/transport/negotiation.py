@@ -21,8 +21,7 @@ from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 
 HEADER: Final = "/multistream/1.0.0"
 NOT_SPOKEN: Final = "na"
@@ -36,10 +35,9 @@ class NotSpoken(Unreachable):
     """The peer is there, and does not speak the protocol proposed."""
 
 
-async def propose(stream: ReadWriteCloser, protocol: str) -> None:
-    """Agree on `protocol`, as the one who opened: `offer`, then `confirm`."""
-    await offer(stream, protocol)
-    await confirm(stream, protocol)
+def proposal(protocol: str) -> bytes:
+    """What `offer` writes."""
+    return _encode(HEADER, protocol)
 
 
 async def offer(stream: ReadWriteCloser, protocol: str) -> None:
@@ -50,19 +48,12 @@ async def offer(stream: ReadWriteCloser, protocol: str) -> None:
         raise Unreachable(f"proposing a protocol: {error}") from error
 
 
-def proposal(protocol: str) -> bytes:
-    """What `offer` writes."""
-    return _encode(HEADER, protocol)
-
-
 async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
     """Read the answer to the proposal, and no byte more. The caller bounds the time.
 
     Raises NotSpoken, ProtocolViolation, Unreachable: then nothing that was written is taken.
     """
-    header = await _read(stream)
-    if header != HEADER:
-        raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
+    await _read_header(stream)
     answer = await _read(stream)
     if answer == NOT_SPOKEN:
         raise NotSpoken(f"the peer does not speak {protocol}")
@@ -75,9 +66,7 @@ async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
 
     Raises ProtocolViolation (also when nothing fits in a few proposals), Unreachable.
     """
-    header = await _read(stream)
-    if header != HEADER:
-        raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
+    await _read_header(stream)
     await _write(stream, HEADER)
     for _ in range(MAX_PROPOSALS):
         proposed = await _read(stream)
@@ -99,34 +88,19 @@ async def _write(stream: ReadWriteCloser, message: str) -> None:
         raise Unreachable(f"negotiating a protocol: {error}") from error
 
 
+async def _read_header(stream: ReadWriteCloser) -> None:
+    header = await _read(stream)
+    if header != HEADER:
+        raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
+
+
 async def _read(stream: ReadWriteCloser) -> str:
-    """One message, byte for byte up to its end: what follows belongs to someone else."""
     try:
-        length = 0
-        for shift in (0, 7):
-            (byte,) = await _read_exactly(stream, 1)
-            length |= (byte & 0x7F) << shift
-            if not byte & 0x80:
-                break
-        else:
-            length = MAX_MESSAGE_BYTES + 1
-        if not 0 < length <= MAX_MESSAGE_BYTES:
-            raise ProtocolViolation(f"a negotiation message of {length} bytes")
-        message = await _read_exactly(stream, length)
+        text = (await read_frame(stream, MAX_MESSAGE_BYTES)).decode()
     except IOException as error:
         raise Unreachable(f"negotiating a protocol: {error}") from error
-    try:
-        text = message.decode()
     except UnicodeDecodeError as error:
         raise ProtocolViolation("a negotiation message that is not UTF-8") from error
     if not text.endswith("\n"):
         raise ProtocolViolation("a negotiation message without its line feed")
     return text[:-1]
-
-
-async def _read_exactly(stream: ReadWriteCloser, n: int) -> bytes:
-    # A message comes byte by byte: what is there already is taken without a wait.
-    data = stream.read_now(n) if isinstance(stream, MuxedStream) else b""
-    while len(data) < n:
-        data += await stream.read(n - len(data))
-    return data

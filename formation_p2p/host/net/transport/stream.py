@@ -5,7 +5,7 @@ Source: hashicorp/yamux specification, "Flow control".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.io.abc import ReadWriteCloser
@@ -13,10 +13,9 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamRese
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.parameters import NetParameters
 
 if TYPE_CHECKING:
-    from formation_p2p.host.net.transport.writer import Writer
+    from formation_p2p.host.net.transport.yamux import Muxer
 
 # The specification's initial window, and here the only one: what may be under way on a stream.
 WINDOW_BYTES: Final = 256 * KIB
@@ -28,37 +27,12 @@ DATA_BYTES: Final = 16 * KIB
 BULK_DATA_BYTES: Final = 65_519 - 12
 # A stream closed by us and not by the peer is forgotten after so many ticks of the muxer.
 LINGER_TICKS: Final = 4
+# The flags of a frame.
+SYN, ACK, FIN, RST = 1, 2, 4, 8
 
 
 class StreamStalled(StreamReset):
     """The peer did not read for `window_stall_s`."""
-
-
-class Carrier(Protocol):
-    """What a stream needs of its connection."""
-
-    parameters: NetParameters
-
-    writer: Writer
-
-    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None: ...
-    def send_credit(self, stream_id: int, size: int) -> None: ...
-    def send_finish(self, stream_id: int, *, bulk: bool) -> None: ...
-    def send_reset(self, stream_id: int, *, bulk: bool) -> None: ...
-
-    def was_read(self, size: int) -> None:
-        """So many bytes that had arrived are held no longer."""
-
-    def widened(self, size: int) -> None:
-        """So many bytes more may lie unread; of fewer than none, less."""
-
-    def forget(self, stream: MuxedStream) -> None:
-        """The stream is over in both directions."""
-
-    def abort(self, reason: str) -> None:
-        """End the connection."""
-
-    def get_remote_address(self) -> tuple[str, int] | None: ...
 
 
 class MuxedStream(ReadWriteCloser):
@@ -68,13 +42,13 @@ class MuxedStream(ReadWriteCloser):
     amid a frame of what is spoken on it: then `abort`.
     """
 
-    def __init__(self, carrier: Carrier, stream_id: int, *, inbound: bool) -> None:
+    def __init__(self, carrier: Muxer, stream_id: int, *, inbound: bool) -> None:
         self.carrier = carrier
         self._writer = carrier.writer
         self.stream_id = stream_id
         self.inbound = inbound
         self.broken: str | None = None
-        self._unread = bytearray()
+        self.unread = bytearray()
         self._into: memoryview | None = None  # where what arrives goes first
         self._bulk = False
         self._window_bytes = WINDOW_BYTES
@@ -82,56 +56,56 @@ class MuxedStream(ReadWriteCloser):
         self._ungranted = 0  # read here and not yet told to the peer
         self._window = WINDOW_BYTES  # what we may still send
         self._finished_here = False
-        self._finished_there = False
+        self.is_finished_there = False
         self._ticks_closed = 0
         self._arrivals = trio.lowlevel.ParkingLot()
         self._credits = trio.lowlevel.ParkingLot()
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
-        if self._unread:
+        if self.unread:
             await trio.lowlevel.checkpoint()
-        while not self._unread:
-            if self.broken is not None:
-                raise StreamReset(self.broken)
-            if self._finished_there:
-                raise StreamEOF("the peer has finished")
-            await self._arrivals.park()
-        return self.read_now(len(self._unread) if n is None or n < 0 else n)
+        while not self.unread:
+            await self._arrival()
+        return self.read_now(len(self.unread) if n is None or n < 0 else n)
 
     def read_now(self, n: int) -> bytes:
         """As `read`, of what is there; nothing where it would wait."""
-        taken = bytes(self._unread[:n])
-        del self._unread[: len(taken)]
-        self.carrier.was_read(len(taken))
-        self._grant(len(taken))
+        taken = bytes(self.unread[:n])
+        self._took(len(taken))
         return taken
 
     async def read_into(self, into: memoryview) -> None:
         """Fill all of `into`, without a copy in between. Raises StreamEOF, StreamReset."""
-        size = min(len(self._unread), len(into))
-        with memoryview(self._unread) as unread:
+        size = min(len(self.unread), len(into))
+        with memoryview(self.unread) as unread:
             into[:size] = unread[:size]
-        del self._unread[:size]
-        self.carrier.was_read(size)
-        self._grant(size)
+        self._took(size)
         self._into = into[size:]
         try:
             while self._into:
-                if self.broken is not None:
-                    raise StreamReset(self.broken)
-                if self._finished_there:
-                    raise StreamEOF("the peer has finished")
-                await self._arrivals.park()
+                await self._arrival()
         finally:
             self._into = None
+
+    async def _arrival(self) -> None:
+        if self.broken is not None:
+            raise StreamReset(self.broken)
+        if self.is_finished_there:
+            raise StreamEOF("the peer has finished")
+        await self._arrivals.park()
+
+    def _took(self, size: int) -> None:
+        del self.unread[:size]
+        self.carrier.was_read(size)
+        self._grant(size)
 
     def _grant(self, size: int) -> None:
         self._ungranted += size
         # At half a window: fewer updates than reads, and the peer never runs dry.
-        if self._ungranted >= self._window_bytes // 2 and not self._finished_there:
+        if self._ungranted >= self._window_bytes // 2 and not self.is_finished_there:
             self._allowed += self._ungranted
-            self.carrier.send_credit(self.stream_id, self._ungranted)
+            self.carrier.update(self.stream_id, 0, self._ungranted)
             self._ungranted = 0
 
     async def write(self, data: bytes | memoryview) -> None:
@@ -166,7 +140,7 @@ class MuxedStream(ReadWriteCloser):
         await trio.lowlevel.checkpoint()
         if self.broken is None and not self._finished_here:
             self._finished_here = True
-            self.carrier.send_finish(self.stream_id, bulk=self._bulk)
+            self.carrier.update(self.stream_id, FIN, bulk=self._bulk)
             self._forget_if_done()
 
     def get_remote_address(self) -> tuple[str, int] | None:
@@ -184,17 +158,17 @@ class MuxedStream(ReadWriteCloser):
         self._window_bytes += more
         self._allowed += more
         self.carrier.widened(more)
-        self.carrier.send_credit(self.stream_id, more)
+        self.carrier.update(self.stream_id, 0, more)
 
     def abort(self, reason: str) -> None:
         """Reset: both directions end at once, and the peer is told."""
         if self.broken is None:
-            if not (self._finished_here and self._finished_there):
-                self.carrier.send_reset(self.stream_id, bulk=self._bulk)
+            if not (self._finished_here and self.is_finished_there):
+                self.carrier.update(self.stream_id, RST, bulk=self._bulk)
             self.end(reason)
 
     def _forget_if_done(self) -> None:
-        if self.broken is not None or (self._finished_here and self._finished_there):
+        if self.broken is not None or (self._finished_here and self.is_finished_there):
             self.carrier.widened(WINDOW_BYTES - self._window_bytes)
             self._window_bytes = WINDOW_BYTES
             self.carrier.forget(self)
@@ -219,21 +193,13 @@ class MuxedStream(ReadWriteCloser):
     @property
     def allowed_bytes(self) -> int:
         """What the peer may still send."""
-        return 0 if self._finished_there else self._allowed
-
-    @property
-    def unread_bytes(self) -> int:
-        return len(self._unread)
-
-    @property
-    def is_finished_there(self) -> bool:
-        return self._finished_there
+        return 0 if self.is_finished_there else self._allowed
 
     def announced(self, size: int) -> None:
         """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
         if size > self._allowed:
             raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
-        if size and self._finished_there:
+        if size and self.is_finished_there:
             raise ProtocolViolation("data on a stream that its sender had finished")
         self._allowed -= size
 
@@ -249,7 +215,7 @@ class MuxedStream(ReadWriteCloser):
             self._grant(size)
             if self._into:
                 return 0
-        self._unread += data
+        self.unread += data
         self._arrivals.unpark_all()
         return len(data)
 
@@ -257,8 +223,8 @@ class MuxedStream(ReadWriteCloser):
         self._window += size
         self._credits.unpark_all()
 
-    def finished_there(self) -> None:
-        self._finished_there = True
+    def finish_there(self) -> None:
+        self.is_finished_there = True
         self._arrivals.unpark_all()
         self._forget_if_done()
 
@@ -268,8 +234,8 @@ class MuxedStream(ReadWriteCloser):
         """
         self.broken = reason
         if drop:
-            self.carrier.was_read(len(self._unread))
-            self._unread.clear()
+            self.carrier.was_read(len(self.unread))
+            self.unread.clear()
         self._arrivals.unpark_all()
         self._credits.unpark_all()
         self._forget_if_done()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -17,12 +18,13 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.transport.exceptions import OpenConnectionError
 
+from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.addresses import TcpAddress
-from formation_p2p.host.net.transport.accepting import FULL, FULL_PAUSE_S
+from formation_p2p.host.net.transport.accepting import next_client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
 log = logging.getLogger(__name__)
 
@@ -156,20 +158,13 @@ class TcpStream(ReadWriteCloser):
         while self._unsent:
             try:
                 await trio.lowlevel.wait_writable(self._stream.socket.fileno())
+                sent = os.write(self._stream.socket.fileno(), self._unsent)
+            except BlockingIOError:
+                continue
             except (OSError, ValueError, trio.ClosedResourceError) as error:
                 raise ConnectionClosedError(f"connection lost: {error}") from error
-            self._send()
+            self._unsent = self._unsent[sent:]
         self._torn = False
-
-    def _send(self) -> None:
-        try:
-            sent = os.write(self._stream.socket.fileno(), self._unsent)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._torn = True
-            raise ConnectionClosedError(f"connection lost: {error}") from error
-        self._unsent = self._unsent[sent:]
 
     async def close(self) -> None:
         """At once, even when cancelled."""
@@ -190,44 +185,31 @@ class TcpListener:
 
     def __init__(self, handler: Callable[[TcpStream], Awaitable[None]]) -> None:
         self._handler = handler
-        self._sockets: Sequence[trio.SocketListener] = ()
         self._scope = trio.CancelScope()
-        self.bound: tuple[TcpAddress, ...] = ()
 
     async def listen(self, address: TcpAddress) -> None:
-        """Bind. Raises OpenConnectionError, saying why. Then `serve`."""
+        """Bind. Raises LocalError, saying why. Then `serve`."""
         try:
-            self._sockets = await trio.open_tcp_listeners(
+            (listener,) = await trio.open_tcp_listeners(
                 address.port, host=address.host, backlog=BACKLOG
             )
         except OSError as error:
-            raise OpenConnectionError(f"{address}: {error}") from error
-        ports = [s.socket.getsockname()[1] for s in self._sockets]
-        self.bound = tuple(address.with_port(port) for port in ports)
+            raise LocalError(
+                f"cannot listen on {address}: {error}; stop what holds the port, or choose another"
+            ) from error
+        self._socket = listener.socket
+        self.bound = replace(address, port=self._socket.getsockname()[1])
 
     async def serve(self) -> None:
-        """Accept until closed. Raises OSError where a socket breaks."""
+        """Accept until closed. Raises OSError where the socket breaks."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    for listener in self._sockets:
-                        nursery.start_soon(self._accept_all, listener, nursery)
+                    while True:
+                        client = await next_client(self._socket)
+                        nursery.start_soon(self._accepted, TcpStream(trio.SocketStream(client)))
         finally:
-            # However it ends, the port is free afterwards.
-            for listener in self._sockets:
-                listener.socket.close()
-
-    async def _accept_all(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        while True:
-            try:
-                stream = await listener.accept()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                log.warning("cannot accept a connection: %s", error)
-                await trio.sleep(FULL_PAUSE_S)
-            else:
-                nursery.start_soon(self._accepted, TcpStream(stream))
+            self._socket.close()  # however it ends, the port is free afterwards
 
     async def _accepted(self, stream: TcpStream) -> None:
         try:

@@ -22,7 +22,6 @@ from formation_p2p.host.net.transport.noise import straight
 from formation_p2p.host.net.transport.yamux import Muxer
 
 if TYPE_CHECKING:
-    from libp2p.abc import ISecureConn
     from libp2p.peer.id import ID
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
@@ -46,53 +45,33 @@ class _Proposing(RawConnection):
         return await super().read(n)
 
 
-class Upgrader:
-    """Noise and yamux, agreed on by our own negotiation.
+async def upgrade(
+    noise: NoiseTransport, parameters: NetParameters, raw_conn: RawConnection, peer_id: ID | None
+) -> Muxer:
+    """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
 
-    `libp2p/stream_muxer/muxer_multistream.py:137` builds its own Yamux whatever it is given.
+    In place of `libp2p/stream_muxer/muxer_multistream.py:137`, which builds its own Yamux whatever
+    it is given. Raises SwarmException, with `raw_conn` closed. All that waits in it waits for the
+    peer, so one deadline covers it.
     """
-
-    def __init__(self, noise: NoiseTransport, parameters: NetParameters) -> None:
-        self._noise = noise
-        self._parameters = parameters
-
-    async def upgrade_security(
-        self, raw_conn: RawConnection, is_initiator: bool, peer_id: ID | None = None
-    ) -> ISecureConn:
-        if not is_initiator:
-            await net_negotiation.agree(raw_conn, (NOISE_PROTOCOL,))
-            return await self._noise.secure_inbound(raw_conn)
-        if peer_id is None:
-            raise ValueError("an outbound connection needs the peer id that is expected")
-        return await self._noise.secure_outbound(_Proposing(raw_conn), peer_id)
-
-    async def upgrade_connection(self, conn: ISecureConn, peer_id: ID) -> Muxer:
-        if conn.is_initiator:
-            await net_negotiation.offer(conn, net_yamux.PROTOCOL)
-        else:
-            await net_negotiation.agree(conn, (net_yamux.PROTOCOL,))
-        return Muxer(straight(conn), peer_id, self._parameters, unconfirmed=conn.is_initiator)
-
-    async def upgrade(self, raw_conn: RawConnection, peer_id: ID | None) -> Muxer:
-        """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
-
-        Raises SwarmException, with `raw_conn` closed. All that waits in it waits for the peer,
-        so one deadline covers it.
-        """
-        try:
-            with trio.fail_after(self._parameters.handshake_s):
-                secured = await self.upgrade_security(raw_conn, peer_id is not None, peer_id)
-                remote = secured.get_remote_peer()
-                if peer_id is not None and remote != peer_id:
-                    raise SwarmException(f"{remote} answers in place of {peer_id}")
-                return await self.upgrade_connection(secured, remote)
-        except SwarmException:
-            await raw_conn.close()
+    try:
+        with trio.fail_after(parameters.handshake_s):
+            if peer_id is None:
+                await net_negotiation.agree(raw_conn, (NOISE_PROTOCOL,))
+                secured = await noise.secure_inbound(raw_conn)
+            else:
+                secured = await noise.secure_outbound(_Proposing(raw_conn), peer_id)
+            remote = secured.get_remote_peer()
+            if peer_id not in (None, remote):
+                raise SwarmException(f"{remote} answers in place of {peer_id}")
+            if peer_id is None:
+                await net_negotiation.agree(secured, (net_yamux.PROTOCOL,))
+            else:
+                await net_negotiation.offer(secured, net_yamux.PROTOCOL)
+            return Muxer(straight(secured), remote, parameters, unconfirmed=peer_id is not None)
+    except BaseException as error:
+        await raw_conn.close()
+        if isinstance(error, SwarmException) or not isinstance(error, Exception):
             raise
-        except Exception as error:
-            await raw_conn.close()
-            # Noise, its cipher and protobuf raise what they like on what a stranger sends.
-            raise SwarmException(f"the handshake fails: {error!r}") from error
-        except BaseException:
-            await raw_conn.close()
-            raise
+        # Noise, its cipher and protobuf raise what they like on what a stranger sends.
+        raise SwarmException(f"the handshake fails: {error!r}") from error

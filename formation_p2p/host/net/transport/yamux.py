@@ -34,7 +34,7 @@ from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
-from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
+from formation_p2p.host.net.transport.stream import ACK, FIN, RST, SYN, WINDOW_BYTES, MuxedStream
 from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ PROTOCOL: Final = "/yamux/1.0.0"
 
 _HEADER: Final = struct.Struct("!BBHII")  # version, type, flags, stream id, length
 _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
-_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
 _NORMAL, _PROTOCOL_ERROR = 0, 1
 
 # Unread over all streams of a connection, besides what those that carry much may have; past it
@@ -118,10 +117,6 @@ class Muxer:
         self._stray_bytes = 0
         self.writer = Writer(secured_conn, parameters.write_stall_s, self._stalled)
 
-    @property
-    def is_closed(self) -> bool:
-        return self.broken is not None
-
     async def start(self) -> None:
         try:
             with self._scope:
@@ -152,7 +147,7 @@ class Muxer:
             raise MuxedConnUnavailable(self.broken)
         stream = MuxedStream(self, self._next_id, inbound=False)
         self._streams[self._next_id] = stream
-        self._control(_WINDOW_UPDATE, _SYN, self._next_id, 0)
+        self.update(self._next_id, SYN)
         self._next_id += 2
         return stream
 
@@ -206,14 +201,9 @@ class Muxer:
             else:
                 self.writer.send(frame)
 
-    def send_credit(self, stream_id: int, size: int) -> None:
-        self._control(_WINDOW_UPDATE, 0, stream_id, size)
-
-    def send_finish(self, stream_id: int, *, bulk: bool) -> None:
-        self._control(_WINDOW_UPDATE, _FIN, stream_id, 0, bulk=bulk)
-
-    def send_reset(self, stream_id: int, *, bulk: bool) -> None:
-        self._control(_WINDOW_UPDATE, _RST, stream_id, 0, bulk=bulk)
+    def update(self, stream_id: int, flags: int, credit: int = 0, *, bulk: bool = False) -> None:
+        """Give the peer more of a stream's window, or tell it how the stream begins or ends."""
+        self._control(_WINDOW_UPDATE, flags, stream_id, credit, bulk=bulk)
 
     def _control(
         self, kind: int, flags: int, stream_id: int, value: int, *, bulk: bool = False
@@ -225,18 +215,20 @@ class Muxer:
         if self.writer.queued_bytes > MAX_OUTBOX_BYTES:
             self.abort("the peer does not read the answers that it asks for")
             return
-        frame = _HEADER.pack(0, kind, flags, stream_id, value)
-        self.writer.put(frame, bulk=bulk)
+        self.writer.put(_HEADER.pack(0, kind, flags, stream_id, value), bulk=bulk)
 
     def was_read(self, size: int) -> None:
+        """So many bytes that had arrived are held no longer."""
         self.unread_bytes -= size
         if self.unread_bytes <= self.max_unread_bytes:
             self._drained.unpark_all()
 
     def widened(self, size: int) -> None:
+        """So many bytes more may lie unread; of fewer than none, less."""
         self.max_unread_bytes += size
 
     def forget(self, stream: MuxedStream) -> None:
+        """The stream is over in both directions."""
         if self._streams.pop(stream.stream_id, None) is not None:
             self._inbound -= stream.inbound
             self._stray_bytes += stream.allowed_bytes
@@ -299,7 +291,7 @@ class Muxer:
     def _ping(self) -> None:
         number = secrets.randbits(32)
         self._pinged = (number, trio.current_time())
-        self._control(_PING, _SYN, 0, number)
+        self._control(_PING, SYN, 0, number)
 
     def _ponged(self, number: int) -> None:
         if self._pinged is not None and self._pinged[0] == number:
@@ -336,8 +328,8 @@ class Muxer:
         if version != 0:
             raise ProtocolViolation(f"yamux version {version}")
         if kind == _PING:
-            if flags & _SYN:
-                self._control(_PING, _ACK, 0, value)
+            if flags & SYN:
+                self._control(_PING, ACK, 0, value)
             else:
                 self._ponged(value)
         elif kind == _GO_AWAY:
@@ -365,7 +357,7 @@ class Muxer:
     def _stream(self, stream_id: int, flags: int) -> MuxedStream | None:
         """The stream a frame is for; None for one that was refused or is gone."""
         theirs = stream_id % 2 != self._next_id % 2
-        if flags & _SYN:
+        if flags & SYN:
             if not theirs or stream_id <= self._last_remote_id:
                 raise ProtocolViolation(f"opens a stream with the id {stream_id}")
             self._last_remote_id = stream_id
@@ -379,13 +371,13 @@ class Muxer:
 
     def _opened(self, stream_id: int) -> MuxedStream | None:
         if self._inbound >= MAX_INBOUND_STREAMS:
-            self._control(_WINDOW_UPDATE, _RST, stream_id, 0)
+            self.update(stream_id, RST)
             self._stray_bytes += WINDOW_BYTES
             return None
         stream = MuxedStream(self, stream_id, inbound=True)
         self._streams[stream_id] = stream
         self._inbound += 1
-        self._control(_WINDOW_UPDATE, _ACK, stream_id, 0)
+        self.update(stream_id, ACK)
         self._accepted.append(stream)
         self._acceptable.unpark()
         return stream
@@ -393,7 +385,7 @@ class Muxer:
     def _flags(self, stream: MuxedStream, flags: int) -> None:
         if stream.broken is not None:
             return
-        if flags & _RST:
+        if flags & RST:
             stream.end("reset by the peer")
-        elif flags & _FIN:
-            stream.finished_there()
+        elif flags & FIN:
+            stream.finish_there()
