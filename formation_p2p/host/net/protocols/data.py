@@ -70,36 +70,31 @@ class DataServer:
             limits.stream("data", MAX_DATA_STREAMS),
             FrameReader(stream, limits, messages.MAX_REQUEST_BYTES) as frames,
         ):
-            with trio.fail_after(self._parameters.data_open_s):
-                opening = _parsed(await frames.next())
-                if not isinstance(opening, Open):
-                    raise ProtocolViolation("a data stream that does not begin with Open")
-                why = self._admit(peer, opening.grant)
-                if why is not None:
-                    await stream.write(_framed(BlobRefused(why)))
-                    return
-                await self._places.acquire()
             try:
-                await self._serve_one(stream, peer, limits, frames, opening)
-            finally:
-                self._places.release()
+                with trio.fail_after(self._parameters.data_open_s):
+                    opening = _parsed(await frames.next())
+                    if not isinstance(opening, Open):
+                        raise ProtocolViolation("a data stream that does not begin with Open")
+                    self._judge(peer, opening)
+                    await self._places.acquire()
+                try:
+                    with trio.fail_after(self._parameters.data_open_s):
+                        content = await _run_in_thread(self._content, opening.cid)
+                    if content is None:
+                        raise _Refused("does not have it")
+                    with content:
+                        stream.send_much()
+                        await self._serve(stream, peer, limits, frames, content, opening)
+                finally:
+                    self._places.release()
+            except _Refused as refused:
+                with trio.fail_after(self._parameters.data_open_s):
+                    await stream.write(_framed(BlobRefused(str(refused))))
 
-    async def _serve_one(
-        self,
-        stream: MuxedStream,
-        peer: Contact,
-        limits: PeerLimits,
-        frames: FrameReader,
-        opening: Open,
-    ) -> None:
-        with trio.fail_after(self._parameters.data_open_s):
-            content = await _run_in_thread(self._content, opening.cid)
-            if content is None:
-                await stream.write(_framed(BlobRefused("does not have it")))
-                return
-        with content:
-            stream.send_much()
-            await self._serve(stream, peer, limits, frames, content, opening)
+    def _judge(self, peer: Contact, opening: Open) -> None:
+        why = self._admit(peer, opening.grant)
+        if why is not None:
+            raise _Refused(why)
 
     async def _serve(
         self,
@@ -120,39 +115,38 @@ class DataServer:
                 request = _parsed(await frames.next())
             if trio.current_time() >= admitted_s + self._parameters.data_admit_every_s:
                 admitted_s = trio.current_time()
-                if (why := self._admit(peer, opening.grant)) is not None:
-                    await stream.write(_framed(BlobRefused(why)))
-                    return
+                self._judge(peer, opening)
             match request:
                 case None:
                     return
                 case Want(index) if index < content.blob.chunks:
                     await limits.data_bucket.wait()
                     async with self.serving:
-                        buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
-                        try:
-                            with trio.fail_after(CHUNK_S):
-                                await self._send(stream, content, index, memoryview(buffer))
-                        except LocalError as error:
-                            log.warning("a chunk is not served: %s", error)
-                            await stream.write(_framed(BlobRefused("cannot read it any more")))
-                            return
-                        finally:
-                            self._buffers.append(buffer)
+                        await self._send(stream, content, index)
                 case Have():
                     self._has(opening.cid, Contact(peer.peer_id, request.addresses))
                 case _:
                     raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 
-    async def _send(
-        self, stream: MuxedStream, content: Content, index: int, buffer: memoryview
-    ) -> None:
-        chunk = content.read(index, buffer, wait=False)
-        if chunk is None:
-            chunk = await _run_in_thread(content.read, index, buffer)
-        await stream.write(_framed(Chunk(index, len(chunk))))
-        await stream.write(chunk)
-        self.sent_bytes += len(chunk)
+    async def _send(self, stream: MuxedStream, content: Content, index: int) -> None:
+        buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
+        try:
+            with trio.fail_after(CHUNK_S):
+                chunk = content.read(index, memoryview(buffer), wait=False)
+                if chunk is None:
+                    chunk = await _run_in_thread(content.read, index, memoryview(buffer))
+                await stream.write(_framed(Chunk(index, len(chunk))))
+                await stream.write(chunk)
+            self.sent_bytes += len(chunk)
+        except LocalError as error:
+            log.warning("a chunk is not served: %s", error)
+            raise _Refused("cannot read it any more") from error
+        finally:
+            self._buffers.append(buffer)
+
+
+class _Refused(Exception):
+    """The peer is told why, and the stream ends."""
 
 
 class DataStream:
