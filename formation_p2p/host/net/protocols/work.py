@@ -39,10 +39,6 @@ OPEN_S: Final = 20.0
 # transport/tcp.py).
 UNSURE_S: Final = 45.0
 
-Received = Callable[[Contact, bytes], None]
-Undelivered = Callable[[PeerId, str], None]
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-
 
 class WorkSessions:
     """The sessions with all peers."""
@@ -52,9 +48,9 @@ class WorkSessions:
         protocol: str,
         dial: Callable[[Contact], Awaitable[Connection]],
         limits: PeerLimitsTable,
-        spawn: Spawn,
-        received: Received,
-        undelivered: Undelivered,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        received: Callable[[Contact, bytes], None],
+        undelivered: Callable[[PeerId, str], None],
     ) -> None:
         self.protocol = protocol
         self.dial = dial
@@ -151,8 +147,7 @@ class _Lane:
         self._session = session
         self._all = sessions
         self._peer = peer
-        self._max_frames = sessions.limits.parameters.max_queued_frames
-        self._max_bytes = sessions.limits.parameters.max_queued_bytes
+        self._parameters = sessions.limits.parameters
         self.sending: MuxedStream | None = None
         self.queued_bytes = 0
         self._sent_at = -math.inf
@@ -171,7 +166,8 @@ class _Lane:
             return
         self._queue.append(frame)
         self.queued_bytes += len(frame)
-        if len(self._queue) > self._max_frames or self.queued_bytes > self._max_bytes:
+        most = self._parameters
+        if len(self._queue) > most.max_queued_frames or self.queued_bytes > most.max_queued_bytes:
             self._overflow = f"{len(self._queue)} frames, {self.queued_bytes} bytes are queued"
         if self._writer is None:
             self._writer = trio.CancelScope()
@@ -203,7 +199,9 @@ class _Lane:
         assert self._writer is not None
         with self._writer:
             try:
-                stream = self._choose() or await self._open(to)
+                # The one sent on before, for as long as it is open, so that frames stay in order.
+                self.sending = self.sending or self._session.free_stream()
+                stream = self.sending or await self._open(to)
                 while self._queue:
                     count, data = self._next()
                     await stream.write(data)
@@ -242,12 +240,6 @@ class _Lane:
         self._sent_at = trio.current_time()
         for _ in range(count):
             self.queued_bytes -= len(self._queue.popleft())
-
-    def _choose(self) -> MuxedStream | None:
-        """The stream sent on before, for as long as it is open, so that frames stay in order."""
-        if self.sending is None:
-            self.sending = self._session.free_stream()
-        return self.sending
 
     async def _open(self, to: Contact) -> MuxedStream:
         with trio.fail_after(OPEN_S):
