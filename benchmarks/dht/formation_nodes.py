@@ -7,7 +7,6 @@ Orders: start, finds_all, announce, find, closest, serve, workers.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import random
 import tempfile
@@ -252,7 +251,6 @@ class Nodes:
 
 
 async def main() -> None:
-    importlib.import_module("formation_p2p.host.net.network")  # which the stack imports late
     gc.collect()
     gc.freeze()  # as `formation worker` and `formation gate` do once they have started
     with tempfile.TemporaryDirectory(prefix="formation-bench-") as scratch:

@@ -146,7 +146,7 @@ class Workers:
 
 async def _serve(home: Path) -> None:
     invite = sys.stdin.readline().strip() or None
-    importlib.import_module("formation_p2p.host.net.network")  # which the node imports late
+    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
     with profiled(f"worker-{home.name}"):
         async with Node.join(invite, home=home, listen=[LOOPBACK]) as node:
             gc.collect()

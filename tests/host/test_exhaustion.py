@@ -45,7 +45,7 @@ def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
             assert late[0] < 0.2
 
     def hand_is_heard(victim: Node) -> bool:
-        connections = list(victim.stack.running.swarm.all())
+        connections = list(victim.stack.swarm.all())
         return any(connection.muxer.streams for connection in connections)
 
     run(story)

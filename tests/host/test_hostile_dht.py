@@ -57,10 +57,10 @@ def test_answers_to_what_has_none_are_not_read_without_end() -> None:
     async def story() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
-            bob.stack.running.served.by_protocol[KAD_PROTOCOL] = chatter
+            bob.stack.served.by_protocol[KAD_PROTOCOL] = chatter
             await alice.stack.ask(bob.contact, b"keep this", timeout_s=2, expects_answer=False)
             assert MAX_ECHOES > 1
-            await until(lambda: not alice.stack.running.kad.lines, within_s=2)
+            await until(lambda: not alice.stack.kad.lines, within_s=2)
 
     run(story)
 
@@ -87,7 +87,7 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
             bob.met.clear()
-            connection = alice.stack.running.swarm.connection_to(bob.peer_id)
+            connection = alice.stack.swarm.connection_to(bob.peer_id)
             assert connection is not None
             for number in range(30):
                 here = (f"/ip4/192.0.2.{number}/tcp/4001",)

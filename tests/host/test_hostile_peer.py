@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -134,11 +135,11 @@ def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away() -> No
         victim = node(max_handshakes=10)
         async with running(victim):
             waiting = [await mallory.tcp(victim) for _ in range(10)]
-            await until(lambda: victim.stack.running.swarm.handshakes.total() == 10)
+            await until(lambda: victim.stack.swarm.handshakes.total() == 10)
             await closed(await mallory.tcp(victim), within_s=1)
             for stream in waiting:
                 await stream.aclose()
-            await until(lambda: not victim.stack.running.swarm.handshakes)
+            await until(lambda: not victim.stack.swarm.handshakes)
 
     run(story)
 
@@ -152,7 +153,7 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
                 await (await mallory.secured(victim)).close()
                 await (await mallory.muxed(victim)).pipe.close()
             await until(lambda: psutil.Process().num_fds() <= files)
-            table = victim.stack.running.swarm
+            table = victim.stack.swarm
             await until(lambda: len(list(table.all())) == 1 and not table.handshakes)
 
     run(story, within_s=30)
@@ -165,13 +166,13 @@ def test_one_address_does_not_take_all_the_slots(monkeypatch: pytest.MonkeyPatch
         victim = node(max_inbound_per_ip=3, max_handshakes_per_ip=2)
         async with running(victim):
             waiting = [await mallory.tcp(victim) for _ in range(2)]
-            await until(lambda: victim.stack.running.swarm.handshakes.total() == 2)
+            await until(lambda: victim.stack.swarm.handshakes.total() == 2)
             await closed(await mallory.tcp(victim), within_s=0.5)
             for stream in waiting:
                 await stream.aclose()
-            await until(lambda: not victim.stack.running.swarm.handshakes)
+            await until(lambda: not victim.stack.swarm.handshakes)
             hands = [await mallory.muxed(victim) for _ in range(3)]
-            await until(lambda: len(list(victim.stack.running.swarm.all())) == len(hands))
+            await until(lambda: len(list(victim.stack.swarm.all())) == len(hands))
             await closed(await mallory.tcp(victim), within_s=0.5)
 
     run(story)
@@ -194,8 +195,8 @@ def test_no_more_peers_are_dialled_than_there_is_room_for() -> None:
 def test_a_machine_short_of_file_descriptors_accepts_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with trio.socket.socket() as any_socket:
-        socket_type: Any = type(any_socket)
+    with socket.socket() as any_socket:
+        socket_type: Any = type(trio.socket.from_stdlib_socket(any_socket))
     accept = socket_type.accept
     failures = [OSError(errno.EMFILE, "too many open files")] * 2
 
@@ -227,7 +228,7 @@ def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest() -> N
                 await mallory.muxed(victim)  # nobody is idle yet
             await trio.sleep(0.4)
             await mallory.muxed(victim)
-            table = victim.stack.running.swarm
+            table = victim.stack.swarm
             assert len(list(table.all())) <= 5
             assert idle
 
@@ -293,7 +294,7 @@ def test_half_a_frame_is_given_up_and_gives_its_memory_back() -> None:
             for sid in (1, 3):
                 await hand.open(sid, WORK_PROTOCOL)
                 await hand.data(sid, encode_length(16 * MIB) + bytes(1000))
-            shares = victim.stack.running.limits
+            shares = victim.stack.limits
             await until(lambda: shares.large_frame_bytes == 32 * MIB)
             await until(lambda: shares.large_frame_bytes == 0)
 
@@ -313,7 +314,7 @@ def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
                 await hand.open(7 + 2 * i, KAD_PROTOCOL)
                 await hand.data(7 + 2 * i, encode_length(MAX_KAD_REQUEST_BYTES))
             await hand.until(WINDOW_UPDATE, RST)
-            assert victim.stack.running.limits.large_frame_bytes <= 32 * MIB
+            assert victim.stack.limits.large_frame_bytes <= 32 * MIB
 
     run(story)
 
@@ -331,7 +332,7 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
                     await hand.open(sid, WORK_PROTOCOL)
                     await hand.data(sid, encode_length(16 * MIB))
                 await hand.until(WINDOW_UPDATE, RST)
-            assert victim.stack.running.limits.large_frame_bytes == 0
+            assert victim.stack.limits.large_frame_bytes == 0
             alice.stack.send(victim.contact, bytes(1 * MIB))
             await until(lambda: bytes(1 * MIB) in victim.payloads)
 
@@ -358,7 +359,7 @@ def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever() -> None:
                 await hand.until(WINDOW_UPDATE, RST)
                 nursery.cancel_scope.cancel()
             assert trio.current_time() - began_s < 4
-            assert victim.stack.running.limits.large_frame_bytes == 0
+            assert victim.stack.limits.large_frame_bytes == 0
 
     run(story)
 
@@ -371,9 +372,7 @@ def test_hundreds_of_streams_are_reset() -> None:
                 await hand.open(2 * i + 1, KAD_PROTOCOL)
             for _ in range(600 - net_yamux.MAX_INBOUND_STREAMS):
                 await hand.until(WINDOW_UPDATE, RST)
-            (connection,) = [
-                c for c in victim.stack.running.swarm.all() if len(c.muxer.streams) > 5
-            ]
+            (connection,) = [c for c in victim.stack.swarm.all() if len(c.muxer.streams) > 5]
             assert len(connection.muxer.streams) <= net_yamux.MAX_INBOUND_STREAMS + 1
 
     run(story)
@@ -506,10 +505,10 @@ def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
             address = victim.stack.addresses[0]
             async with running(busy):
                 for _ in range(20):
-                    dial = busy.stack.running.swarm.dialler.dial_address
+                    dial = busy.stack.swarm.dialler.dial_address
                     connection = await dial(TcpAddress.parse(address), victim.peer_id)
-                    busy.stack.running.swarm.adopt(connection)
-                table = victim.stack.running.swarm
+                    busy.stack.swarm.adopt(connection)
+                table = victim.stack.swarm
                 await until(
                     lambda: (
                         len([c for c in table.all() if c.peer == busy.peer_id])
@@ -577,7 +576,7 @@ def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
         alice, bob = node(), node()
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            connection = alice.stack.running.swarm.connection_to(bob.peer_id)
+            connection = alice.stack.swarm.connection_to(bob.peer_id)
             assert connection is not None
             moved = ("/ip4/192.0.2.9/tcp/4001",)
             for message in (b"\xff\xff", net_identify.message(b"", moved, (), None)):
@@ -632,7 +631,7 @@ def test_a_peer_that_does_not_read_loses_its_connection() -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack.running.served.by_protocol[WORK_PROTOCOL] = never_reads
+            bob.stack.served.by_protocol[WORK_PROTOCOL] = never_reads
             for _ in range(3):
                 alice.stack.send(bob.contact, bytes(MIB))
             await until(lambda: alice.lost and alice.gone)
@@ -654,7 +653,7 @@ def test_a_peer_that_does_not_read_from_its_socket_loses_its_connection() -> Non
                 await hand.open(sid, KAD_PROTOCOL)
                 await hand.send(WINDOW_UPDATE, 0, sid, 2**31)
                 await hand.data(sid, encode_frame(b"flood") * 20)
-            await until(lambda: len(list(victim.stack.running.swarm.all())) == 1)
+            await until(lambda: len(list(victim.stack.swarm.all())) == 1)
             victim.respond = lambda frame, answer: answer(b"re:" + frame)
 
     run(story)
@@ -669,7 +668,7 @@ def test_what_waits_for_a_slow_peer_is_bounded() -> None:
             await trio.sleep_forever()
 
         async with running(alice, bob):
-            bob.stack.running.served.by_protocol[WORK_PROTOCOL] = never_reads
+            bob.stack.served.by_protocol[WORK_PROTOCOL] = never_reads
             before = psutil.Process().memory_info().rss
             for _ in range(100):
                 alice.stack.send(bob.contact, bytes(MIB))

@@ -62,8 +62,8 @@ def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
             raise RuntimeError("a protocol's bug")
 
         async with running(alice, bob):
-            bob.stack.running.served.by_protocol["/fails"] = fails
-            connection = await alice.stack.running.swarm.dialler.dial(bob.contact)
+            bob.stack.served.by_protocol["/fails"] = fails
+            connection = await alice.stack.swarm.dialler.dial(bob.contact)
             with suppress(Unreachable, StreamReset):
                 channel = await connection.open("/fails")
                 await channel.read()
@@ -233,7 +233,7 @@ def test_a_sender_that_ignores_its_window_is_cut_off() -> None:
             await trio.sleep_forever()
 
         async with running(bob):
-            bob.stack.running.served.by_protocol["/sink"] = reads_nothing
+            bob.stack.served.by_protocol["/sink"] = reads_nothing
             hand = await mallory.muxed(bob)
             await hand.open(1, "/sink")
             before = psutil.Process().memory_info().rss
@@ -363,7 +363,7 @@ def test_an_ipv6_peer_has_an_address() -> None:
         alice, bob = Node(listen=("/ip6/::1/tcp/0",)), Node(listen=("/ip6/::1/tcp/0",))
         async with running(alice, bob):
             assert await alice.ask(bob, b"hello") == b"re:hello"
-            (connection,) = bob.stack.running.swarm.all()
+            (connection,) = bob.stack.swarm.all()
             assert connection.remote_host == "::1"
             assert bob.requests[0][0] == alice.contact
 
@@ -414,12 +414,12 @@ def test_a_ping_leaves_nothing_behind() -> None:
         async with running(bob):
             alice = Node(listen=())
             async with running(alice):
-                connection = await alice.stack.running.swarm.dialler.dial(bob.contact)
+                connection = await alice.stack.swarm.dialler.dial(bob.contact)
                 channel = await connection.open(PING)
                 payload = os.urandom(32)
                 await channel.write(payload)
                 assert await read_all(channel, 32) == payload
-            handler = bob.stack.running.served.by_protocol[PING]
+            handler = bob.stack.served.by_protocol[PING]
             assert not hasattr(handler, "__self__")
 
     run(story)
@@ -433,7 +433,7 @@ def test_our_muxer_is_the_one_that_is_used() -> None:
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
             for node in (alice, bob):
-                (connection,) = node.stack.running.swarm.all()
+                (connection,) = node.stack.swarm.all()
                 assert type(connection.muxer) is net_yamux.Muxer
 
     run(story)

@@ -27,6 +27,7 @@ from formation_p2p.host.net.addresses import TcpAddress, dial_back, is_this_mach
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.dialler import MAX_DIALLED_BACK
 from formation_p2p.host.net.identify import Identified
+from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.net.transport.yamux import Muxer
 from formation_p2p.host.shell import Shell
@@ -194,7 +195,7 @@ def test_identify_tells_of_the_dht_only_while_others_may_be_sent_here() -> None:
         async with running(alice, bob):
             bob.stack.advertise(False)
             await alice.ask(bob, b"hello")
-            connection = alice.stack.running.swarm.connection_to(bob.peer_id)
+            connection = alice.stack.swarm.connection_to(bob.peer_id)
             assert connection is not None
             await connection.wait_identified()
             assert KAD_PROTOCOL not in connection.protocols
@@ -234,9 +235,7 @@ def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() ->
         alice, bob = Node(), Node(listen=())
         async with running(alice, bob):
             address = TcpAddress.parse(alice.stack.addresses[0])
-            muxer = (
-                await bob.stack.running.swarm.dialler.dial_address(address, alice.peer_id)
-            ).muxer
+            muxer = (await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)).muxer
             assert isinstance(muxer, Muxer)
             client = Identified((), frozenset({"/other"}))
             server = Identified((), frozenset({"/other", KAD_PROTOCOL}))
@@ -262,7 +261,7 @@ def test_a_dial_back_is_a_new_connection_that_is_closed_again() -> None:
             await alice.ask(bob, b"hello")
             assert await bob.stack.dial_back(alice.peer_id, timeout_s=2)
             await until(lambda: alice.dialled == [(bob.peer_id, "127.0.0.1")])
-            await until(lambda: len(list(alice.stack.running.swarm.all())) == 1)
+            await until(lambda: len(list(alice.stack.swarm.all())) == 1)
             assert alice.gone == []
             assert await alice.ask(bob, b"still there") == b"re:still there"
 
@@ -274,11 +273,11 @@ def test_no_stream_is_opened_on_what_is_closed_soon() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            swarm = alice.stack.running.swarm
+            swarm = alice.stack.swarm
             usual = swarm.connection_to(bob.peer_id)
-            with swarm.dialler.dialled_back_by(bob.peer_id):
+            with counted(swarm.dialler.dialling_back, bob.peer_id):
                 address = TcpAddress.parse(alice.stack.addresses[0])
-                fresh = await bob.stack.running.swarm.dialler.dial_address(address, alice.peer_id)
+                fresh = await bob.stack.swarm.dialler.dial_address(address, alice.peer_id)
                 await until(lambda: alice.dialled)
             assert len(list(swarm.all())) == 2
             assert swarm.connection_to(bob.peer_id) is usual
@@ -316,16 +315,16 @@ def test_nobody_is_dialled_but_who_asks() -> None:
         port = victim.socket.getsockname()[1]
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            connection = bob.stack.running.swarm.connection_to(alice.peer_id)
+            connection = bob.stack.swarm.connection_to(alice.peer_id)
             assert connection is not None
             dialled: list[str] = []
-            dial = bob.stack.running.swarm.dialler.dial_address
+            dial = bob.stack.swarm.dialler.dial_address
 
             async def watched(address: TcpAddress, peer: str, **how: bool) -> object:
                 dialled.append(str(address))
                 return await dial(address, alice.peer_id, **how)
 
-            bob.stack.running.swarm.dialler.dial_address = watched  # type: ignore[assignment,method-assign]
+            bob.stack.swarm.dialler.dial_address = watched  # type: ignore[assignment,method-assign]
             connection.remote_host = "192.0.2.7"  # as if it came from elsewhere
             third_parties = (f"/ip4/127.0.0.2/tcp/{port}", "/ip4/192.0.2.8/tcp/22")
             connection.contact = Contact(alice.peer_id, third_parties)
@@ -357,7 +356,7 @@ def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() 
         alice, bob = Node(), Node()
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            connection = bob.stack.running.swarm.connection_to(alice.peer_id)
+            connection = bob.stack.swarm.connection_to(alice.peer_id)
             assert connection is not None
             connection.remote_host = "8.8.4.4"
             for claimed, reached in [((AT_HOME,), False), ((NAMED,), True), ((), None)]:

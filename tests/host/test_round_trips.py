@@ -116,7 +116,7 @@ def test_a_stream_opened_later_costs_no_round_trip_of_its_own() -> None:
     async def story() -> None:
         async with far_apart() as (alice, bob, contact):
             await alice.ask(contact, b"first")
-            kad = alice.stack.running.kad
+            kad = alice.stack.kad
             assert 1 <= await round_trips(lambda: kad.ask_apart(contact, b"apart")) < 1.9
             arrived = trio.Event()
             bob.take = lambda frame: arrived.set()
@@ -157,7 +157,7 @@ def test_a_large_first_frame_of_work_waits_for_the_answer_and_arrives() -> None:
 
 
 def stop_speaking(node: Node, protocol: str) -> None:
-    node.stack.running.served.by_protocol.pop(protocol)
+    node.stack.served.by_protocol.pop(protocol)
 
 
 @pytest.mark.parametrize("expects_answer", [True, False])
@@ -186,7 +186,7 @@ def test_work_on_a_stream_that_is_refused_is_undelivered(frame: bytes) -> None:
                 alice.stack.send(bob.contact, frame)
                 await until(lambda: len(alice.lost) == number)  # noqa: B023
             assert bob.frames == []
-            assert alice.stack.running.work.sessions == {}
+            assert alice.stack.work.sessions == {}
 
     run(story)
 
@@ -244,7 +244,7 @@ def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
             alice.stack.send(carol, b"work")
             await until(lambda: alice.lost)
             assert reason in alice.lost[0][1]
-            await until(lambda: not list(alice.stack.running.swarm.all()))
+            await until(lambda: not list(alice.stack.swarm.all()))
 
     run(story)
 

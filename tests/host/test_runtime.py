@@ -91,14 +91,7 @@ def nurseries(monkeypatch: pytest.MonkeyPatch) -> dict[str, trio.Nursery]:
     return found
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "formation_p2p.host.shell",
-        "formation_p2p.host.net.network",
-        "formation_p2p.host.net.swarm",
-    ],
-)
+@pytest.mark.parametrize("module", ["formation_p2p.host.shell", "formation_p2p.host.net.stack"])
 def test_what_fails_in_a_crash_is_not_blamed_on_peers(
     claimed: Claim, nurseries: dict[str, trio.Nursery], module: str
 ) -> None:

@@ -62,7 +62,7 @@ def test_requests_share_one_stream_and_may_be_pipelined() -> None:
                     nursery.start_soon(ask, i)
             assert answers == {i: b"re:%d" % i for i in range(50)}
             # once identify's are closed
-            (connection,) = bob.stack.running.swarm.all()
+            (connection,) = bob.stack.swarm.all()
             await until(lambda: len(connection.muxer.streams) == 1)
 
     run(story)
@@ -155,7 +155,7 @@ def test_a_response_that_is_no_frame_is_a_violation() -> None:
                 await stream.write(b"\xff" * 16)
                 await trio.sleep_forever()
 
-            bob.stack.running.served.by_protocol[KAD_PROTOCOL] = babble
+            bob.stack.served.by_protocol[KAD_PROTOCOL] = babble
             with pytest.raises(ProtocolViolation):
                 await alice.ask(bob, b"hello")
 
@@ -198,7 +198,7 @@ def test_frames_go_both_ways_on_one_stream_and_in_order() -> None:
             assert bob.payloads == [b"a%d" % i for i in range(200)]
             assert alice.payloads == [b"b%d" % i for i in range(200)]
             assert bob.frames[0][0] == alice.contact
-            (session,) = bob.stack.running.work.sessions.values()
+            (session,) = bob.stack.work.sessions.values()
             assert len(session.streams) == 1
 
     run(story)
@@ -213,7 +213,7 @@ def test_a_session_outlives_the_first_frame_however_short_that_is() -> None:
                 await until(lambda n=2 * i: len(bob.frames) > n)  # type: ignore[misc]
                 alice.stack.send(bob.contact, b"second")
                 await until(lambda n=2 * i: len(bob.frames) > n + 1)  # type: ignore[misc]
-                (session,) = bob.stack.running.work.sessions.values()
+                (session,) = bob.stack.work.sessions.values()
                 assert len(session.streams) == 1
                 alice.stack.drop(bob.peer_id, "once more")
                 await until(lambda n=i: len(alice.gone) == len(bob.gone) == n + 1)  # type: ignore[misc]
@@ -274,7 +274,7 @@ def test_an_urgent_frame_overtakes_large_ones() -> None:
             assert bob.payloads.index(b"renew") < 4
             alice.stack.send(bob.contact, b"more", urgent=True)
             await until(lambda: bob.payloads[5:] == [b"more"])
-            (session,) = bob.stack.running.work.sessions.values()
+            (session,) = bob.stack.work.sessions.values()
             assert len(session.streams) == 2
 
     run(story)
@@ -416,7 +416,7 @@ def test_many_who_want_a_peer_dial_it_once() -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(alice.ask, bob, b"hello")
-            assert len(list(bob.stack.running.swarm.all())) == 1
+            assert len(list(bob.stack.swarm.all())) == 1
 
     run(story)
 
@@ -607,7 +607,7 @@ def test_a_stack_that_breaks_raises_and_what_is_pending_ends() -> None:
             nursery.start_soon(ask)
             await until(lambda: bob.requests)
             address = alice.stack.addresses
-            alice.stack.running.swarm.nursery.start_soon(broken)
+            alice.stack.swarm.nursery.start_soon(broken)
             await until(lambda: len(ends) == 2, within_s=2)
             with pytest.raises(NodeClosed):
                 await alice.ask(bob, b"more")
@@ -663,6 +663,8 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         """
         import logging, sys, trio
         sys.path[:0] = sys.argv[1:]
+        import formation_p2p, formation_p2p.cli.main
+        assert "libp2p" not in sys.modules  # 0.7 s and 78 MB, for those who run a network
         from tests.support.stacks import Node, running
 
         async def main():
@@ -671,7 +673,6 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
                 await alice.ask(bob, b"hello")
                 alice.stack.send(bob.contact, b"frame")
 
-        assert "libp2p" not in sys.modules  # 0.7 s and 78 MB, for those who run a network
         trio.run(main)
         assert logging.getLogger().handlers == []
         assert logging.getLogger("libp2p").level == logging.CRITICAL

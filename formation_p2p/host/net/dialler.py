@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
-from libp2p.transport.exceptions import OpenConnectionError
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError, Unreachable
@@ -60,6 +58,7 @@ class Dialler:
         self._dials: dict[PeerId, _Dial] = {}
         self._places = trio.CapacityLimiter(MAX_DIALS)
         self.dialling_back: Counter[PeerId] = Counter()
+        """Peers that were asked to dial us back: what they open is closed soon."""
 
     async def dial(self, to: Contact) -> Connection:
         """The connection to a peer, made if there is none. Raises Unreachable.
@@ -154,19 +153,16 @@ class Dialler:
                 if confirmed:
                     await self._confirm(muxer)
                 return Connection(muxer, inbound=False, dialled=str(address))
-        except OpenConnectionError as error:
-            raise SwarmException(str(error)) from error
         except trio.TooSlowError as error:
             raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
 
     async def _confirm(self, muxer: Muxer) -> None:
         try:
             await muxer.confirm()
-        except RemoteError as error:
+        except BaseException as error:
             await muxer.close()
-            raise SwarmException(str(error)) from error
-        except BaseException:
-            await muxer.close()
+            if isinstance(error, RemoteError):
+                raise SwarmException(str(error)) from error
             raise
 
     # -- whether a peer can be dialled ------------------------------------------------------
@@ -200,16 +196,3 @@ class Dialler:
             for address in addresses[:MAX_DIALLED_BACK]:
                 nursery.start_soon(dial_one, address)
         return reached
-
-    @contextmanager
-    def dialled_back_by(self, peer: PeerId) -> Iterator[None]:
-        """While a peer was asked to dial us back: what it opens is closed soon."""
-        self.dialling_back[peer] += 1
-        try:
-            yield
-        finally:
-            self.dialling_back[peer] -= 1
-            self.dialling_back += Counter()  # drops the zeros
-
-    def awaits_dial_back(self, peer: PeerId) -> bool:
-        return peer in self.dialling_back

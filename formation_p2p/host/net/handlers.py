@@ -1,4 +1,5 @@
-"""What is served on the streams that peers open: protocols by name, identify and ping.
+"""What is done with what comes in: by the shell, and on the streams that peers open, where
+protocols are served by name, identify and ping.
 
 In place of `libp2p/host/basic_host.py` of 0.8.1, which
 
@@ -10,12 +11,14 @@ In place of `libp2p/host/basic_host.py` of 0.8.1, which
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 import trio
 from libp2p.network.stream.exceptions import StreamEOF
 
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import (
     IDENTIFY_S,
@@ -34,6 +37,37 @@ PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
 PING_BYTES: Final = 32
 # Between two pings of a stream: implementations ping every few seconds.
 PING_S: Final = 10.0
+
+
+class Handlers(Protocol):
+    """What the shell does with what comes in. Called on the trio thread; must not block.
+
+    An exception that one raises is logged and costs only the stream it came from.
+    """
+
+    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+        """One kad request. Call `answer` once, within 10 s; None writes no response."""
+
+    def received(self, sender: Contact, frame: bytes) -> None:
+        """One frame of the work protocol. Those of one peer come in the order sent."""
+
+    def undelivered(self, to: PeerId, reason: str) -> None:
+        """Frames queued for `to`, or written in the half minute before its stream broke, may be
+        lost. Never called from inside `Stack.send`."""
+
+    def dialled_by(self, peer: PeerId, host: str) -> None:
+        """A peer opened a connection to us, from this IP address; 127.0.0.1 stands for all that
+        are this machine's."""
+
+    def measured(self, peer: PeerId, rtt_us: int) -> None:
+        """A round trip on a connection with a peer took so long."""
+
+    def told(self, peer: Contact) -> None:
+        """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
+        there are none, not one to send others to."""
+
+    def disconnected(self, peer: PeerId) -> None:
+        """The last connection to `peer` closed."""
 
 
 class StreamHandlers:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -17,6 +18,8 @@ from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
+
+_T = TypeVar("_T")
 
 # A foreign implementation has one stream for each request and asks ten peers at once.
 MAX_KAD_STREAMS: Final = 32
@@ -72,6 +75,18 @@ class TokenBucket:
         self._tokens -= max(cpu_s - FRAME_CPU_S, 0.0) / FRAME_CPU_S
 
 
+@contextmanager
+def counted(counts: Counter[_T], what: _T) -> Iterator[None]:
+    """One more of it for the length of a block. What there is none of is not in `counts`."""
+    counts[what] += 1
+    try:
+        yield
+    finally:
+        counts[what] -= 1
+        if not counts[what]:
+            del counts[what]
+
+
 class PeerLimits:
     """One peer's part."""
 
@@ -80,7 +95,7 @@ class PeerLimits:
         self.parameters = all_peers.parameters
         self._all = all_peers
         self._frame_bytes = 0
-        self._streams = {"kad": 0, "work": 0, "data": 0}
+        self._streams: Counter[str] = Counter()
         self.kad_bucket = TokenBucket(all_peers.parameters.kad_frames_per_s)
         self._work_bucket = TokenBucket(WORK_FRAMES_PER_S)
         self._strangers_bucket = TokenBucket(STRANGERS_FRAMES_PER_S)
@@ -96,11 +111,8 @@ class PeerLimits:
         """Raises ProtocolViolation where the peer has `limit` streams of this kind already."""
         if self._streams[kind] >= limit:
             raise ProtocolViolation(f"more than {limit} {kind} streams at once")
-        self._streams[kind] += 1
-        try:
+        with counted(self._streams, kind):
             yield
-        finally:
-            self._streams[kind] -= 1
 
     def reserve(self, size: int) -> None:
         """Raises ProtocolViolation where the frames under way would be too much."""

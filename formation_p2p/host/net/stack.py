@@ -14,26 +14,41 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
+from libp2p.io.exceptions import IOException
+from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, Unreachable
+from formation_p2p.core.errors import (
+    InvalidInput,
+    LocalError,
+    NodeClosed,
+    RemoteError,
+    Unreachable,
+)
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.host.net.addresses import TcpAddress
+from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
+from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.handlers import Handlers, StreamHandlers
+from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
-
-if TYPE_CHECKING:
-    from formation_p2p.host.net.limits import PeerLimits
-    from formation_p2p.host.net.network import RunningStack
-    from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.protocols.kad import KadStreams
+from formation_p2p.host.net.protocols.work import WorkSessions
+from formation_p2p.host.net.swarm import Swarm
+from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
 
+LOOPBACK: Final = "127.0.0.1"
 # What the classes of swarm.py, handlers.py, transport/tcp.py and transport/yamux.py were written
 # against.
 LIBP2P_VERSION: Final = "0.8.1"
@@ -46,42 +61,23 @@ MAX_DROPS_TOLD: Final = 10
 
 # What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
 # IOException and TooSlowError resets the stream.
-Serve = Callable[["MuxedStream", Contact, "PeerLimits"], Awaitable[None]]
-
-
-class Handlers(Protocol):
-    """What the shell does with what comes in. Called on the trio thread; must not block.
-
-    An exception that one raises is logged and costs only the stream it came from.
-    """
-
-    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
-        """One kad request. Call `answer` once, within 10 s; None writes no response."""
-
-    def received(self, sender: Contact, frame: bytes) -> None:
-        """One frame of the work protocol. Those of one peer come in the order sent."""
-
-    def undelivered(self, to: PeerId, reason: str) -> None:
-        """Frames queued for `to`, or written in the half minute before its stream broke, may be
-        lost. Never called from inside `Stack.send`."""
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        """A peer opened a connection to us, from this IP address; 127.0.0.1 stands for all that
-        are this machine's."""
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        """A round trip on a connection with a peer took so long."""
-
-    def told(self, peer: Contact) -> None:
-        """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
-        there are none, not one to send others to."""
-
-    def disconnected(self, peer: PeerId) -> None:
-        """The last connection to `peer` closed."""
+Serve = Callable[[MuxedStream, Contact, PeerLimits], Awaitable[None]]
 
 
 class Stack:
-    """See the module. Methods are called on the trio thread that `run` runs on."""
+    """See the module. Methods are called on the trio thread that `run` runs on.
+
+    Its parts exist once it has run: `swarm` has the connections, `kad` and `work` our sides of the
+    protocols, `served` the streams that peers open, `limits` what each peer may have of us.
+    """
+
+    swarm: Swarm
+    kad: KadStreams
+    work: WorkSessions
+    served: StreamHandlers
+    limits: PeerLimitsTable
+    _handlers: Handlers
+    _nursery: trio.Nursery
 
     def __init__(
         self,
@@ -116,7 +112,7 @@ class Stack:
         self._served: dict[str, Serve] = {}
         self._pending: set[trio.CancelScope] = set()
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
-        self._network: RunningStack | None = None
+        self._runs = False
         self._closing = trio.Event()
         self._closed = trio.Event()
 
@@ -130,38 +126,28 @@ class Stack:
         """Serve until `close`. Raises LocalError where it cannot listen, and whatever breaks the
         network underneath. Calls that are pending then raise NodeClosed.
         """
-        # 0.7 s and 78 MB, which only a program that runs a network pays.
-        from formation_p2p.host.net.network import RunningStack
-
         refused: LocalError | None = None
         try:
-            async with trio.open_nursery() as nursery:
-                network = RunningStack(
-                    self._identity,
-                    handlers,
-                    nursery,
-                    self._kad_protocol,
-                    self._work_protocol,
-                    self.parameters,
-                )
-                for protocol, serve in self._served.items():
-                    network.serve(protocol, serve)
+            async with trio.open_nursery() as self._nursery:
+                self._assemble(handlers)
                 try:
-                    self.addresses = await network.start(self._listen, self._announce)
+                    await self.swarm.listen(self._listen)
                 except LocalError as error:
                     refused = error
                 else:
-                    self.announced = self._announce or self.addresses
-                    self._network = network
+                    self.addresses = expand(self.swarm.bound)
+                    self.announced = self.served.addresses = self._announce or self.addresses
+                    self._runs = True
                     task_status.started()
                     try:
                         await self._closing.wait()
-                        await network.swarm.close()
+                        await self.swarm.close()
                     finally:
                         # Before the nursery takes no more tasks, whatever ends it.
                         self._closing.set()
-                        self._network = None
-                nursery.cancel_scope.cancel()
+                        self.swarm.closing = True
+                        self._runs = False
+                self._nursery.cancel_scope.cancel()
         finally:
             self._closed.set()
             for scope in self._pending:
@@ -169,16 +155,54 @@ class Stack:
         if refused is not None:
             raise refused
 
+    def _assemble(self, handlers: Handlers) -> None:
+        if "LIBP2P_DEBUG" not in os.environ:
+            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
+            # what strangers cause. What of that matters is logged here.
+            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+        key_pair = create_new_key_pair(self._identity.seed)
+        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
+        self._handlers = handlers
+        self.limits = PeerLimitsTable(self.parameters)
+        self.served = StreamHandlers(key_pair.public_key.serialize(), self._told)
+        self.swarm = Swarm(
+            self._identity.peer_id,
+            noise,
+            self.parameters,
+            self._nursery,
+            serve=self.served.serve,
+            on_dialling=self._dialling,
+            on_dialled=self._dialled,
+            on_disconnected=partial(_tell, "closed connections", handlers.disconnected),
+        )
+        dial = self.swarm.dialler.dial
+        self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)
+        self.work = WorkSessions(
+            self._work_protocol,
+            dial,
+            self.limits,
+            self._spawn,
+            handlers.received,
+            partial(_tell, "undelivered frames", handlers.undelivered),
+        )
+        self.served.by_protocol[self._kad_protocol] = self.kad.serve
+        self.served.by_protocol[self._work_protocol] = self.work.serve
+        for protocol, serve in self._served.items():
+            self.served.by_protocol[protocol] = partial(self._serve, serve)
+
+    async def _serve(self, serve: Serve, stream: MuxedStream, connection: Connection) -> None:
+        await serve(stream, connection.contact, self.limits.of(connection.peer))
+
     async def close(self) -> None:
         """Say goodbye to the peers (a second at most) and stop. The port is free afterwards."""
         self._closing.set()
-        if self._network is not None:
+        if self._runs:
             await self._closed.wait()
 
     @property
     def stopping(self) -> bool:
         """Whether it is being closed, or broke: whatever fails now fails for that reason."""
-        return self._closing.is_set() or (self._network is not None and self._network.stopping)
+        return self._closing.is_set() or (self._runs and self.swarm.stopping)
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -199,21 +223,21 @@ class Stack:
         Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_KAD_REQUEST_BYTES)
-        network = self.running
+        self._ensure_runs()
         scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
         self._pending.add(scope)
         error = Unreachable(f"{to.peer_id} did not answer within {timeout_s:g} s")
         try:
             with scope:
                 if not dials_back:
-                    return await network.kad.ask(to, frame, expects_answer=expects_answer)
-                with network.swarm.dialler.dialled_back_by(to.peer_id):
-                    return await network.kad.ask_apart(to, frame)
+                    return await self.kad.ask(to, frame, expects_answer=expects_answer)
+                with counted(self.swarm.dialler.dialling_back, to.peer_id):
+                    return await self.kad.ask_apart(to, frame)
         except Unreachable as reason:
             error = reason
         finally:
             self._pending.discard(scope)
-        if network.stopping:
+        if self.stopping:
             raise NodeClosed("the network stopped while a peer was asked; ask again once it runs")
         raise error
 
@@ -224,15 +248,16 @@ class Stack:
         `Handlers.undelivered`. Raises InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_WORK_FRAME_BYTES)
-        self.running.work.send(to, frame, urgent=urgent)
+        self._ensure_runs()
+        self.work.send(to, frame, urgent=urgent)
 
     async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> MuxedStream:
         """A stream that speaks `protocol`, to a peer that is dialled if need be. Close or abort
         it. Raises Unreachable, ProtocolViolation, NodeClosed."""
-        network = self.running
+        self._ensure_runs()
         try:
             with trio.fail_after(timeout_s):
-                connection = await network.swarm.dialler.dial(to)
+                connection = await self.swarm.dialler.dial(to)
                 return await connection.open(protocol)
         except trio.TooSlowError:
             raise Unreachable(f"{to.peer_id} opens no stream within {timeout_s:g} s") from None
@@ -240,11 +265,12 @@ class Stack:
     def trust(self, peer: PeerId) -> None:
         """Take large work frames from a peer. Call it for those that a lease is shared with:
         from anybody else a frame of more than 256 KiB ends the stream."""
-        self.running.limits.trust(peer)
+        self._ensure_runs()
+        self.limits.trust(peer)
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""
-        if self._network is None:
+        if not self._runs:
             return  # they are closed already, or soon
         now_s = trio.current_time()
         if len(self._dropped_s) < MAX_DROPS_TOLD or self._dropped_s[0] <= now_s - 60:
@@ -252,38 +278,90 @@ class Stack:
             log.info("dropping %s: %s", peer, reason)
         else:  # a peer that comes back for more must not fill the log
             log.debug("dropping %s: %s", peer, reason)
-        self._network.swarm.abort_peer(peer, reason)
+        self.swarm.abort_peer(peer, reason)
 
     async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool | None:
         """Whether a connected peer can be dialled, over a new connection, at the address which
         it is seen to come from. None where that cannot be tried."""
-        if self._network is None:
+        if not self._runs:
             return None
         try:
             with trio.fail_after(timeout_s):
-                return await self._network.swarm.dialler.dial_back(peer)
+                return await self.swarm.dialler.dial_back(peer)
         except trio.TooSlowError:
             return False
 
     def advertise(self, serving: bool) -> None:
         """Tell whether others may be sent to us in the DHT; they may, unless this says otherwise.
         It is served in either case."""
-        if self._network is not None:
-            self._network.advertise(serving)
+        if not self._runs:
+            return
+        unlisted = frozenset() if serving else frozenset({self._kad_protocol})
+        if unlisted != self.served.unlisted:
+            self.served.unlisted = unlisted
+            for connection in self.swarm.all():
+                self._introduce(connection)
 
     def contact(self, to: Contact) -> Contact:
         """`to`, with the addresses that identify told of if it is connected, and without any if
         it dialled us, and does not say that it serves the DHT."""
-        network = self._network
-        connection = None if network is None else network.swarm.connection_to(to.peer_id)
-        return to if network is None or connection is None else network.server(connection)
+        connection = self.swarm.connection_to(to.peer_id) if self._runs else None
+        return to if connection is None else connection.as_server(self._kad_protocol)
 
-    @property
-    def running(self) -> RunningStack:
-        """The parts of the network while it runs. Raises NodeClosed."""
-        if self._network is None:
+    def _ensure_runs(self) -> None:
+        if not self._runs:
             raise NodeClosed("the network does not run; start it, or wait until it is restarted")
-        return self._network
+
+    # -- connections ------------------------------------------------------------------------
+
+    def _introduce(self, connection: Connection) -> None:
+        """Tell a peer who we are. A request that is sent to it now arrives together with that, so
+        that it need not ask us, and wait, before it answers."""
+        self._spawn(partial(self._push, connection))
+
+    async def _push(self, connection: Connection) -> None:
+        try:
+            await self.served.push(connection)
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("%s is not told what we are: %r", connection.peer, error)
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(_logged, task)
+
+    def _told(self, connection: Connection) -> None:
+        self._handlers.told(connection.as_server(self._kad_protocol))
+
+    def _dialling(self, connection: Connection) -> None:
+        self._measure(connection)
+        self._introduce(connection)
+
+    def _dialled(self, connection: Connection) -> None:
+        self._measure(connection)
+        host = connection.remote_host
+        if host is None:
+            return  # gone already
+        seen_from = LOOPBACK if is_this_machine(host) else host
+        _tell("new connections", self._handlers.dialled_by, connection.peer, seen_from)
+
+    def _measure(self, connection: Connection) -> None:
+        tell = partial(_tell, "measured round trips", self._handlers.measured, connection.peer)
+        connection.muxer.measured = tell
+
+
+def _tell(what: str, handler: Callable[..., None], *args: object) -> None:
+    try:
+        handler(*args)
+    except Exception:
+        # The shell's fault, with nothing above to tell: the network goes on.
+        log.exception("the handler of %s failed", what)
+
+
+async def _logged(task: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await task()
+    except Exception:
+        # One peer's stream must not end the network, whatever goes wrong with it.
+        log.exception("a task of the network failed")
 
 
 def _parse(field: str, addresses: Iterable[str]) -> list[TcpAddress]:

@@ -17,8 +17,7 @@ import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.network.connection.raw_connection import RawConnection
@@ -28,6 +27,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
+from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport.tcp import TcpListener
 from formation_p2p.host.net.transport.upgrade import upgrade
@@ -42,14 +42,15 @@ _THIS_MACHINE: Final = "loopback"
 
 
 class Swarm:
-    """`run` first, in a nursery; then `listen`, and `dialler.dial`. `serve` gets each stream that a
-    peer opens."""
+    """`listen`, and `dialler.dial`. All runs in `nursery`. `serve` gets each stream that a peer
+    opens."""
 
     def __init__(
         self,
         me: PeerId,
         noise: NoiseTransport,
         parameters: NetParameters,
+        nursery: trio.Nursery,
         *,
         serve: StreamHandler,
         on_dialling: Callable[[Connection], None],
@@ -57,6 +58,7 @@ class Swarm:
         on_disconnected: Callable[[PeerId], None],
     ) -> None:
         self.me = me
+        self.nursery = nursery
         self.parameters = parameters
         self.noise = noise
         self.handshakes: Counter[str] = Counter()
@@ -66,23 +68,11 @@ class Swarm:
         self._on_disconnected = on_disconnected
         self._listeners: list[TcpListener] = []
         self._table: dict[PeerId, list[Connection]] = {}
-        self._nursery: trio.Nursery | None = None
-        self._closing = False
-
-    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. What a task of the swarm itself raises comes out here."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                # Before the nursery takes no more tasks, whatever ends it.
-                self._closing = True
+        self.closing = False
 
     async def close(self) -> None:
-        """Stop listening, and say goodbye to all peers at once. Then cancel `run`."""
-        self._closing = True
+        """Stop listening, and say goodbye to all peers at once. Then cancel the nursery."""
+        self.closing = True
         async with trio.open_nursery() as nursery:
             for listener in self._listeners:
                 nursery.start_soon(listener.close)
@@ -93,12 +83,7 @@ class Swarm:
     @property
     def stopping(self) -> bool:
         """Whether it was closed, or broke: whatever fails now fails for that reason."""
-        return self._closing or self.nursery.cancel_scope.cancel_called
-
-    @property
-    def nursery(self) -> trio.Nursery:
-        assert self._nursery is not None, "the swarm does not run"
-        return self._nursery
+        return self.closing or self.nursery.cancel_scope.cancel_called
 
     @property
     def bound(self) -> list[TcpAddress]:
@@ -179,7 +164,7 @@ class Swarm:
             log.debug("a connection from %s is refused: %s", remote, refusal)
             await stream.close()
             return
-        with self._handshaking(origin):
+        with counted(self.handshakes, origin):
             try:
                 raw = RawConnection(stream, False)
                 muxer = await upgrade(self.noise, self.parameters, raw, None)
@@ -190,18 +175,9 @@ class Swarm:
             await muxer.close()
             return
         connection = Connection(muxer, inbound=True)
-        connection.fleeting = self.dialler.awaits_dial_back(connection.peer)
+        connection.fleeting = connection.peer in self.dialler.dialling_back
         self.adopt(connection)
         self._on_dialled(connection)
-
-    @contextmanager
-    def _handshaking(self, origin: str) -> Iterator[None]:
-        self.handshakes[origin] += 1
-        try:
-            yield
-        finally:
-            self.handshakes[origin] -= 1
-            self.handshakes += Counter()  # drops the zeros
 
     def _refusal(self, origin: str) -> str | None:
         if not origin or self.stopping:

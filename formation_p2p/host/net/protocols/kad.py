@@ -38,55 +38,10 @@ log = logging.getLogger(__name__)
 # Echoes of what needs no answer, by a peer that was slow to read.
 MAX_ECHOES: Final = 1024
 
-Asked = Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
 
-
-async def serve_kad(
-    stream: MuxedStream, connection: Connection, limits: PeerLimits, asked: Asked, protocol: str
-) -> None:
-    """Answer the requests of one stream, in order, until it ends."""
-    await connection.wait_identified()
-    with (
-        limits.stream("kad", MAX_KAD_STREAMS),
-        FrameReader(stream, limits, MAX_KAD_REQUEST_BYTES) as frames,
-    ):
-        while (request := await frames.next()) is not None:
-            await limits.kad_bucket.wait()
-            if limits.answering.available_tokens:
-                limits.answering.acquire_nowait()
-            else:
-                await limits.answering.acquire()
-            try:
-                response = await _answer(connection.as_server(protocol), request, asked, limits)
-            finally:
-                limits.answering.release()
-            if response is not None:
-                framed = encode_frame(response)
-                if not stream.write_now(framed):
-                    await stream.write(framed)
-
-
-async def _answer(
-    sender: Contact, request: bytes, asked: Asked, limits: PeerLimits
-) -> bytes | None:
-    answered = trio.Event()
-    answers: list[bytes | None] = []
-
-    def answer(response: bytes | None) -> None:
-        answers.append(response)
-        answered.set()
-
-    began_s = time.perf_counter()
-    asked(sender, request, answer)
-    limits.kad_bucket.charge(time.perf_counter() - began_s)  # some cost ten times as much as others
-    if not answers:  # which is rare: the peer's state machine answers before it returns
-        with trio.fail_after(limits.parameters.kad_answer_s):
-            await answered.wait()
-    return answers[0]
-
-
-class KadCaller:
-    """Asks peers. The caller of `ask` bounds the time, and cancels to give up."""
+class KadStreams:
+    """Asks peers, and has `asked` answer them. The caller of `ask` bounds the time, and cancels to
+    give up."""
 
     def __init__(
         self,
@@ -94,12 +49,49 @@ class KadCaller:
         dial: Callable[[Contact], Awaitable[Connection]],
         limits: PeerLimitsTable,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        asked: Callable[[Contact, bytes, Callable[[bytes | None], None]], None],
     ) -> None:
         self._protocol = protocol
         self._dial = dial
         self._limits = limits
         self._spawn = spawn
+        self._asked = asked
         self.lines: dict[tuple[PeerId, bool], _Line] = {}  # and whether it expects answers
+
+    async def serve(self, stream: MuxedStream, connection: Connection) -> None:
+        """Answer the requests of one stream, in order, until it ends."""
+        limits = self._limits.of(connection.peer)
+        await connection.wait_identified()
+        with (
+            limits.stream("kad", MAX_KAD_STREAMS),
+            FrameReader(stream, limits, MAX_KAD_REQUEST_BYTES) as frames,
+        ):
+            while (request := await frames.next()) is not None:
+                await limits.kad_bucket.wait()
+                if limits.answering.available_tokens:
+                    limits.answering.acquire_nowait()
+                else:
+                    await limits.answering.acquire()
+                try:
+                    sender = connection.as_server(self._protocol)
+                    response = await self._answer(sender, request, limits)
+                finally:
+                    limits.answering.release()
+                if response is not None:
+                    framed = encode_frame(response)
+                    if not stream.write_now(framed):
+                        await stream.write(framed)
+
+    async def _answer(self, sender: Contact, request: bytes, limits: PeerLimits) -> bytes | None:
+        answer = _Answer()
+        began_s = time.perf_counter()
+        self._asked(sender, request, answer.end)
+        # Some cost ten times as much as others.
+        limits.kad_bucket.charge(time.perf_counter() - began_s)
+        if not answer.is_there:  # which is rare: the peer's state machine answers at once
+            with trio.fail_after(limits.parameters.kad_answer_s):
+                return await answer.wait()
+        return answer.frame
 
     async def ask(self, to: Contact, frame: bytes, *, expects_answer: bool) -> bytes | None:
         """Raises Unreachable, ProtocolViolation."""
@@ -157,11 +149,29 @@ class KadCaller:
             line.end(end)
 
 
-class _Request:
+class _Answer:
+    """What is waited for. The first one counts."""
+
     def __init__(self) -> None:
-        self.ended = trio.Event()
-        self.response = b""
-        self.error: RemoteError | None = None
+        self._ended = trio.Event()
+        self.frame: bytes | None = None
+        self._error: RemoteError | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self._ended.is_set()
+
+    def end(self, frame: bytes | None = None, error: RemoteError | None = None) -> None:
+        if not self.is_there:
+            self.frame, self._error = frame, error
+            self._ended.set()
+
+    async def wait(self) -> bytes | None:
+        """Raises what it ended with."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self.frame
 
 
 class _Line:
@@ -183,10 +193,9 @@ class _Line:
         self._expects_answer = expects_answer
         self._stream = stream
         self._confirm = confirm
-        self._confirmed = trio.Event()
-        self._refusal: RemoteError | None = None
+        self._confirmed = _Answer()
         self._writing = trio.Lock()
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[_Answer] = deque()
         self._echoes = 0  # that may come, where no answer is expected
 
     @property
@@ -194,27 +203,23 @@ class _Line:
         return self._stream.broken is not None
 
     async def request(self, frame: bytes) -> bytes | None:
-        request = _Request()
+        answer = _Answer()
         self._echoes = min(self._echoes + 1, MAX_ECHOES)
         try:
-            await self._write(encode_frame(frame), [request] if self._expects_answer else [])
+            await self._write(encode_frame(frame), [answer] if self._expects_answer else [])
         except IOException as error:
-            raise request.error or Unreachable(f"{self.peer}: {error}") from error
-        if not self._expects_answer:
-            await self._confirmed.wait()
-            if self._refusal is not None:
-                raise self._refusal
-            return None
+            # Unless what ended the stream was told already.
+            answer.end(error=Unreachable(f"{self.peer}: {error}"))
+        else:
+            if not self._expects_answer:
+                return await self._confirmed.wait()
         try:
-            await request.ended.wait()
-        except BaseException:
+            return await answer.wait()
+        except trio.Cancelled:
             self._stream.abort("a request was given up")
             raise
-        if request.error is not None:
-            raise request.error
-        return request.response
 
-    async def _write(self, framed: bytes, waiting: list[_Request]) -> None:
+    async def _write(self, framed: bytes, waiting: list[_Answer]) -> None:
         if not self._writing.locked() and self._stream.write_now(framed):
             self._waiting += waiting
             return
@@ -231,7 +236,7 @@ class _Line:
     async def read(self, limits: PeerLimits) -> None:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
         await self._confirm()
-        self._confirmed.set()
+        self._confirmed.end()
         with FrameReader(self._stream, limits, MAX_KAD_FRAME_BYTES) as frames:
             while (response := await frames.next()) is not None:
                 if not self._expects_answer and self._echoes:
@@ -239,17 +244,11 @@ class _Line:
                     continue
                 if not self._waiting:
                     raise ProtocolViolation(f"{self.peer} responds to what was not asked")
-                request = self._waiting.popleft()
-                request.response = response
-                request.ended.set()
+                self._waiting.popleft().end(response)
 
     def end(self, error: RemoteError) -> None:
         """No more responses: those that wait are told why."""
         self._stream.abort(str(error))
-        if not self._confirmed.is_set():
-            self._refusal = error
-            self._confirmed.set()
+        self._confirmed.end(error=error)
         while self._waiting:
-            request = self._waiting.popleft()
-            request.error = error
-            request.ended.set()
+            self._waiting.popleft().end(error=error)

@@ -16,7 +16,7 @@ import trio
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.connection.raw_connection import RawConnection
-from libp2p.transport.exceptions import OpenConnectionError
+from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB
@@ -268,7 +268,7 @@ def use_own_resolver() -> None:
 
 
 async def dial_tcp(address: TcpAddress) -> RawConnection:
-    """Raises OpenConnectionError. The caller bounds the time."""
+    """Raises SwarmException. The caller bounds the time."""
     try:
         if address.ip is None:
             stream = await trio.open_tcp_stream(address.host, address.port)
@@ -277,5 +277,5 @@ async def dial_tcp(address: TcpAddress) -> RawConnection:
     except OSError as error:
         # trio's own says that all attempts failed; how is in the group that is its cause.
         attempts = getattr(error.__cause__, "exceptions", (error,))
-        raise OpenConnectionError("; ".join(map(str, attempts))) from error
+        raise SwarmException("; ".join(map(str, attempts))) from error
     return RawConnection(TcpStream(stream), True)
