@@ -119,7 +119,7 @@ class Placed:
         """Have the announcer of a worker that started alone go on as after a long run."""
         worker, peer = self._of[node.name], _shipped(node)
         assert peer.worker is not None, "it was told to serve"
-        announcer = peer.worker._announcer
+        announcer = peer.worker.announcer
         records = peer.dht.records
         assert isinstance(records, RecordStore)
         records.drop(node.identity.peer_id)  # it has announced itself to itself

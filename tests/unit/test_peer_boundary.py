@@ -54,7 +54,7 @@ def cases_of(module: ModuleType, name: str, subject: str) -> set[str]:
         for option in pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]:
             assert isinstance(option, ast.MatchClass), ast.unparse(option)
             assert case.guard is None, "a guard leaves some of them to the last case"
-            found.add(ast.unparse(option.cls))
+            found.add(ast.unparse(option.cls).rpartition(".")[2])
     return found
 
 

@@ -172,14 +172,14 @@ def test_only_members_are_answered_and_each_once_in_a_while() -> None:
     alice = hearsay_of("alice", knowing("alice", "carol"))
     bob, mallory = contact("bob"), contact("mallory")
     asking = AskOpinions(grant_of(identity("bob")))
-    assert alice.asked(mallory, asking, at(0)) == []
-    (answer,) = alice.asked(bob, asking, at(0))
+    assert alice.received(mallory, asking, at(0)) == []
+    (answer,) = alice.received(bob, asking, at(0))
     assert isinstance(answer, Send)
     assert isinstance(answer.message, Opinions)
     (raw,) = answer.message.attestations
     assert open_attestation(raw, at(0).unix_s).author == identity("alice").peer_id
-    assert alice.asked(bob, asking, at(EVERY_S - 1)) == []
-    assert len(alice.asked(bob, asking, at(EVERY_S))) == 1
+    assert alice.received(bob, asking, at(EVERY_S - 1)) == []
+    assert len(alice.received(bob, asking, at(EVERY_S))) == 1
 
 
 def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another() -> None:
@@ -188,7 +188,7 @@ def test_one_invitation_bound_to_a_crowd_silences_nobody_of_another() -> None:
 
     def is_answered(name: str, invitation: bytes, seconds: float) -> bool:
         asking = AskOpinions(bind(invitation, ROOT.public_key, identity(name).peer_id))
-        return alice.asked(contact(name), asking, at(seconds)) != []
+        return alice.received(contact(name), asking, at(seconds)) != []
 
     crowd = [is_answered(f"mallory {n}", mallorys, 0) for n in range(6)]
     assert crowd == [True] * 4 + [False] * 2
@@ -227,7 +227,7 @@ def test_whoever_is_turned_away_is_of_those_that_have_the_most_or_was_answered_l
 
 def test_whoever_knows_nobody_says_nothing() -> None:
     alice = hearsay_of("alice")
-    assert alice.asked(contact("bob"), AskOpinions(grant_of(identity("bob"))), at(0)) == []
+    assert alice.received(contact("bob"), AskOpinions(grant_of(identity("bob"))), at(0)) == []
 
 
 def test_what_was_heard_is_passed_on_within_bounds() -> None:
@@ -238,7 +238,7 @@ def test_what_was_heard_is_passed_on_within_bounds() -> None:
         assert raw is not None
         reputation.heard([raw], at(n))
     alice = hearsay_of("alice", reputation)
-    (answer,) = alice.asked(contact("bob"), AskOpinions(grant_of(identity("bob"))), at(30))
+    (answer,) = alice.received(contact("bob"), AskOpinions(grant_of(identity("bob"))), at(30))
     assert isinstance(answer, Send)
     assert isinstance(answer.message, Opinions)
     authors = [open_attestation(x, at(30).unix_s).author for x in answer.message.attestations]
@@ -259,12 +259,12 @@ def test_nobody_is_listened_to_who_was_not_asked_nor_twice() -> None:
     def known() -> int:
         return len(reputation.standings(at(10)))
 
-    bob.told(alice, first, at(10))
+    bob.received(alice, first, at(10))
     assert known() == 1
     assert len(bob.met(alice, at(10))) == 1
-    bob.told(alice, first, at(10))
+    bob.received(alice, first, at(10))
     assert known() == 2
-    bob.told(alice, second, at(11))
+    bob.received(alice, second, at(11))
     assert known() == 2
 
 

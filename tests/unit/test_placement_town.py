@@ -196,7 +196,9 @@ def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
     first, second, *_ = workers_of(bob)
     assert first == second
     taken = {
-        name: sorted(gpu.share_milli for gpu in worker_of(world.nodes[name]).free.gpus)
+        name: sorted(
+            gpu.share_milli for gpu in worker_of(world.nodes[name]).lessor.ledger.free.gpus
+        )
         for name in ("alice", "carol")
     }
     assert sorted(taken.values()) == [[0, 0], [1000, 1000]]

@@ -14,16 +14,9 @@ import random
 from collections.abc import Sequence
 from typing import assert_never
 
+from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.dht.rpc import (
-    InboundConnection,
-    PeerIdentified,
-    ReachabilityProbed,
-    RequestFailed,
-    RequestReceived,
-    ResponseReceived,
-)
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
 from formation_p2p.core.discovery.names import names_of
@@ -33,43 +26,17 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.negotiation import messages
 from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
-from formation_p2p.core.negotiation.messages import (
-    Commit,
-    CommitRefused,
-    Dispatch,
-    LeaseEnded,
-    PlacementRequest,
-    Renew,
-    RequestRefused,
-    ToLessee,
-    ToPeer,
-    ToScheduler,
-    ToWorker,
-    WorkMessage,
-)
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Send, Undelivered
-from formation_p2p.core.peer.blob_index import BlobIndex
+from formation_p2p.core.peer import events
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
-from formation_p2p.core.peer.events import (
-    BlobsChanged,
-    CancelJob,
-    Explain,
-    Joined,
-    Leave,
-    Measured,
-    PeerEvent,
-    Resume,
-    Serve,
-    Submit,
-    Tick,
-)
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
-from formation_p2p.core.peer.worker import Worker
+from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.refusals import Denied, Leaving
@@ -127,26 +94,30 @@ class Peer:
             parameters.dispatch,
         )
         self.worker: Worker | None = None
-        self._serve: Serve | None = None
+        self._serve: events.Serve | None = None
         self._own: Contact | None = None
         self._joining: OperationId | None = None
         self._leaving = False
         self._withdrawn = False
         self._left = False
-        self._explaining: dict[FindId, Explain] = {}
+        self._explaining: dict[FindId, events.Explain] = {}
         self._due_s = float("inf")
 
-    def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
+    def handle(self, event: events.PeerEvent, now: Moment) -> list[PeerEffect]:
         """What is to be done about an event, in order. `now` never goes back."""
         effects: list[PeerEffect] = []
-        if now.mono_s >= self._due_s and not isinstance(event, Tick):
+        if now.mono_s >= self._due_s and not isinstance(event, events.Tick):
             # What has run out while the machine slept has run out before anything arrives now.
             effects += self._tick(now)
             effects += self._settle(now)
         effects += self._dispatch(event, now)
         effects += self._settle(now)
         effects = self._loop_back(effects, now)
-        if self._leaving and self._has_nothing_left() and not self._left:
+        if (
+            self._leaving
+            and not self._left
+            and (self.worker is None or (self._withdrawn and not self.worker.has_leases))
+        ):
             self._left = True
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
         self._due_s = self._next_due()
@@ -157,14 +128,7 @@ class Peer:
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
-        worker = self.worker
-        return status_of(
-            self.scheduler.jobs(),
-            self.scheduler.leases(),
-            () if worker is None else worker.granted(),
-            None if worker is None else worker.free,
-            now,
-        )
+        return status_of(self.scheduler, self.worker, now)
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
@@ -191,72 +155,74 @@ class Peer:
             worker_s,
         )
 
-    def _dispatch(self, event: PeerEvent, now: Moment) -> Sequence[PeerEffect]:
+    def _dispatch(self, event: events.PeerEvent, now: Moment) -> Sequence[PeerEffect]:
         match event:
             case (
-                RequestReceived()
-                | ResponseReceived()
-                | RequestFailed()
-                | ReachabilityProbed()
-                | InboundConnection()
-                | PeerIdentified()
+                rpc.RequestReceived()
+                | rpc.ResponseReceived()
+                | rpc.RequestFailed()
+                | rpc.ReachabilityProbed()
+                | rpc.InboundConnection()
+                | rpc.PeerIdentified()
             ):
                 self.dht.handle(event, now)
-                if isinstance(event, ResponseReceived | RequestReceived):
+                if isinstance(event, rpc.ResponseReceived | rpc.RequestReceived):
                     self.scheduler.heard(event.sender.peer_id)
             case Received(sender, message):
                 return self._received(sender, message, now)
             case Undelivered(to):
                 self.lessee.undelivered(event, now)
                 if self.worker is not None:
-                    self.worker.interrupted(to)
+                    self.worker.executions.interrupted(to)  # it may not have got the last
             case Disconnected(sender):
                 self.lessee.disconnected(sender, now)
                 if self.worker is not None:
                     self.worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
                 return [] if self.worker is None else self.worker.told(event, now)
-            case Measured(peer_id, rtt_us):
+            case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
-            case BlobsChanged():
+            case events.BlobsChanged():
                 self._blobs.changed(event)
-            case Tick():
+            case events.Tick():
                 return self._tick(now)
-            case Joined(addresses, gates):
+            case events.Joined(addresses, gates):
                 self._own = Contact(self._identity.peer_id, addresses)
                 self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join")
-            case Serve():
+            case events.Serve():
                 self._serve = event
                 return self._start_worker(now)
-            case Submit():
+            case events.Submit():
                 return self._submit(event, now)
-            case Resume(jobs, leases):
+            case events.Resume(jobs, leases):
                 incarnation = f".{self._rng.getrandbits(24):06x}"
                 for saved in jobs:
                     self._story.note(JobTaken(saved.job.job_id, StoryStep.RESUMED), now)
                 return self.scheduler.resume(jobs, leases, incarnation, now)
-            case CancelJob(job_id):
+            case events.CancelJob(job_id):
                 return self.scheduler.cancel(job_id, now)
-            case Explain():
+            case events.Explain():
                 return self._explain(event, now)
-            case Leave():
+            case events.Leave():
                 return self._leave(now)
             case _:
                 assert_never(event)
         return []
 
-    def _received(self, sender: Contact, message: WorkMessage, now: Moment) -> Sequence[PeerEffect]:
-        if isinstance(message, ToLessee):
+    def _received(
+        self, sender: Contact, message: messages.WorkMessage, now: Moment
+    ) -> Sequence[PeerEffect]:
+        if isinstance(message, messages.ToLessee):
             self.lessee.received(sender, message, now)
             return []
-        if isinstance(message, ToScheduler):
+        if isinstance(message, messages.ToScheduler):
             return self.scheduler.received(sender, message, now)
-        if isinstance(message, ToPeer):
+        if isinstance(message, messages.ToPeer):
             return self._gossip.received(sender, message, now)
-        if isinstance(message, PlacementRequest) and self._distrusts(sender, now):
+        if isinstance(message, messages.PlacementRequest) and self._distrusts(sender, now):
             denied = Denied("submit", "this node has had bad experience with you")
-            refused = RequestRefused(message.request_id, denied)
+            refused = messages.RequestRefused(message.request_id, denied)
             return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
         if self.worker is None:
             return self._without_worker(sender, message, now)
@@ -268,30 +234,25 @@ class Peer:
         score_milli = self.reputation.score_milli(submitter.peer_id, now)
         return score_milli < self._parameters.trust.submit_milli
 
-    def _without_worker(self, sender: Contact, message: ToWorker, now: Moment) -> list[Send]:
+    def _without_worker(
+        self, sender: Contact, message: messages.ToWorker, now: Moment
+    ) -> list[Send]:
         """What a worker is asked, by peers that knew an earlier incarnation of it: a scheduler
         that learns at once that its leases are gone need not wait until they expire."""
-        answer: WorkMessage
+        answer: messages.WorkMessage
         match message:
-            case PlacementRequest():
-                answer = RequestRefused(
-                    message.request_id, self._why_no_worker(sender, message, now)
+            case messages.PlacementRequest():
+                denied = self._membership.may_submit(
+                    message.grant, sender.peer_id, message.needs, message.priority, now
                 )
-            case Commit(lease_id):
-                answer = CommitRefused(lease_id, Leaving())
-            case Renew(lease_id) | Dispatch(lease_id):
-                answer = LeaseEnded(lease_id, Leaving())
+                answer = messages.RequestRefused(message.request_id, denied or Leaving())
+            case messages.Commit(lease_id):
+                answer = messages.CommitRefused(lease_id, Leaving())
+            case messages.Renew(lease_id) | messages.Dispatch(lease_id):
+                answer = messages.LeaseEnded(lease_id, Leaving())
             case _:
                 return []  # a Release, a Cancel, an acknowledgement: all as the sender wants it
         return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]
-
-    def _why_no_worker(
-        self, sender: Contact, request: PlacementRequest, now: Moment
-    ) -> Denied | Leaving:
-        denied = self._membership.may_submit(
-            request.grant, sender.peer_id, request.needs, request.priority, now
-        )
-        return denied or Leaving()
 
     def _tick(self, now: Moment) -> list[PeerEffect]:
         self.dht.tick(now)
@@ -314,8 +275,7 @@ class Peer:
         worker = Worker(
             self._identity,
             self._own,
-            self.network.grant,
-            self._network_id,
+            self.network,
             self._serve,
             self.dht,
             self._membership,
@@ -331,7 +291,7 @@ class Peer:
         self.worker = worker
         return []
 
-    def _submit(self, event: Submit, now: Moment) -> Sequence[PeerEffect]:
+    def _submit(self, event: events.Submit, now: Moment) -> Sequence[PeerEffect]:
         job_id = event.job.job_id
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
@@ -342,7 +302,7 @@ class Peer:
         self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
         return effects
 
-    def _explain(self, event: Explain, now: Moment) -> list[RejectRequest]:
+    def _explain(self, event: events.Explain, now: Moment) -> list[RejectRequest]:
         target = key_of(event.name.encode())
         try:
             if event.terms is None:
@@ -366,9 +326,6 @@ class Peer:
         if self.worker is not None:
             effects += self.worker.leave(now)
         return effects
-
-    def _has_nothing_left(self) -> bool:
-        return self.worker is None or (self._withdrawn and not self.worker.has_leases)
 
     def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:
         """A node may work for itself: what it sends to itself it receives at once."""
@@ -405,20 +362,15 @@ class Peer:
     def _completed(
         self, completed: Searched[SignedProfile] | Published, now: Moment
     ) -> list[RejectRequest]:
-        match completed:
-            case Published():
-                if self.worker is not None and self.worker.published(completed, now):
-                    self._withdrawn = True
-                return []
-            case Searched(operation=operation) if operation == self._joining:
-                self._joining = None
-                return self._start_worker(now)
-            case Searched():
-                if self.worker is None or not self.worker.searched(completed, now):
-                    self._finder.searched(completed, now)
-                return []
-            case _:
-                assert_never(completed)
+        if isinstance(completed, Published):
+            if self.worker is not None and self.worker.announcer.published(completed, now):
+                self._withdrawn = True
+        elif completed.operation == self._joining:
+            self._joining = None
+            return self._start_worker(now)
+        elif self.worker is None or not self.worker.announcer.searched(completed, now):
+            self._finder.searched(completed, now)
+        return []
 
     def _found(self, found: Found, now: Moment) -> Sequence[PeerEffect]:
         query = self._explaining.pop(found.find, None)

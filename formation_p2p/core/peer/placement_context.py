@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.candidate import Candidate
@@ -28,7 +30,9 @@ class PlacementContext:
         round_trips: RoundTrips,
     ) -> None:
         self._network = network
-        self._rights = _rights_in(network)
+        self._rights: Rights | None = None
+        with suppress(InvalidInput):  # what a grant that is none here is worth, workers say
+            self._rights = network.rights
         self._membership = membership
         self._reputation = reputation
         self._circles = circles
@@ -69,11 +73,3 @@ class PlacementContext:
             scope=self._circles.scope_of(profile.grant, worker),
             forbidden=None if rights is None else not_good_at(rights, dict(profile.labels), now),
         )
-
-
-def _rights_in(network: Network) -> Rights | None:
-    """None for a grant that is none here: what it is worth, workers say."""
-    try:
-        return network.rights
-    except InvalidInput:
-        return None

@@ -10,12 +10,7 @@ from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.negotiation.messages import (
-    MAX_ATTESTATIONS,
-    AskOpinions,
-    Opinions,
-    ToPeer,
-)
+from formation_p2p.core.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions, ToPeer
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.membership import Membership
@@ -97,20 +92,22 @@ class ReputationGossip:
         return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
 
     def received(self, sender: Contact, message: ToPeer, now: Moment) -> list[Send]:
+        """An answer counts only from a peer that was asked, and once."""
         match message:
-            case AskOpinions():
-                return self.asked(sender, message, now)
-            case Opinions():
-                self.told(sender, message, now)
+            case AskOpinions(grant):
+                return self._asked_by(sender, grant, now)
+            case Opinions(attestations):
+                if sender.peer_id in self._asked and self._told.admits(sender.peer_id, now.mono_s):
+                    self._reputation.heard(attestations, now)
                 return []
             case _:
                 assert_never(message)
 
-    def asked(self, sender: Contact, message: AskOpinions, now: Moment) -> list[Send]:
-        if self._membership.belongs(message.grant, sender.peer_id, now):
+    def _asked_by(self, sender: Contact, grant: bytes, now: Moment) -> list[Send]:
+        if self._membership.belongs(grant, sender.peer_id, now):
             return []
         # The holder of a bearer grant can bind it to ids without end.
-        invitation = read_grant(message.grant, self._membership.root_public_key).invitation
+        invitation = read_grant(grant, self._membership.root_public_key).invitation
         if not self._answered.admits(sender.peer_id, now.mono_s, invitation):
             return []
         own = self._reputation.attest(self._identity, now)
@@ -119,8 +116,3 @@ class ReputationGossip:
         if not told:
             return []
         return [Send(sender, Opinions(told), cause=f"{sender.peer_id} asks for opinions")]
-
-    def told(self, sender: Contact, message: Opinions, now: Moment) -> None:
-        """An answer. It counts only from a peer that was asked, and once."""
-        if sender.peer_id in self._asked and self._told.admits(sender.peer_id, now.mono_s):
-            self._reputation.heard(message.attestations, now)

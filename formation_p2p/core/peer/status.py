@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.dispatch.task_run import JobRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.lease import LeaseState
+from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.resources.requirements import Requirements
 
@@ -66,27 +67,16 @@ class Status:
     free: Capacity | None
 
 
-def status_of(
-    jobs: Iterable[JobRun],
-    leases: Iterable[ActiveLease],
-    granted: Iterable[tuple[Lease, int]],
-    free: Capacity | None,
-    now: Moment,
-) -> Status:
-    """`granted` has with each lease how many attempts are under way on it."""
-    held = tuple(leases)
+def status_of(scheduler: Scheduler, worker: Worker | None, now: Moment) -> Status:
+    held = tuple(scheduler.leases())
     # A task of which two attempts are under way is one task.
     tasks = {run.task.task_id: run for active in held for run in active.attempts.values()}
     in_flight = Counter(run.job.job.job_id for run in tasks.values() if run.is_wanted)
     return Status(
-        tuple(_job_status(run, in_flight[run.job.job_id]) for run in jobs),
-        tuple(_held_status(active) for active in held),
-        tuple(
-            _granted_status(lease, attempts, now)
-            for lease, attempts in granted
-            if lease.state is not LeaseState.OFFERED
-        ),
-        free,
+        tuple(_job_status(run, in_flight[run.job.job_id]) for run in scheduler.jobs()),
+        tuple(map(_held_status, held)),
+        () if worker is None else _granted(worker, now),
+        None if worker is None else worker.lessor.ledger.free,
     )
 
 
@@ -107,24 +97,24 @@ def _job_status(run: JobRun, in_flight: int) -> JobStatus:
 
 
 def _held_status(active: ActiveLease) -> HeldStatus:
-    lease = active.lease
+    lease, key = active.lease, active.lease.scheduling_key
+    in_flight = len(active.attempts)
     return HeldStatus(
-        lease.lease_id,
-        active.worker,
-        lease.scheduling_key.needs,
-        lease.scheduling_key.priority,
-        len(active.attempts),
-        lease.is_suspect,
+        lease.lease_id, active.worker, key.needs, key.priority, in_flight, lease.is_suspect
     )
 
 
-def _granted_status(lease: Lease, attempts: int, now: Moment) -> GrantedStatus:
-    return GrantedStatus(
-        lease.lease_id,
-        lease.owner.peer_id,
-        lease.needs,
-        lease.request.priority,
-        attempts,
-        max(lease.expires_s - now.mono_s, 0.0),
-        lease.state is not LeaseState.LEASED,
+def _granted(worker: Worker, now: Moment) -> tuple[GrantedStatus, ...]:
+    given = (lease for lease in worker.lessor if lease.state is not LeaseState.OFFERED)
+    return tuple(
+        GrantedStatus(
+            lease.lease_id,
+            lease.owner.peer_id,
+            lease.needs,
+            lease.request.priority,
+            worker.executions.in_flight(lease.lease_id),
+            max(lease.expires_s - now.mono_s, 0.0),
+            lease.state is not LeaseState.LEASED,
+        )
+        for lease in given
     )

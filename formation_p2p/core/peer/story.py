@@ -12,20 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    JobEnded,
-    TaskBegan,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskPrinted,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-    WorkerLost,
-)
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.notes import NAMED, RoundOpened, SearchEnded
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
@@ -100,14 +87,14 @@ class JobTaken:
 
 
 TaskEvent = (
-    TaskPlaced
-    | TaskBegan
-    | TaskSucceeded
-    | TaskRetried
-    | TaskRecalled
-    | TaskGaveUp
-    | TaskUnplaceable
-    | TaskCancelled
+    job_events.TaskPlaced
+    | job_events.TaskBegan
+    | job_events.TaskSucceeded
+    | job_events.TaskRetried
+    | job_events.TaskRecalled
+    | job_events.TaskGaveUp
+    | job_events.TaskUnplaceable
+    | job_events.TaskCancelled
 )
 PlacingEvent = JobTaken | SearchEnded | RoundOpened | NegotiationEvent
 LeaseKey = tuple[PeerId, str]
@@ -115,7 +102,8 @@ LeaseKey = tuple[PeerId, str]
 Waits = list[tuple[float, float]]
 
 
-_OF_JOBS: Final = (TaskPrinted, JobEnded, WorkerLost)  # more of these would push the others out
+# More of these would push the others out.
+_OF_JOBS: Final = (job_events.TaskPrinted, job_events.JobEnded, job_events.WorkerLost)
 
 
 class Story:
@@ -128,13 +116,13 @@ class Story:
     def emitted(self, effects: Iterable[PeerEffect], now: Moment) -> None:
         """Called for every event of a peer: it costs a tenth of a microsecond for each effect."""
         for effect in effects:
-            if type(effect) is not EmitJobEvent:
+            if type(effect) is not job_events.EmitJobEvent:
                 continue
             event = effect.event
-            if type(event) is TaskSucceeded or type(event) is TaskGaveUp:
+            if type(event) is job_events.TaskSucceeded or type(event) is job_events.TaskGaveUp:
                 if len(event.result) > SMALL_RESULT_BYTES:
                     event = replace(event, result=b"")
-            elif type(event) is not TaskPlaced and isinstance(event, _OF_JOBS):
+            elif type(event) is not job_events.TaskPlaced and isinstance(event, _OF_JOBS):
                 continue
             self._tasks.append((now, effect.job_id, event))
 
@@ -152,7 +140,7 @@ class Story:
             if isinstance(event, JobTaken) and event.job_id in jobs
         ]
         events = [(at, event) for at, _, event in own]
-        leases = {(e.worker, e.lease_id) for _, e in events if isinstance(e, TaskPlaced)}
+        leases = {(e.worker, e.lease_id) for _, e in events if isinstance(e, job_events.TaskPlaced)}
         keys = {
             event.lease.scheduling_key
             for _, event in self._placing
@@ -174,9 +162,9 @@ def _waits(taken: list[Moment], events: list[tuple[Moment, TaskEvent]]) -> Waits
     since_s = taken[0].mono_s if taken else None
     for at, event in events:
         match event:
-            case TaskRetried() | TaskRecalled():
+            case job_events.TaskRetried() | job_events.TaskRecalled():
                 since_s = at.mono_s
-            case TaskBegan():
+            case job_events.TaskBegan():
                 pass
             case _:
                 if since_s is not None:
@@ -223,29 +211,29 @@ def _placing(
 
 def _entry(at: Moment, event: TaskEvent) -> StoryEntry:
     match event:
-        case TaskPlaced(_, attempt_id, worker, lease_id, nearest):
+        case job_events.TaskPlaced(_, attempt_id, worker, lease_id, nearest):
             how = ", the nearest" if nearest else ""
             return StoryEntry(
                 at, StoryStep.SENT, worker, f"{attempt_id} under lease {lease_id}{how}"
             )
-        case TaskBegan(_, worker):
+        case job_events.TaskBegan(_, worker):
             return StoryEntry(at, StoryStep.BEGAN, worker, "it runs for longer than a moment")
-        case TaskSucceeded(_, worker):
+        case job_events.TaskSucceeded(_, worker):
             return StoryEntry(at, StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms")
-        case TaskRetried(_, attempt):
+        case job_events.TaskRetried(_, attempt):
             return StoryEntry(at, StoryStep.RETRIED, attempt.worker, attempt.why)
-        case TaskRecalled(_, attempt_id):
+        case job_events.TaskRecalled(_, attempt_id):
             return StoryEntry(
                 at, StoryStep.RECALLED, None, f"{attempt_id} can run sooner elsewhere"
             )
-        case TaskGaveUp(_, attempts, kind):
+        case job_events.TaskGaveUp(_, attempts, kind):
             last = attempts[-1] if attempts else None
             why = last.why if last is not None else kind or ""
             return StoryEntry(at, StoryStep.FAILED, None if last is None else last.worker, why)
-        case TaskUnplaceable(_, reasons):
+        case job_events.TaskUnplaceable(_, reasons):
             why = "; ".join(f"{worker}: {refusal}" for worker, refusal in reasons[:NAMED])
             return StoryEntry(at, StoryStep.UNPLACEABLE, None, why or "no worker was found")
-        case TaskCancelled():
+        case job_events.TaskCancelled():
             return StoryEntry(at, StoryStep.CANCELLED, None, "its job was cancelled")
         case _:
             assert_never(event)

@@ -3,54 +3,66 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.execution.effects import ExecutionEvent
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
+from formation_p2p.core.negotiation import messages
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
-from formation_p2p.core.negotiation.messages import (
-    Cancel,
-    Commit,
-    Dispatch,
-    LeaseEnded,
-    PlacementRequest,
-    Release,
-    Renew,
-    ResultAck,
-    ToWorker,
-)
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
-from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.effects import WorkerEffect
-from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.peer.events import BlobsChanged, Serve
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
-from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Circles, Membership
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.workload.blob import Cid
 
 FromShell = ExecutionEvent | Fenced
 
 
+# As many as the cache holds (host/blobs/store.py).
+MAX_BLOBS: Final = 16_384
+
+
+class BlobIndex:
+    """Which content is on this machine, whole: what its workers would not have to fetch."""
+
+    def __init__(self) -> None:
+        self._here: dict[Cid, None] = {}  # the latest at the end
+
+    def changed(self, event: BlobsChanged) -> None:
+        for cid in event.gone:
+            self._here.pop(cid, None)
+        for cid in event.here:
+            self._here.pop(cid, None)
+            self._here[cid] = None
+        while len(self._here) > MAX_BLOBS:
+            del self._here[next(iter(self._here))]
+
+    def places(self, near: Sequence[Cid]) -> tuple[int, ...]:
+        """Where in a list those stand that are here."""
+        return tuple(place for place, cid in enumerate(near) if cid in self._here)
+
+
 class Worker:
-    """`own` is where this machine is reached; `grant` shows that it may work, and is bound."""
+    """`own` is where this machine is reached; the grant of `network` shows that it may work."""
 
     def __init__(
         self,
         identity: Identity,
         own: Contact,
-        grant: bytes,
-        network_id: bytes,
+        network: Network,
         serve: Serve,
         dht: Kademlia[SignedProfile],
         membership: Membership,
@@ -61,7 +73,7 @@ class Worker:
     ) -> None:
         self._identity = identity
         self._own = own
-        self._grant = grant
+        self._grant = network.grant
         self._serve = serve
         self._sequence = 0
         self.executions = Executions(parameters.lease)
@@ -81,10 +93,10 @@ class Worker:
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
         self._ttl_s = parameters.discovery.ttl_s
-        self._announcer = Announcer(
+        self.announcer = Announcer(
             own,
             dht,
-            network_id,
+            network.network_id,
             buckets,
             serve.capability,
             self._issue,
@@ -95,28 +107,30 @@ class Worker:
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""
         self._issue(now, (), False)
-        self._announcer.start(now)
+        self.announcer.start(now)
 
-    def received(self, sender: Contact, message: ToWorker, now: Moment) -> list[WorkerEffect]:
+    def received(
+        self, sender: Contact, message: messages.ToWorker, now: Moment
+    ) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         match message:
-            case PlacementRequest() | Commit() | Release():
+            case messages.PlacementRequest() | messages.Commit() | messages.Release():
                 effects += self.lessor.received(sender, message, now)
-            case Renew():
+            case messages.Renew():
                 effects += self.lessor.received(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     effects += self.executions.renewed(lease)
-            case Dispatch():
+            case messages.Dispatch():
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     effects += self.executions.dispatched(lease, message)
                 else:
-                    ended = LeaseEnded(message.lease_id, lease)
+                    ended = messages.LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
-            case Cancel():
+            case messages.Cancel():
                 effects += self.executions.cancelled(sender.peer_id, message)
-            case ResultAck():
+            case messages.ResultAck():
                 effects += self.executions.acknowledged(sender.peer_id, message)
             case _:
                 assert_never(message)
@@ -131,42 +145,22 @@ class Worker:
                 effects += self.executions.told(event)
         return self._after(effects, now)
 
-    def interrupted(self, peer_id: PeerId) -> None:
-        """The stream to a peer broke: it may not have got what was sent last."""
-        self.executions.interrupted(peer_id)
-
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         self.executions.interrupted(peer_id)
-        self._announcer.disconnected(peer_id, now)
-
-    def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
-        """Whether the search was the announcer's."""
-        return self._announcer.searched(ended, now)
-
-    def published(self, ended: Published, now: Moment) -> bool:
-        """Whether this ends the withdrawal that `leave` began."""
-        return self._announcer.published(ended, now)
+        self.announcer.disconnected(peer_id, now)
 
     def leave(self, now: Moment) -> list[WorkerEffect]:
         effects = self._after(self.lessor.leave(now), now)
-        self._announcer.withdraw(now, "leave")
+        self.announcer.withdraw(now, "leave")
         return effects
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
         effects = self._after(self.lessor.tick(now), now)
-        self._announcer.tick(now)
+        self.announcer.tick(now)
         return effects
 
     def next_timeout(self) -> float:
-        return min(self.lessor.next_timeout(), self._announcer.next_timeout())
-
-    def granted(self) -> Iterator[tuple[Lease, int]]:
-        """The leases, with how many attempts are under way on each."""
-        return ((lease, self.executions.in_flight(lease.lease_id)) for lease in self.lessor)
-
-    @property
-    def free(self) -> Capacity:
-        return self.lessor.ledger.free
+        return min(self.lessor.next_timeout(), self.announcer.next_timeout())
 
     @property
     def has_leases(self) -> bool:
@@ -183,7 +177,7 @@ class Worker:
         for effect in effects:
             if isinstance(effect, Fence):
                 self.executions.drop(effect.lease_id)
-        self._announcer.changed(self.lessor.ledger.free, now)
+        self.announcer.changed(self.lessor.ledger.free, now)
         return [*effects, *self._admission.take()]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
