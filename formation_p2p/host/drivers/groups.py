@@ -24,6 +24,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.host.machine.cgroup import MOUNT
 
 _log = logging.getLogger(__name__)
 
@@ -116,19 +117,12 @@ class Groups:
 
 def _place(mountinfo: str, own_groups: str) -> Path | None:
     """The folder for tasks' groups, of proc_pid_mountinfo(5) and the process's cgroups(7)."""
-    own = next((line[3:] for line in own_groups.splitlines() if line.startswith("0::")), None)
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        if own is None or not after.startswith("cgroup2 "):
-            continue
-        _, _, _, shown, mount, *_ = before.split()
-        if not PurePosixPath(own).is_relative_to(shown):
-            continue
-        below = PurePosixPath(own).relative_to(shown)
-        if len(below.parts) <= 1:
-            return Path(mount)
-        parent = Path(mount) / below.parent
-        return parent if _delegated(parent) else None
+    own = next((line[3:] for line in own_groups.splitlines() if line.startswith("0::")), "")
+    for shown, mount, kind, _ in MOUNT.findall(mountinfo):
+        if kind == "cgroup2" and PurePosixPath(own).is_relative_to(shown):
+            below = PurePosixPath(own).relative_to(shown)
+            parent = Path(mount) / below.parent
+            return parent if len(below.parts) <= 1 or _delegated(parent) else None
     return None
 
 

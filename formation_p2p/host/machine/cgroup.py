@@ -18,7 +18,7 @@ from typing import Final
 from formation_p2p.core.units import MAX_BYTES
 
 # `id parent major:minor root mountpoint options [optional…] - type source superoptions`
-_MOUNT: Final = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*? - (cgroup2?) \S+ (\S+)$", re.MULTILINE)
+MOUNT: Final = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*? - (cgroup2?) \S+ (\S+)$", re.MULTILINE)
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 # The limit, the use, and what memory.stat calls the cache that is dropped before anyone is
@@ -79,7 +79,7 @@ def _own_folders(proc: Path, root: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         # Version 2 has a single entry, without controllers.
         group_of.update(dict.fromkeys(controllers.split(","), path))
-    for mounted, point, kind, options in _MOUNT.findall((proc / "mountinfo").read_text()):
+    for mounted, point, kind, options in MOUNT.findall((proc / "mountinfo").read_text()):
         names = [""] if kind == "cgroup2" else options.split(",")
         group = next((group_of[name] for name in names if name in group_of), None)
         if group is None:

@@ -66,7 +66,8 @@ def probe(
     no_gpus = limits is not None and limits.gpu_count == 0
     gpus, gpu_notes = ((), ()) if no_gpus else read_gpus(nvml)
     hardware = Capability(
-        cpu_milli=_cpu_milli(cgroup),
+        # The cores that it may be scheduled on (cpusets included), or its quota if less.
+        cpu_milli=_least(len(os.sched_getaffinity(0)) * 1000, cgroup.cpu_milli),
         memory_bytes=_least(psutil.virtual_memory().total, cgroup.memory_bytes),
         storage_bytes=_storage_free(scratch),
         network_mbps=network_mbps(root / "sys/class/net"),
@@ -107,11 +108,6 @@ def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
             known = physical and 0 < stats.speed <= MAX_NETWORK_MBPS
             speeds.append(stats.speed if known else 1)
     return max(speeds)
-
-
-def _cpu_milli(cgroup: CgroupLimits) -> int:
-    """The cores this process may be scheduled on (cpusets included), or its quota if less."""
-    return _least(len(os.sched_getaffinity(0)) * 1000, cgroup.cpu_milli)
 
 
 def _memory_kept(total_bytes: int) -> int:

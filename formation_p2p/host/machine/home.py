@@ -116,8 +116,8 @@ class Home:
             known = self._network()
             if known is not None and known.root_public_key != network.root_public_key:
                 raise InvalidInput("network", f"this node is in another; {self._how_to_leave()}")
-            root = self._load_key(_ROOT)
-            if known is not None and root is not None and root.public_key == known.root_public_key:
+            root = self._root_of(network)
+            if known is not None and root is not None:
                 problem = "this node created it and has every right in it already"
                 raise InvalidInput("network", f"{problem}; join from another machine, or --home")
             return self._enter(network)
@@ -129,8 +129,8 @@ class Home:
         """
         with self._locked():
             network = self._known_network()
-            root = self._load_key(_ROOT)
-        if root is None or root.public_key != network.root_public_key:
+            root = self._root_of(network)
+        if root is None:
             problem = f"{self.path / _ROOT} is not that of this network"
             raise InvalidInput("root key", f"{problem}; invite from where it was created")
         grant = issue(root, rights, peer_id)
@@ -147,10 +147,8 @@ class Home:
     def has_root_key(self) -> bool:
         """Whether this home may invite: its network was created here."""
         with self._locked():
-            network, root = self._network(), self._load_key(_ROOT)
-        if network is None or root is None:
-            return False
-        return root.public_key == network.root_public_key
+            network = self._network()
+            return network is not None and self._root_of(network) is not None
 
     # -- all below hold the lock ------------------------------------------------------------
 
@@ -159,16 +157,20 @@ class Home:
         if text is None:
             return None
         try:
-            network = parse_invite(text)
+            return parse_invite(text)
         except InvalidInput:
             raise self._damaged(_NETWORK) from None
-        return network
 
     def _known_network(self) -> Network:
         network = self._network()
         if network is None:
             raise InvalidInput("network", "this node is in none; create one or join one first")
         return network
+
+    def _root_of(self, network: Network) -> Identity | None:
+        """The root key, where it is that of this network."""
+        root = self._load_key(_ROOT)
+        return root if root and root.public_key == network.root_public_key else None
 
     def _enter(self, network: Network) -> Network:
         bound = network.bound_to(self._load_or_make(_IDENTITY).peer_id)
