@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
-from formation_p2p.host.drivers.blob_access import BlobAccess, UsesBlobs
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
+from formation_p2p.host.drivers.driver import (
+    BlobAccess,
+    Driver,
+    Execution,
+    LeaseDriver,
+    Report,
+    Turns,
+    UsesBlobs,
+)
 
 # Events that wait for a stopped terminal or an unread pipe; past it the oldest are dropped.
 MAX_UNSHOWN: Final = 1000

@@ -64,8 +64,7 @@ from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.clock import moment
-from formation_p2p.host.drivers.blob_access import UsesBlobs
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.lease_run import LeaseRun

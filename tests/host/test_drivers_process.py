@@ -23,8 +23,8 @@ from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.program import write_files
 from formation_p2p.host.drivers.supervisor import GRACE_S
-from formation_p2p.host.drivers.task_files import write_files
 from tests.support.drivers_world import DAEMON, Recorder, alive, an_execution, bare_machine, within
 from tests.support.waiting import until
 

@@ -108,7 +108,7 @@ class World:
 
     def runner(self) -> int:
         (runner,) = self.driver.runners.values()
-        return runner.task.supervisor_pid
+        return runner.task.supervisor.pid
 
 
 def run(root: Path, code: bytes, *arguments: str, **more: Any) -> Outcome:
@@ -363,27 +363,29 @@ def test_a_module_is_compiled_once_and_only_the_last_few_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled: list[bytes] = []
+    compile_ = wasmtime.Module
 
-    def compile_(engine: wasmtime.Engine, code: bytes) -> wasmtime.Module:
+    def counted(engine: wasmtime.Engine, code: bytes) -> wasmtime.Module:
         compiled.append(code)
-        return wasmtime.Module(engine, code)
+        return compile_(engine, code)
 
-    for name in ("Config", "Engine"):
-        monkeypatch.setattr(wasm_runner, name, getattr(wasmtime, name), raising=False)
-    monkeypatch.setattr(wasm_runner, "Module", compile_, raising=False)
-    modules = wasm_runner.Modules()
-    assert modules.compiled(HELLO, False) is modules.compiled(bytes(bytearray(HELLO)), False)
-    modules.compiled(HELLO, True)  # counts fuel: other code
+    monkeypatch.setattr(wasm_runner, "wasmtime", wasmtime, raising=False)
+    monkeypatch.setattr(wasmtime, "Module", counted)
+    module_of = wasm_runner.compiled
+    assert module_of(HELLO, False) is module_of(bytes(bytearray(HELLO)), False)
+    module_of(HELLO, True)  # counts fuel: other code
     assert compiled == [HELLO, HELLO]
     others = [module(f"(call $exit (i32.const {number}))") for number in range(8)]
     for other in others:
-        modules.compiled(other, False)
+        module_of(other, False)
     assert len(others) == wasm_runner.MAX_MODULES
     for other in others:
-        modules.compiled(other, False)
+        module_of(other, False)
     assert compiled == [HELLO, HELLO, *others]  # all of them are kept, and no other
-    modules.compiled(HELLO, False)
+    module_of(HELLO, False)
     assert compiled == [HELLO, HELLO, *others, HELLO]
+    module_of.cache_clear()
+    wasm_runner.engine.cache_clear()
 
 
 def test_a_machine_without_wasmtime_says_which_extra_to_install(

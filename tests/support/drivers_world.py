@@ -14,10 +14,9 @@ import trio
 from formation_p2p.core.execution.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
-from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 

@@ -19,7 +19,6 @@ strangers runs as a user of its own.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +28,7 @@ from typing import Final, Self
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES
+from formation_p2p.host.drivers.command import printed_by
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0
@@ -83,20 +83,10 @@ class Bubblewrap:
                 *(sys.executable, "-I", "-S", "-c", "import ctypes"),
             )
             try:
-                probe = subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    env=environment,
-                    timeout=_PROBE_S,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as problem:
+                printed_by(argv, _PROBE_S, environment)
+            except LocalError as problem:
                 return str(problem)
-        if probe.returncode == 0:
-            return ""
-        said = probe.stderr.decode(errors="replace").strip().splitlines()
-        return said[-1] if said else f"it ended with {probe.returncode}"
+        return ""
 
     def command(self, folder: Path, *, network: bool, gpus: bool) -> tuple[str, ...]:
         """What goes in front of the supervisor's argv. `folder` is what the task may write to."""

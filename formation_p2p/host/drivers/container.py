@@ -19,8 +19,7 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, task_user
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
@@ -51,7 +50,7 @@ class ContainerDriver:
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
         name = container_name(execution)
-        program = Program(spec.process, execution, Output(report), self.blobs)
+        program = Program(spec.process, execution, Output(report.output), self.blobs)
         try:
             await program.put_inputs()
             await trio.to_thread.run_sync(_give, execution.scratch)

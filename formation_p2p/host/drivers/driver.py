@@ -18,7 +18,7 @@ A driver of one's own is a class with a name and two methods:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -26,6 +26,7 @@ from typing import Literal, Protocol, runtime_checkable
 import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 
 Stream = Literal["stdout", "stderr"]
@@ -63,16 +64,13 @@ class Execution:
         return TaskLimits(self.cpu_milli, self.memory_bytes, self.storage_bytes, self.network)
 
 
-class Printed(Protocol):
-    """Where what an execution prints goes."""
+class Report(Protocol):
+    """Where a driver reports on an execution while it runs."""
 
     def output(self, stream: Stream, data: bytes) -> None:
-        """Live, in pieces of at most 64 KiB (output.py). Must not block, nor raise."""
+        """What it prints, live, in pieces of at most 64 KiB (output.py). Must not block, nor
+        raise."""
         ...
-
-
-class Report(Printed, Protocol):
-    """Where a driver reports on an execution while it runs."""
 
     def used(self, usage: Usage) -> None:
         """What it has used, once, before `run` returns; where that is not known, never."""
@@ -168,6 +166,27 @@ class Driver(Protocol):
     async def end_lease(self, lease_id: str) -> None:
         """Kills what is kept warm for a lease; an unknown lease is ignored."""
         ...
+
+
+class BlobAccess(Protocol):
+    """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
+
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+        """Put copies at these paths, whose folders exist, readable and executable, fetching what
+        is not on this machine. Raises LocalError, RemoteError."""
+        ...
+
+    async def keep(self, file: int, path: Path) -> Blob:
+        """Take over a plain file, open as `file` and with no writer left, so that others
+        can fetch it for a while. Raises LocalError."""
+        ...
+
+
+@runtime_checkable
+class UsesBlobs(Protocol):
+    """A driver that is given the node's blobs before it runs anything."""
+
+    blobs: BlobAccess | None
 
 
 # What a driver's `set_up(machine)` returns (installed.py). It is called on the node's thread, again

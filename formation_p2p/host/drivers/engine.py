@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import trio
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
 from formation_p2p.core.units import MIB
+from formation_p2p.host.drivers.command import printed_by
 from formation_p2p.host.drivers.driver import Execution
 
 _log = logging.getLogger(__name__)
@@ -130,12 +130,11 @@ class Engine:
         """None where the container does not exist, or the engine does not say."""
         template = "{{.State.Status}}|{{.State.ExitCode}}|{{.State.OOMKilled}}|{{.State.Error}}"
         printed = await self._ask("container", "inspect", "--format", template, name)
-        status, _, rest = (printed or "").strip().partition("|")
-        code, _, rest = rest.partition("|")
-        killed, _, problem = rest.partition("|")
-        if not code.isdecimal():
-            return None
-        return State(status not in ("created", "configured"), int(code), killed == "true", problem)
+        match (printed or "").strip().split("|", 3):
+            case [status, code, killed, problem] if code.isdecimal():
+                ran = status not in ("created", "configured")
+                return State(ran, int(code), killed == "true", problem)
+        return None
 
     async def remove(self, name: str) -> None:
         """Kills and removes it, also when cancelled; one that does not exist is ignored."""
@@ -164,15 +163,13 @@ class Engine:
     def sweep(self) -> None:
         """Removes the containers of this home's processes that are no more."""
         template = f'{{{{.ID}}}} {{{{.Label "{_OWNER}"}}}}'
-        listed = _asked(
-            [self.client, "ps", "--all", "--filter", f"label={_HOME}={self.home}"],
-            *("--format", template),
-        )
+        ours = ("--filter", f"label={_HOME}={self.home}")
+        listed = printed_by((self.client, "ps", "--all", *ours, "--format", template), _ANSWER_S)
         left = [line.split() for line in listed.splitlines()]
         dead = [words[0] for words in left if len(words) == 2 and not _lives(words[1])]
         if dead:
             _log.warning("removing %d containers that a killed node has left", len(dead))
-            _asked([self.client, "rm", "--force", "--volumes", *dead])
+            printed_by((self.client, "rm", "--force", "--volumes", *dead), _ANSWER_S)
 
 
 def task_user() -> tuple[int, int]:
@@ -190,30 +187,10 @@ def _problem(client: str) -> str:
         return "not on PATH"
     try:
         # Podman's client is the engine itself, and has no server to tell of.
-        _asked([client, "version" if client == "docker" else "info"])
+        printed_by((client, "version" if client == "docker" else "info"), _ANSWER_S)
     except LocalError as problem:
         return str(problem)
     return ""
-
-
-def _asked(words: list[str], *more: str) -> str:
-    """What a client printed. Raises LocalError where it failed."""
-    try:
-        done = subprocess.run(
-            [*words, *more],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LocalError(f"it does not answer within {_ANSWER_S:.0f} s") from None
-    except OSError as problem:
-        raise LocalError(str(problem)) from problem
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise LocalError(said[-1] if said else f"it ended with {done.returncode}")
-    return done.stdout.decode(errors="replace")
 
 
 def _home(path: Path) -> str:

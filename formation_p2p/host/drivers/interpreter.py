@@ -72,7 +72,7 @@ def main() -> None:
     outputs = [os.dup(1), os.dup(2)]
     functions: dict[int, Callable[..., Any] | bytes] = {}
     folder = Folder()
-    reader = Reader(calls)
+    reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
     count = 0
     waiting: deque[tuple[int, int, bytes]] = deque()
     unwanted: set[int] = set()
@@ -82,10 +82,12 @@ def main() -> None:
     while True:
         while waits or not waiting:
             header = reader.read(HEADER.size)
-            if not header:
-                return
+            if len(header) < HEADER.size:
+                return  # the node is gone, or wants no more
             kind, number, size = HEADER.unpack(header)
-            body = reader.read(size) if size else b""
+            body = reader.read(size)
+            if len(body) < size:
+                return
             if kind == FUNCTION:
                 functions[number] = body
                 if len(functions) > MAX_FUNCTIONS:
@@ -191,33 +193,6 @@ def unread(fd: int) -> int:
     except OSError:  # a call has closed it
         return 0
     return int.from_bytes(count, sys.byteorder)
-
-
-class Reader:
-    """Reads as much as there is, and hands it out in pieces."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.data = b""
-        self.at = 0
-
-    def read(self, size: int) -> bytes:
-        """`size` bytes. Empty at the end of the socket: the node is gone, or wants no more."""
-        end = self.at + size
-        if end > len(self.data):
-            pieces = [self.data[self.at :]]
-            missing = end - len(self.data)
-            while missing > 0:
-                piece = os.read(self.fd, max(READ_BYTES, missing))
-                if not piece:
-                    return b""
-                pieces.append(piece)
-                missing -= len(piece)
-            self.data = b"".join(pieces)
-            self.at, end = 0, size
-        piece = self.data[self.at : end]
-        self.at = end
-        return piece
 
 
 def explained(error: BaseException) -> bytes:

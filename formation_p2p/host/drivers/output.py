@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
-from formation_p2p.host.drivers.driver import Printed, Stream
+from formation_p2p.host.drivers.driver import Stream
 
 # What a pipe holds by default: one read empties it.
 CHUNK_BYTES: Final = 64 * KIB
@@ -16,9 +17,10 @@ MAX_OUTPUT_BYTES: Final = 16 * MIB
 
 
 class Output:
-    """One execution's output. `full` once the bound is passed; the stream has one notice of it."""
+    """One execution's output, passed on to `report`. `full` once the bound is passed; the stream
+    has one notice of it."""
 
-    def __init__(self, report: Printed) -> None:
+    def __init__(self, report: Callable[[Stream, bytes], None]) -> None:
         self._report = report
         self._left_bytes = MAX_OUTPUT_BYTES
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
@@ -34,13 +36,13 @@ class Output:
         if self.full:
             return
         if passed := data[: self._left_bytes]:
-            self._report.output(stream, passed)
+            self._report(stream, passed)
         self._left_bytes -= len(passed)
         if len(passed) < len(data):
             self.full = True
             bound = format_bytes(MAX_OUTPUT_BYTES)
             notice = f"\n[output past {bound} is not passed on; write to a file instead]\n"
-            self._report.output(stream, notice.encode())
+            self._report(stream, notice.encode())
 
     def tail(self, stream: Stream) -> bytes:
         """The last MAX_TAIL_BYTES at most, whether passed on or not."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import Program, cannot_start
@@ -36,7 +35,7 @@ class ProcessDriver:
             spec = ProcessSpec.decode(execution.payload)
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
-        program = Program(spec, execution, Output(report), self.blobs)
+        program = Program(spec, execution, Output(report.output), self.blobs)
         try:
             await program.put_inputs()
             task = await Supervised.start(self._machine, _launch(execution, spec))

@@ -1,12 +1,18 @@
 """One run of a program in a task's folder, from its inputs to its outcome, for all drivers.
 
-What goes in is a ProcessSpec, what comes out a ProcessResult (core/workload/process.py)."""
+What goes in is a ProcessSpec, what comes out a ProcessResult (core/workload/process.py). The names
+of files are checked there. What a task may do to its folder meanwhile leads nowhere else: nothing
+on the way to a file may be a link.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +24,9 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.drivers.driver import BlobAccess, Execution
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.supervised import Ending
-from formation_p2p.host.drivers.task_files import open_file, read_file, write_files
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
@@ -144,20 +148,17 @@ def cannot_start(problem: OSError | FormationError) -> Failed:
 
 def failure(ending: Ending, output: Output, execution: Execution, result: bytes = b"") -> Failed:
     """The outcome of an ending that is not the task's own success."""
+    limits = execution.limits
     match ending.how:
         case "exit":
             return Failed(FailureKind.EXIT, _exit_message(ending.number, output), result)
         case "signal":
             message = f"ended by {_signal_name(ending.number)}{_last_words(output)}"
             return Failed(FailureKind.EXIT, message, result)
-        case "memory":
-            limit = format_bytes(execution.limits.enforced_memory_bytes)
-            message = f"stopped at its memory limit of {limit}; ask for more memory"
-            return Failed(FailureKind.MEMORY, message, result)
-        case "storage":
-            limit = format_bytes(execution.limits.storage_bytes)
-            message = f"stopped at its storage limit of {limit}; ask for more storage"
-            return Failed(FailureKind.STORAGE, message, result)
+        case "memory" | "storage" as what:
+            limit = limits.enforced_memory_bytes if what == "memory" else limits.storage_bytes
+            message = f"stopped at its {what} limit of {format_bytes(limit)}; ask for more {what}"
+            return Failed(FailureKind(what), message, result)
         case "start":
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}")
         case "lost":
@@ -179,3 +180,50 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """New files, executable. Raises OSError, also for one that exists."""
+    for name, content in files.items():
+        with _parent(folder, name, make=True) as (parent, last):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            made = os.open(last, flags, 0o700, dir_fd=parent)
+        with os.fdopen(made, "wb") as file:
+            os.fchmod(made, 0o700)  # whatever the umask
+            file.write(content)
+
+
+def open_file(folder: Path, name: str) -> int:
+    """A plain file below `folder`, open to be read; OSError for anything else."""
+    with _parent(folder, name) as (parent, last):
+        # Non-blocking: to open a pipe would wait for its writer.
+        found = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "not a plain file")
+    return found
+
+
+def read_file(folder: Path, name: str, max_bytes: int) -> bytes:
+    """At most `max_bytes` of a plain file below `folder`; OSError for anything else."""
+    with os.fdopen(open_file(folder, name), "rb") as content:
+        return content.read(max(max_bytes, 0))
+
+
+@contextmanager
+def _parent(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The folder of a file, open, and the file's own name."""
+    *folders, last = name.split("/")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    parent = os.open(folder, flags)
+    try:
+        for part in folders:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=parent)
+            below = os.open(part, flags, dir_fd=parent)
+            os.close(parent)
+            parent = below
+        yield parent, last
+    finally:
+        os.close(parent)

@@ -16,22 +16,17 @@ import math
 import stat
 import tempfile
 from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 from formation_p2p.core.units import KIB
-from formation_p2p.core.workload.outcome import (
-    Failed,
-    FailureKind,
-    Outcome,
-    Usage,
-)
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Stream, Turns
-from formation_p2p.host.drivers.machine import (
-    Machine,
-)
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Turns
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_interpreter import INTERPRETER, WarmInterpreter
@@ -149,16 +144,12 @@ class _Session:
                 ending = await self._warm.task.settled()
                 self._end(failure(ending, self._drained(), self._calls[0].execution))
                 return
-            if self._turns.is_killed:
+            killed = self._turns.is_killed
+            if killed or trio.current_time() >= self._due_s:
                 await self._warm.task.stop()
                 self._drained()
-                self._end(_CANCELLED)
-                return
-            if trio.current_time() >= self._due_s:
-                await self._warm.task.stop()
-                self._drained()
-                problem = f"ran past its {self._calls[0].execution.timeout_s:g} s"
-                self._end(Failed(FailureKind.TIMEOUT, problem))
+                late = f"ran past its {self._calls[0].execution.timeout_s or 0:g} s"
+                self._end(_CANCELLED if killed else Failed(FailureKind.TIMEOUT, late))
                 return
             if trio.current_time() >= self._began_s + _LONG_S:
                 self._take_back()
@@ -213,10 +204,7 @@ class _Session:
         while rest and not self._turns.is_killed and trio.current_time() < self._due_s:
             rest = self._warm.send(rest)
             if rest:
-                with trio.CancelScope(deadline=self._due_s) as scope:
-                    self._turns.watch(scope)
-                    await self._warm.wait_for_room()
-                self._turns.watch(None)
+                await self._until(self._due_s, self._warm.wait_for_room)
 
     def _take_back(self) -> None:
         """What waits behind a call that takes long, where its owner wants it back."""
@@ -245,31 +233,26 @@ class _Session:
         if self._turns.is_paused:
             # What it has to say stays in the socket, and it waits when that is full.
             self._flush()
-            with trio.CancelScope(deadline=self._due_s) as scope:
-                self._turns.watch(scope)
-                await trio.sleep(math.inf)
-            self._turns.watch(None)
-            return
-        long_s = self._began_s + _LONG_S
-        if trio.current_time() >= long_s:
+            await self._until(self._due_s, trio.sleep_forever)
+        elif trio.current_time() >= (long_s := self._began_s + _LONG_S):
             self._flush()
             await self._listen(self._due_s)
-            return
-        deadline = min(self._due_s, long_s, self._unflushed_s + _FLUSH_S)
-        with trio.CancelScope(deadline=deadline) as scope:
-            self._turns.watch(scope)
-            await self._warm.wait()
-        self._turns.watch(None)
-        if trio.current_time() >= self._unflushed_s + _FLUSH_S:
-            self._flush()
+        else:
+            flush_s = self._unflushed_s + _FLUSH_S
+            await self._until(min(self._due_s, long_s, flush_s), self._warm.wait)
+            if trio.current_time() >= flush_s:
+                self._flush()
 
     async def _listen(self, deadline: float) -> None:
         """As `_wait`, for a call that takes long: its output is passed on as it comes."""
         async with self._warm.task.passing_on(self._output_now(), when_over=self._warm.hang_up):
-            with trio.CancelScope(deadline=deadline) as scope:
-                self._turns.watch(scope)
-                await self._warm.wait()
-            self._turns.watch(None)
+            await self._until(deadline, self._warm.wait)
+
+    async def _until(self, deadline: float, wait: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope(deadline=deadline) as scope:
+            self._turns.watch(scope)
+            await wait()
+        self._turns.watch(None)
 
     async def _reply(self, which: int, outcome: Outcome, used: Usage, waits: bool) -> None:
         if which in self._unwanted:
@@ -296,13 +279,9 @@ class _Session:
             await self._send(data) if self._calls else self._warm.send(memoryview(data))
 
     def _end(self, outcome: Outcome) -> None:
-        """The call that runs is over, and its interpreter with it."""
+        """The call that runs is over, and its interpreter with it: the others have not begun."""
         call = self._calls.popleft()
         self._turns.ended(call.execution.execution_id, outcome)
-        self._give_up()
-
-    def _give_up(self) -> None:
-        """Those on their way have not begun."""
         while self._calls:
             self._turns.put_back(self._calls.pop().execution)
         self._flush()
@@ -315,7 +294,7 @@ class _Session:
         """That of the call that runs."""
         if self._output is None:
             execution_id = self._calls[0].execution.execution_id
-            self._output = Output(_Report(self._turns, execution_id))
+            self._output = Output(partial(self._turns.output, execution_id))
         return self._output
 
     def _drained(self) -> Output:
@@ -323,12 +302,3 @@ class _Session:
         output = self._output_now()
         self._warm.task.drain(output)
         return output
-
-
-class _Report:
-    def __init__(self, turns: Turns, execution_id: str) -> None:
-        self._turns = turns
-        self._execution_id = execution_id
-
-    def output(self, stream: Stream, data: bytes) -> None:
-        self._turns.output(self._execution_id, stream, data)

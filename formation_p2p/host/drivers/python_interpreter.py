@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -29,7 +28,7 @@ from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import interpreter
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
-from formation_p2p.host.drivers.supervised import Supervised, start_called
+from formation_p2p.host.drivers.supervised import Called, Supervised
 
 INTERPRETER: Final = Path(interpreter.__file__)
 # The kernel takes more in one go only from a larger buffer.
@@ -41,34 +40,22 @@ _FAILURES: Final = {
 }
 
 
-class WarmInterpreter:
+class WarmInterpreter(Called):
     """A started interpreter, seen from the node. `close` it, whatever happens."""
 
     def __init__(self, task: Supervised, calls: socket.socket) -> None:
-        self.task = task
-        self._calls = calls
+        super().__init__(task, calls)
         self._functions = SharedBlobs()
         self._received = bytearray()
-        self._ready = False
+        self.is_ready = False  # whether it takes calls; `receive` finds out
         self.broken = False
 
     @classmethod
     async def start(cls, machine: Machine, program: Path, execution: Execution, home: Path) -> Self:
         """Raises OSError where this machine cannot start a process."""
-        task, calls = await start_called(
-            machine,
-            program,
-            (str(MAX_RESULT_BYTES), *(path for path in sys.path if path)),
-            home,
-            execution.limits,
-            device_environment(execution.device_ids),
-        )
-        return cls(task, calls)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it takes calls; `receive` finds out."""
-        return self._ready
+        arguments = (str(MAX_RESULT_BYTES), *filter(None, sys.path))
+        devices = device_environment(execution.device_ids)
+        return cls(*await cls.started(machine, program, arguments, home, execution.limits, devices))
 
     def weight(self, execution: Execution) -> int:
         """How many bytes have it run a call."""
@@ -111,9 +98,9 @@ class WarmInterpreter:
         except OSError:
             return False
         self._received += data
-        if not self._ready and self._received:
+        if not self.is_ready and self._received:
             del self._received[: len(interpreter.READY)]
-            self._ready = True
+            self.is_ready = True
         return bool(data)
 
     def go_on(self, unwanted: Iterable[int]) -> bytes:
@@ -135,11 +122,10 @@ class WarmInterpreter:
                 interpreter.REPLY.unpack_from(data, start)
             )
             known = kind == interpreter.RETURNED or kind in _FAILURES
-            if (
-                not known
-                or message_bytes > interpreter.MAX_MESSAGE_BYTES
-                or value_bytes > MAX_RESULT_BYTES
-            ):
+            too_large = (
+                message_bytes > interpreter.MAX_MESSAGE_BYTES or value_bytes > MAX_RESULT_BYTES
+            )
+            if not known or too_large:
                 self.broken = True
                 break
             middle = start + interpreter.REPLY.size + message_bytes
@@ -155,12 +141,3 @@ class WarmInterpreter:
             replies.append((which, outcome, used, waits))
         del data[:start]
         return replies
-
-    def hang_up(self) -> None:
-        """Ends the wait for a reply, also where a fork of the node holds the other end."""
-        with suppress(OSError):
-            self._calls.shutdown(socket.SHUT_RDWR)
-
-    async def close(self) -> None:
-        self._calls.close()
-        await self.task.close()

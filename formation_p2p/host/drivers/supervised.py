@@ -45,7 +45,6 @@ import trio
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.driver import Stream
 from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
@@ -77,18 +76,14 @@ _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: `folder` is where, `passed_fd` the one descriptor it gets beside 0 to 2."""
+    """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
     limits: TaskLimits
     stdin: bytes = b""
-    passed_fd: int | None = None
-
-    @property
-    def gpus(self) -> bool:
-        return self.environment.get(DEVICES, "") != ""
+    passed_fds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ class Supervised:
         outputs: Mapping[Stream, int],
         group: ProcessGroup | None,
     ) -> None:
-        self._supervisor = supervisor
+        self.supervisor = supervisor
         self._control = control
         self._outputs = outputs
         self._group = group
@@ -143,68 +138,48 @@ class Supervised:
                     os.set_blocking(outputs[stream], False)
                 stdin = subprocess.DEVNULL
                 if launch.stdin:
-                    stdin = os.memfd_create("stdin")
+                    stdin = _written("stdin", launch.stdin)
                     passed.callback(os.close, stdin)
-                    os.write(stdin, launch.stdin)
-                    os.lseek(stdin, 0, os.SEEK_SET)
-                kept = [] if launch.passed_fd is None else [launch.passed_fd]
-                kept.append(its_control.fileno())
-                heart = Heartbeat.of_this_process().open()
-                passed.callback(os.close, heart)
-                kept.append(heart)
-                procs = node_fd = -1
+                fds = {"control": its_control.fileno()}
+                fds["heart"] = Heartbeat.of_this_process().open()
+                passed.callback(os.close, fds["heart"])
                 if group is not None:
-                    procs = os.open(group.path / "cgroup.procs", os.O_WRONLY)
-                    passed.callback(os.close, procs)
-                    kept.append(procs)
+                    fds["group"] = os.open(group.path / "cgroup.procs", os.O_WRONLY)
+                    passed.callback(os.close, fds["group"])
                 around: tuple[str, ...] = ()
                 if machine.sandbox is not None:
+                    gpus = launch.environment.get(DEVICES, "") != ""
                     around = machine.sandbox.command(
-                        launch.folder, network=launch.limits.network, gpus=launch.gpus
+                        launch.folder, network=launch.limits.network, gpus=gpus
                     )
-                    node_fd = os.pidfd_open(os.getpid())
-                    passed.callback(os.close, node_fd)
-                    kept.append(node_fd)
+                    fds["node"] = os.pidfd_open(os.getpid())
+                    passed.callback(os.close, fds["node"])
+                order = _written("order", _order(machine, launch, cores, group, fds))
+                passed.callback(os.close, order)
                 supervisor = await trio.lowlevel.open_process(
-                    [
-                        *around,
-                        *(sys.executable, "-I", "-S", str(_SUPERVISOR)),
-                        *map(str, (its_control.fileno(), os.getpid(), node_fd, heart)),
-                    ],
+                    [*around, sys.executable, "-I", "-S", str(_SUPERVISOR), str(order)],
                     stdin=stdin,
                     stdout=its_outputs["stdout"],
                     stderr=its_outputs["stderr"],
                     env=interpreter_environment(),
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=kept,
+                    pass_fds=(order, *fds.values(), *launch.passed_fds),
                 )
             task = cls(supervisor, control, outputs, group)
             held.push_async_callback(task._bury)
-            await task._give(_order(launch, cores, group, procs, machine.sandbox))
             task._held = held.pop_all()
             return task
-
-    async def _give(self, order: bytes) -> None:
-        rest = memoryview(order)
-        with suppress(OSError):  # the supervisor is dead already: `ended` tells
-            while rest:
-                await trio.lowlevel.wait_writable(self._control.fileno())
-                rest = rest[self._control.send(rest) :]
-
-    @property
-    def supervisor_pid(self) -> int:
-        return self._supervisor.pid
 
     @property
     def over(self) -> bool:
         """Whether the supervisor, and with it the task, is gone."""
-        return self._supervisor.poll() is not None
+        return self.supervisor.poll() is not None
 
     async def ended(self) -> Ending:
         """Waits for the task, and all that it started, to be dead. Tells how, once."""
         # Not for the end of the socket: a fork of the node may hold a copy of its other end.
-        await self._supervisor.wait()
+        await self.supervisor.wait()
         written = b""
         with suppress(OSError):
             written = self._control.recv(_MAX_ENDING_BYTES)
@@ -225,14 +200,7 @@ class Supervised:
         """As `ended`, for a task that looks dead: one that is not after GRACE_S is killed."""
         with trio.move_on_after(GRACE_S) as patience:
             ending = await self.ended()
-        if patience.cancelled_caught:
-            ending = await self.stop()
-        return ending
-
-    def kill(self) -> None:
-        """Begins to kill the task and all that it started; `ended` and `close` wait for it."""
-        with suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
+        return await self.stop() if patience.cancelled_caught else ending
 
     async def run_to_end(self, output: Output, timeout_s: float | None) -> tuple[Ending, bool]:
         """How it ended, and whether that was for running past `timeout_s`."""
@@ -269,7 +237,7 @@ class Supervised:
                         output.take(stream, data)
 
     async def _tell(self, when_over: Callable[[], None]) -> None:
-        await self._supervisor.wait()
+        await self.supervisor.wait()
         when_over()
 
     async def close(self) -> None:
@@ -277,45 +245,65 @@ class Supervised:
         await self._held.aclose()
 
     async def _bury(self) -> None:
-        self.kill()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
         deadline = trio.current_time() + _KILL_WAIT_S
         with trio.CancelScope(deadline=deadline, shield=True) as patience:
-            await self._supervisor.wait()
+            await self.supervisor.wait()
         if patience.cancelled_caught:
             _log.warning(
                 "the task under supervisor %d cannot be killed yet; the supervisor keeps trying",
-                self._supervisor.pid,
+                self.supervisor.pid,
             )
 
 
-async def start_called(
-    machine: Machine,
-    program: Path,
-    arguments: tuple[str, ...],
-    folder: Path,
-    limits: TaskLimits,
-    environment: Mapping[str, str],
-) -> tuple[Supervised, socket.socket]:
+class Called:
     """A Python program under supervision, and the non-blocking socket over which it is called; its
-    first argument is the descriptor of its own end. Raises OSError."""
-    calls, its_calls = socket.socketpair()
-    calls.setblocking(False)
-    with its_calls:
-        launch = Launch(
-            argv=(
-                *(sys.executable, "-I", "-u", str(program)),
-                *(str(its_calls.fileno()), *arguments),
-            ),
-            environment={**base_environment(folder), **interpreter_environment(), **environment},
-            folder=folder,
-            limits=limits,
-            passed_fd=its_calls.fileno(),
-        )
-        try:
-            return await Supervised.start(machine, launch), calls
-        except BaseException:
-            calls.close()
-            raise
+    first argument is the descriptor of its own end. `close` it, whatever happens."""
+
+    def __init__(self, task: Supervised, calls: socket.socket) -> None:
+        self.task = task
+        self._calls = calls
+
+    @staticmethod
+    async def started(
+        machine: Machine,
+        program: Path,
+        arguments: tuple[str, ...],
+        folder: Path,
+        limits: TaskLimits,
+        environment: Mapping[str, str],
+    ) -> tuple[Supervised, socket.socket]:
+        """What to make one of. Raises OSError where this machine cannot start a process."""
+        calls, its_calls = socket.socketpair()
+        calls.setblocking(False)
+        with its_calls:
+            its_fd = its_calls.fileno()
+            launch = Launch(
+                argv=(sys.executable, "-I", "-u", str(program), str(its_fd), *arguments),
+                environment={
+                    **base_environment(folder),
+                    **interpreter_environment(),
+                    **environment,
+                },
+                folder=folder,
+                limits=limits,
+                passed_fds=(its_fd,),
+            )
+            try:
+                return await Supervised.start(machine, launch), calls
+            except BaseException:
+                calls.close()
+                raise
+
+    def hang_up(self) -> None:
+        """Ends the wait for a reply, also where a fork of the node holds the other end."""
+        with suppress(OSError):
+            self._calls.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        self._calls.close()
+        await self.task.close()
 
 
 async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
@@ -332,34 +320,41 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
 
 
 def _order(
+    machine: Machine,
     launch: Launch,
     cores: tuple[int, ...],
     group: ProcessGroup | None,
-    procs: int,
-    sandbox: Bubblewrap | None,
+    fds: dict[str, int],
 ) -> bytes:
     """What `supervisor.py` reads. Both ends are the same interpreter, and no other program writes
     it: that is what marshal is for, and json takes 9 ms to import."""
-    limits = launch.limits
-    order = marshal.dumps(
+    limits, sandbox = launch.limits, machine.sandbox
+    return marshal.dumps(
         {
+            "node": os.getpid(),
+            # That of a control group too, since a sandbox shows none to write to.
+            "fds": fds,
             "argv": list(launch.argv),
             "env": dict(launch.environment),
             "folder": str(launch.folder),
             "silence_s": SILENCE_S,
             "cores": list(cores),
             "resource_limits": limits.resource_limits
-            if sandbox is None
-            else limits.resource_limits | sandbox.resource_limits,
-            # A descriptor, since a sandbox shows no control groups to write to.
-            "group": procs,
+            | ({} if sandbox is None else sandbox.resource_limits),
             # 0 where the kernel itself counts.
             "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
             "in_memory": [] if sandbox is None else list(sandbox.in_memory),
             "storage_bytes": limits.storage_bytes,
         }
     )
-    return len(order).to_bytes(4, "big") + order
+
+
+def _written(name: str, content: bytes) -> int:
+    """A file in memory, to be read from its beginning; the caller closes it."""
+    file = os.memfd_create(name)
+    os.write(file, content)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def read_ending(written: bytes) -> Ending:
@@ -369,24 +364,20 @@ def read_ending(written: bytes) -> Ending:
     A task may find a way to write to the supervisor's socket itself, so this is parsed like
     a stranger's message.
     """
-    first, _, second = written.partition(b"\n")
-    how, _, rest = first.decode(errors="replace").partition(" ")
+    first, second, *_ = (*written.decode(errors="replace").split("\n"), "")
+    used = UNMEASURED
+    match second.split(" "):
+        case ["used", memory_bytes, cpu_ms]:
+            used = Usage(_number(memory_bytes, MAX_MEMORY_BYTES), _number(cpu_ms, MAX_CPU_MS))
+    how, _, rest = first.partition(" ")
     match how:
         case "start":
             return Ending("start", problem=rest)
         case "exit" | "signal" | "memory" | "storage":
             number = _number(rest, _MOST[how])
             if number is not None:
-                return Ending(how, number, used=_read_used(second))
+                return Ending(how, number, used=used)
     return Ending("lost")
-
-
-def _read_used(written: bytes) -> Usage:
-    match written.partition(b"\n")[0].decode(errors="replace").split(" "):
-        case ["used", memory_bytes, cpu_ms]:
-            return Usage(_number(memory_bytes, MAX_MEMORY_BYTES), _number(cpu_ms, MAX_CPU_MS))
-        case _:
-            return UNMEASURED
 
 
 def _number(text: str, most: int) -> int | None:

@@ -1,18 +1,16 @@
 """Runs one task as its child, and sees to it that nothing of the task outlives either of them.
 
-Run as a file, `python -I -S supervisor.py <control fd> <pid of the node> <its pidfd> <heartbeat
-fd>`, in a session of its own. It imports only what starts quickly, and nothing of this package.
-`supervised.py` is its other end and says what is guaranteed. In a sandbox it is the first process
-there: the node is watched by its pidfd, since it has no number there and is not
-a parent.
-Outside the pidfd is -1, and the pid that of the parent.
+Run as a file, `python -I -S supervisor.py <order fd>`, in a session of its own. It imports only
+what starts quickly, and nothing of this package. `supervised.py` is its other end and says what is
+guaranteed. In a sandbox it is the first process there: the node is watched by its pidfd, since it
+has no number there and is not a parent.
 
-Over the control socket it reads one order (a length of 4 bytes and a marshalled dict, made by
-the same interpreter), and then waits for the task to end, for `STOP` (ask the task to end, then
-kill it), or for the end of the socket or of the node, or a node that is stopped for longer than
-its leases live (kill it now; see `heartbeat.py`). Once everything that the
-task started is dead it writes one line saying how the task ended, another saying how many bytes of
-memory and milliseconds of processor time it has used, and exits:
+It reads its order (a marshalled dict, made by the same interpreter), and then waits for the task
+to end, for `STOP` over the control socket (ask the task to end, then kill it), or for the end of
+the socket or of the node, or a node that is stopped for longer than its leases live (kill it now;
+see `heartbeat.py`). Once everything that the task started is dead it writes one line saying how
+the task ended, another saying how many bytes of memory and milliseconds of processor time it has
+used, and exits:
 
     exit 3
     signal 9
@@ -76,28 +74,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    control, node, node_fd, heart = (int(number) for number in sys.argv[1:5])
-    os.set_inheritable(control, False)
-    os.set_inheritable(heart, False)
-    if node_fd >= 0:
-        os.set_inheritable(node_fd, False)
+    with open(int(sys.argv[1]), "rb") as file:
+        order = marshal.load(file)
+    fds = order["fds"]
+    for fd in fds.values():
+        os.set_inheritable(fd, False)
+    if "node" in fds:
         # A process that traces it could stop it, also from inside.
         prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    order = read_order(control)
-    if order is None:
-        return
-    if order["group"] >= 0:
-        os.set_inheritable(order["group"], False)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     supervisor = os.getpid()
     task = os.fork()
     if task == 0:
-        become(order, control, supervisor)
-    ending, seen_bytes = watch(order, task, control, wake, node, node_fd, heart)
+        become(order, supervisor)
+    ending, seen_bytes = watch(order, task, wake)
     kill_all()
+    control = fds["control"]
     os.set_blocking(control, False)
     try:
         os.write(control, f"{ending}\n{usage(seen_bytes)}\n".encode())
@@ -111,24 +106,7 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def read_order(control: int) -> Order | None:
-    """The order, or None where the node went away before it had written it."""
-    size = read_exactly(control, 4)
-    order = size and read_exactly(control, int.from_bytes(size, "big"))
-    return marshal.loads(order) if order else None
-
-
-def read_exactly(fd: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = os.read(fd, size - len(data))
-        if not more:
-            return b""
-        data += more
-    return data
-
-
-def become(order: Order, control: int, supervisor: int) -> None:
+def become(order: Order, supervisor: int) -> None:
     """In the child: take on the limits, then be the task. Never returns."""
     what = "the limits of its lease"
     try:
@@ -141,9 +119,10 @@ def become(order: Order, control: int, supervisor: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        if order["group"] >= 0:
-            os.write(order["group"], b"0")
-        write_file("/proc/self/oom_score_adj", str(OOM_SCORE))
+        if "group" in order["fds"]:
+            os.write(order["fds"]["group"], b"0")
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(OOM_SCORE))
         os.nice(NICENESS)
         os.sched_setaffinity(0, order["cores"])
         for name, limit in order["resource_limits"].items():
@@ -158,7 +137,7 @@ def become(order: Order, control: int, supervisor: int) -> None:
     except BaseException as problem:  # noqa: BLE001 - in the child of a fork nothing may go on
         why = problem.strerror if isinstance(problem, OSError) else repr(problem)
         # Before the supervisor's own line, so that the node reads this one.
-        os.write(control, f"start {what}: {why}\n".encode())
+        os.write(order["fds"]["control"], f"start {what}: {why}\n".encode())
     finally:
         os._exit(127)
 
@@ -171,23 +150,13 @@ def usage(seen_bytes: int) -> str:
     return f"used {memory_bytes} {round((dead.ru_utime + dead.ru_stime) * 1000)}"
 
 
-def write_file(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
-def watch(
-    order: Order, task: int, control: int, wake: int, node: int, node_fd: int, heart: int
-) -> tuple[str, int]:
+def watch(order: Order, task: int, wake: int) -> tuple[str, int]:
     """Until the task has ended or is to be ended; how it ended, in words, and the most memory
     that was seen in use."""
+    control, node_fd = order["fds"]["control"], order["fds"].get("node")
     poll = select.poll()
-    for fd in (control, wake, node_fd):
-        if fd >= 0:
-            poll.register(fd, select.POLLIN)
+    for fd in filter(None, (control, wake, node_fd)):
+        poll.register(fd, select.POLLIN)
     memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
     sample_at, stop_at, stopped, most = 0.0, None, 0, 0
     walk = storage_below(order["folder"])
@@ -199,11 +168,11 @@ def watch(
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
             return (f"exit {code}" if code >= 0 else f"signal {-code}"), most
-        gone = node_fd in ready if node_fd >= 0 else os.getppid() != node
+        gone = node_fd in ready if node_fd else os.getppid() != order["node"]
         if gone or (control in ready and not read_stop(control)):
             return "signal 9", most
         # Twice: what is read while it is written may be half of each.
-        stopped = stopped + 1 if silent_for(heart) > order["silence_s"] else 0
+        stopped = stopped + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
         if stopped == 2:
             return "signal 9", most
         now = time.monotonic()
@@ -354,25 +323,18 @@ def storage_below(folder: str) -> Iterator[int]:
 
 
 def kib_in(path: str, *names: bytes) -> int:
-    found = 0
-    for line in read_proc(path).splitlines():
-        if line.startswith(names):
-            found += int(line.split()[1])
-    return found
+    return sum(
+        int(line.split()[1]) for line in read_proc(path).splitlines() if line.startswith(names)
+    )
 
 
 def read_proc(path: str) -> bytes:
     """Empty where the process is gone."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            return file.read(65536)
     except OSError:
         return b""
-    try:
-        return os.read(fd, 65536)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

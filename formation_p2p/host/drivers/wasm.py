@@ -16,10 +16,9 @@ import marshal
 import math
 import socket
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -28,14 +27,12 @@ from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.blob_access import BlobAccess
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.output import Output
-from formation_p2p.host.drivers.program import Program, cannot_start
+from formation_p2p.host.drivers.program import Program, cannot_start, write_files
 from formation_p2p.host.drivers.scratch import remove_folder
-from formation_p2p.host.drivers.supervised import Supervised, start_called
-from formation_p2p.host.drivers.task_files import write_files
+from formation_p2p.host.drivers.supervised import Called, Supervised
 
 _RUNNER: Final = Path(wasm_runner.__file__)
 # How long it takes to start on a machine busy with everything else, as for an interpreter.
@@ -56,29 +53,27 @@ class _Reply:
     message: str
 
 
-class _Runner:
+class _Runner(Called):
     """A started runner, seen from the node. `close` it, whatever happens."""
 
     def __init__(self, task: Supervised, calls: socket.socket, folder: Path) -> None:
-        self.task = task
+        super().__init__(task, calls)
         self.folder = folder
-        self._calls = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(calls))
         self._ready = False
         self.idle = False
 
     @classmethod
-    async def start(cls, machine: Machine, execution: Execution) -> _Runner:
+    async def start(cls, machine: Machine, execution: Execution) -> Self:
         """Raises OSError where this machine cannot start a process."""
         folder = Path(tempfile.mkdtemp(prefix="wasm-", dir=execution.scratch.parent))
-        memory = str(memory_of_module(execution))
+        memory = (str(memory_of_module(execution)),)
         try:
-            task, calls = await start_called(
-                machine, _RUNNER, (memory,), folder, execution.limits, {}
-            )
+            started = await cls.started(machine, _RUNNER, memory, folder, execution.limits, {})
         except BaseException:
             await remove_folder(folder)
             raise
-        return cls(task, calls, folder)
+        return cls(*started, folder)
 
     async def call(self, spec: WasmSpec, folder: Path, timeout_s: float | None) -> _Reply | None:
         """None where it ended without a reply. Leaves it idle where it can take another call."""
@@ -102,7 +97,7 @@ class _Runner:
             }
         )
         try:
-            await self._calls.send_all(len(order).to_bytes(4, "big") + order)
+            await self._stream.send_all(len(order).to_bytes(4, "big") + order)
         except trio.BrokenResourceError:
             return None
         header = await self._read(wasm_runner.REPLY.size)
@@ -121,7 +116,7 @@ class _Runner:
         data = bytearray()
         while len(data) < size:
             try:
-                more = await self._calls.receive_some(size - len(data))
+                more = await self._stream.receive_some(size - len(data))
             except trio.BrokenResourceError:
                 return None
             if not more:
@@ -129,14 +124,8 @@ class _Runner:
             data += more
         return bytes(data)
 
-    def hang_up(self) -> None:
-        """Ends the wait for a reply, also where a fork of the node holds the other end."""
-        with suppress(OSError):
-            self._calls.socket.shutdown(socket.SHUT_RDWR)
-
     async def close(self) -> None:
-        self._calls.socket.close()
-        await self.task.close()
+        await super().close()
         await remove_folder(self.folder)
 
 
@@ -176,7 +165,7 @@ class WasmDriver:
         except OSError as problem:
             return cannot_start(problem)
         try:
-            return await _run(runner, spec, execution, Output(report), self.blobs)
+            return await _run(runner, spec, execution, Output(report.output), self.blobs)
         finally:
             if runner.idle:
                 self.runners[execution.lease_id] = runner
@@ -209,18 +198,15 @@ async def _run(
     try:
         await program.put_inputs()
         patience_s = math.inf if execution.timeout_s is None else execution.timeout_s + _PATIENCE_S
-        ending = None
         async with runner.task.passing_on(output, when_over=runner.hang_up):
             with trio.move_on_after(patience_s) as time:
                 reply = await runner.call(spec, folder, execution.timeout_s)
             if time.cancelled_caught:
                 await runner.task.stop()
+                reply = _Reply(wasm_runner.TIMED_OUT, 0, "")
             elif reply is None:
                 ending = await runner.task.settled()
-        if time.cancelled_caught:
-            reply = _Reply(wasm_runner.TIMED_OUT, 0, "")
         if reply is None:
-            assert ending is not None
             return program.failed(ending)
         if reply.kind == wasm_runner.EXITED and 0 <= reply.code <= 255:
             return await program.exited(reply.code)

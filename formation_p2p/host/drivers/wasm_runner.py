@@ -13,32 +13,19 @@ opens a socket or starts a process. Clocks and random numbers it always has.
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 import os
 import struct
 import sys
 import threading
-from collections import OrderedDict
+from functools import cache, lru_cache
 
 TYPE_CHECKING = False  # as in supervisor.py
 if TYPE_CHECKING:
     from typing import Any
 # The node, which reads what stands here, does without.
 if TYPE_CHECKING or __name__ == "__main__":
-    from wasmtime import (
-        Config,
-        Engine,
-        ExitTrap,
-        Func,
-        Linker,
-        Module,
-        Store,
-        Trap,
-        TrapCode,
-        WasiConfig,
-        WasmtimeError,
-    )
+    import wasmtime
 
 READY = b"+"
 # How it ended, its exit code, and the bytes of the message.
@@ -54,55 +41,44 @@ MAX_TABLE_ELEMENTS = 1_000_000
 _TOO_MUCH = "exceeds memory limits"
 
 
-class Modules:
-    """Compiled ones, by their digests, for an engine that counts fuel or one that does not."""
+@cache
+def engine(metered: bool) -> wasmtime.Engine:
+    """One that counts fuel, or one that does not."""
+    config = wasmtime.Config()
+    config.consume_fuel = metered
+    config.epoch_interruption = True
+    # Memory that modules share has no limit of a store's.
+    config.wasm_threads = False
+    return wasmtime.Engine(config)
 
-    def __init__(self) -> None:
-        self._engines: dict[bool, Engine] = {}
-        self._compiled: OrderedDict[tuple[bytes, bool], Module] = OrderedDict()
 
-    def engine(self, metered: bool) -> Engine:
-        if metered not in self._engines:
-            config = Config()
-            config.consume_fuel = metered
-            config.epoch_interruption = True
-            # Memory that modules share has no limit of a store's.
-            config.wasm_threads = False
-            self._engines[metered] = Engine(config)
-        return self._engines[metered]
-
-    def compiled(self, module: bytes, metered: bool) -> Module:
-        key = (hashlib.sha256(module).digest(), metered)
-        if key not in self._compiled:
-            self._compiled[key] = Module(self.engine(metered), module)
-        self._compiled.move_to_end(key)
-        if len(self._compiled) > MAX_MODULES:
-            self._compiled.popitem(last=False)
-        return self._compiled[key]
+@lru_cache(MAX_MODULES)
+def compiled(module: bytes, metered: bool) -> wasmtime.Module:
+    return wasmtime.Module(engine(metered), module)
 
 
 def main() -> None:
     calls, max_memory_bytes = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(calls, False)
-    modules = Modules()
+    reader = os.fdopen(calls, "rb", closefd=False)
     write(calls, READY)
-    while size := read(calls, 4):
-        order = read(calls, int.from_bytes(size, "big"))
-        kind, code, message = answer(modules, marshal.loads(order), max_memory_bytes)
+    while size := reader.read(4):  # empty where the node is gone, or wants no more
+        order = reader.read(int.from_bytes(size, "big"))
+        kind, code, message = answer(marshal.loads(order), max_memory_bytes)
         text = message.encode(errors="replace")[:MAX_MESSAGE_BYTES]
         write(calls, REPLY.pack(kind, code, len(text)) + text)
+    # Before what frees them is gone.
+    compiled.cache_clear()
+    engine.cache_clear()
 
 
-def answer(
-    modules: Modules, order: dict[str, Any], max_memory_bytes: int
-) -> tuple[bytes, int, str]:
+def answer(order: dict[str, Any], max_memory_bytes: int) -> tuple[bytes, int, str]:
     metered = order["fuel"] > 0
     try:
-        module = modules.compiled(order["module"], metered)
-    except WasmtimeError as problem:
+        module = compiled(order["module"], metered)
+    except wasmtime.WasmtimeError as problem:
         return INVALID, 0, f"the module cannot be compiled: {problem}"
-    engine = modules.engine(metered)
-    store = Store(engine)
+    store = wasmtime.Store(engine(metered))
     store.set_limits(
         memory_size=max_memory_bytes, memories=1, tables=8, table_elements=MAX_TABLE_ELEMENTS
     )
@@ -110,24 +86,25 @@ def answer(
         store.set_fuel(order["fuel"])
     store.set_wasi(wasi(order))
     store.set_epoch_deadline(1)
-    clock = threading.Timer(order["timeout_s"] or threading.TIMEOUT_MAX, engine.increment_epoch)
+    interrupt = engine(metered).increment_epoch
+    clock = threading.Timer(order["timeout_s"] or threading.TIMEOUT_MAX, interrupt)
     clock.daemon = True
     clock.start()
     try:
-        linker = Linker(engine)
+        linker = wasmtime.Linker(engine(metered))
         linker.define_wasi()
         start = linker.instantiate(store, module).exports(store).get("_start")
-        if not isinstance(start, Func):
+        if not isinstance(start, wasmtime.Func):
             return INVALID, 0, "the module exports no _start; build it as a program, not a library"
         start(store)
-    except ExitTrap as ended:
+    except wasmtime.ExitTrap as ended:
         return EXITED, ended.code, ""
-    except Trap as trap:
-        kinds = {TrapCode.INTERRUPT: TIMED_OUT, TrapCode.OUT_OF_FUEL: NO_FUEL}
+    except wasmtime.Trap as trap:
+        kinds = {wasmtime.TrapCode.INTERRUPT: TIMED_OUT, wasmtime.TrapCode.OUT_OF_FUEL: NO_FUEL}
         # The first line says where, the last why.
         why = str(trap).strip().splitlines()[-1].strip()
         return (kinds.get(trap.trap_code, TRAPPED) if trap.trap_code else TRAPPED), 0, why
-    except WasmtimeError as problem:
+    except wasmtime.WasmtimeError as problem:
         kind = NO_MEMORY if _TOO_MUCH in str(problem) else INVALID
         return kind, 0, f"the module cannot be started: {problem}"
     finally:
@@ -138,8 +115,8 @@ def answer(
     return EXITED, 0, ""
 
 
-def wasi(order: dict[str, Any]) -> WasiConfig:
-    config = WasiConfig()
+def wasi(order: dict[str, Any]) -> wasmtime.WasiConfig:
+    config = wasmtime.WasiConfig()
     config.argv = order["argv"]
     config.env = order["env"]
     config.stdin_file = order["stdin"]
@@ -147,18 +124,6 @@ def wasi(order: dict[str, Any]) -> WasiConfig:
     config.inherit_stderr()
     config.preopen_dir(order["folder"], "/")
     return config
-
-
-def read(fd: int, size: int) -> bytes:
-    """`size` bytes. Empty at the end of the socket: the node is gone, or wants no more."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = os.readv(fd, [view])
-        if not got:
-            return b""
-        view = view[got:]
-    return bytes(data)
 
 
 def write(fd: int, data: bytes) -> None:
