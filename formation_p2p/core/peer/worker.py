@@ -28,9 +28,6 @@ from formation_p2p.core.trust.membership import Circles, Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import Cid
 
-FromShell = ExecutionEvent | Fenced
-
-
 # As many as the cache holds (host/blobs/store.py).
 MAX_BLOBS: Final = 16_384
 
@@ -136,13 +133,12 @@ class Worker:
                 assert_never(message)
         return self._after(effects, now)
 
-    def told(self, event: FromShell, now: Moment) -> list[WorkerEffect]:
-        effects: list[WorkerEffect] = []
-        match event:
-            case Fenced(lease_id):
-                self.lessor.fenced(lease_id)
-            case _:
-                effects += self.executions.told(event)
+    def told(self, event: ExecutionEvent | Fenced, now: Moment) -> list[WorkerEffect]:
+        effects: Sequence[WorkerEffect] = ()
+        if isinstance(event, Fenced):
+            self.lessor.fenced(event.lease_id)
+        else:
+            effects = self.executions.told(event)
         return self._after(effects, now)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
