@@ -3,221 +3,129 @@
     async with Node.join() as node:            # or: with SyncNode.join() as node
         squares = await node.map(square, range(100), needs="cpu=1,memory=1GiB")
 
-All that is public is listed in `__all__`; everything else may change in any release.
+All that is public is imported here under its own name; everything else may change in any release.
 """
 
-from formation_p2p.api.calls import python_call, python_calls, value_of
-from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.job import JobHandle, TaskResult
-from formation_p2p.api.map import Mapped
-from formation_p2p.api.node import Node
-from formation_p2p.api.pending import Discovery
-from formation_p2p.api.sync import SyncJob, SyncNode
-from formation_p2p.core.discovery.trace import Step, Trace
-from formation_p2p.core.dispatch.job_events import (
-    Attempt,
-    JobEnded,
-    JobEvent,
-    TaskBegan,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskPrinted,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-    WorkerLost,
-)
-from formation_p2p.core.errors import (
-    FormationError,
-    InvalidInput,
-    LocalError,
-    NodeClosed,
-    RemoteError,
-    StateError,
-    TaskFailed,
-    Unauthorized,
-    Unplaceable,
-    Unreachable,
-)
-from formation_p2p.core.peer.story import StoryEntry, StoryStep
-from formation_p2p.core.placement.balanced import Balanced, rendezvous
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.cheapest import Cheapest
-from formation_p2p.core.placement.decision import Decision, Ranked
-from formation_p2p.core.placement.hashing import HASHES
-from formation_p2p.core.placement.packed import Packed
-from formation_p2p.core.placement.policy import PlacementPolicy, Policy, Score, Term
-from formation_p2p.core.placement.scored import Scored
-from formation_p2p.core.placement.spread import Spread
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.placement.trusted import Trusted
-from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
-from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    Distrusted,
-    Faulty,
-    GivingWay,
-    Gone,
-    Infeasible,
-    Leaving,
-    OutOfScope,
-    Preempted,
-    Refusal,
-    Silent,
-    TooDear,
-    Unwanted,
-)
-from formation_p2p.core.resources.capability import Capability, Capacity
-from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.limits import Limits
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.hours import Hours
-from formation_p2p.core.trust.quota import Quota
-from formation_p2p.core.trust.reputation import Heard, Standing
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.container import ContainerSpec
-from formation_p2p.core.workload.derive import Stage, derive
-from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
-from formation_p2p.core.workload.plan import Plan, PlannedTask
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.core.workload.scope import Place, Scope, ScopeShares
-from formation_p2p.core.workload.wasm import WasmSpec
-from formation_p2p.core.workload.work import PythonCall
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
-from formation_p2p.host.machine.hardware import Hardware
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.policies import parse_policy
-from formation_p2p.host.storage.rows import JobSummary
-from formation_p2p.host.storage.state import Retention
+from formation_p2p.api.calls import python_call as python_call
+from formation_p2p.api.calls import python_calls as python_calls
+from formation_p2p.api.calls import value_of as value_of
+from formation_p2p.api.executor import NodeExecutor as NodeExecutor
+from formation_p2p.api.job import JobHandle as JobHandle
+from formation_p2p.api.job import TaskResult as TaskResult
+from formation_p2p.api.map import Mapped as Mapped
+from formation_p2p.api.node import Node as Node
+from formation_p2p.api.pending import Discovery as Discovery
+from formation_p2p.api.sync import SyncJob as SyncJob
+from formation_p2p.api.sync import SyncNode as SyncNode
+from formation_p2p.core.discovery.trace import Step as Step
+from formation_p2p.core.discovery.trace import Trace as Trace
+from formation_p2p.core.dispatch.job_events import Attempt as Attempt
+from formation_p2p.core.dispatch.job_events import JobEnded as JobEnded
+from formation_p2p.core.dispatch.job_events import JobEvent as JobEvent
+from formation_p2p.core.dispatch.job_events import TaskBegan as TaskBegan
+from formation_p2p.core.dispatch.job_events import TaskCancelled as TaskCancelled
+from formation_p2p.core.dispatch.job_events import TaskGaveUp as TaskGaveUp
+from formation_p2p.core.dispatch.job_events import TaskPlaced as TaskPlaced
+from formation_p2p.core.dispatch.job_events import TaskPrinted as TaskPrinted
+from formation_p2p.core.dispatch.job_events import TaskRecalled as TaskRecalled
+from formation_p2p.core.dispatch.job_events import TaskRetried as TaskRetried
+from formation_p2p.core.dispatch.job_events import TaskSucceeded as TaskSucceeded
+from formation_p2p.core.dispatch.job_events import TaskUnplaceable as TaskUnplaceable
+from formation_p2p.core.dispatch.job_events import WorkerLost as WorkerLost
+from formation_p2p.core.errors import FormationError as FormationError
+from formation_p2p.core.errors import InvalidInput as InvalidInput
+from formation_p2p.core.errors import LocalError as LocalError
+from formation_p2p.core.errors import NodeClosed as NodeClosed
+from formation_p2p.core.errors import RemoteError as RemoteError
+from formation_p2p.core.errors import StateError as StateError
+from formation_p2p.core.errors import TaskFailed as TaskFailed
+from formation_p2p.core.errors import Unauthorized as Unauthorized
+from formation_p2p.core.errors import Unplaceable as Unplaceable
+from formation_p2p.core.errors import Unreachable as Unreachable
+from formation_p2p.core.peer.story import StoryEntry as StoryEntry
+from formation_p2p.core.peer.story import StoryStep as StoryStep
+from formation_p2p.core.placement.balanced import Balanced as Balanced
+from formation_p2p.core.placement.balanced import rendezvous as rendezvous
+from formation_p2p.core.placement.candidate import Candidate as Candidate
+from formation_p2p.core.placement.candidate import TaskView as TaskView
+from formation_p2p.core.placement.cheapest import Cheapest as Cheapest
+from formation_p2p.core.placement.decision import Decision as Decision
+from formation_p2p.core.placement.decision import Ranked as Ranked
+from formation_p2p.core.placement.hashing import HASHES as HASHES
+from formation_p2p.core.placement.packed import Packed as Packed
+from formation_p2p.core.placement.policy import PlacementPolicy as PlacementPolicy
+from formation_p2p.core.placement.policy import Policy as Policy
+from formation_p2p.core.placement.policy import Score as Score
+from formation_p2p.core.placement.policy import Term as Term
+from formation_p2p.core.placement.scored import Scored as Scored
+from formation_p2p.core.placement.spread import Spread as Spread
+from formation_p2p.core.placement.task_options import TaskOptions as TaskOptions
+from formation_p2p.core.placement.trusted import Trusted as Trusted
+from formation_p2p.core.placement.xor import Xor as Xor
+from formation_p2p.core.placement.xor import cluster as cluster
+from formation_p2p.core.placement.xor import rank_by_xor as rank_by_xor
+from formation_p2p.core.placement.xor import responsible as responsible
+from formation_p2p.core.records.profile import Profile as Profile
+from formation_p2p.core.refusals import Busy as Busy
+from formation_p2p.core.refusals import Denied as Denied
+from formation_p2p.core.refusals import Distrusted as Distrusted
+from formation_p2p.core.refusals import Faulty as Faulty
+from formation_p2p.core.refusals import GivingWay as GivingWay
+from formation_p2p.core.refusals import Gone as Gone
+from formation_p2p.core.refusals import Infeasible as Infeasible
+from formation_p2p.core.refusals import Leaving as Leaving
+from formation_p2p.core.refusals import OutOfScope as OutOfScope
+from formation_p2p.core.refusals import Preempted as Preempted
+from formation_p2p.core.refusals import Refusal as Refusal
+from formation_p2p.core.refusals import Silent as Silent
+from formation_p2p.core.refusals import TooDear as TooDear
+from formation_p2p.core.refusals import Unwanted as Unwanted
+from formation_p2p.core.resources.capability import Capability as Capability
+from formation_p2p.core.resources.capability import Capacity as Capacity
+from formation_p2p.core.resources.gpu import Gpu as Gpu
+from formation_p2p.core.resources.limits import Limits as Limits
+from formation_p2p.core.resources.parse import parse_requirements as parse_requirements
+from formation_p2p.core.resources.requirements import Requirements as Requirements
+from formation_p2p.core.trust.experience import Experience as Experience
+from formation_p2p.core.trust.grants import Right as Right
+from formation_p2p.core.trust.grants import Rights as Rights
+from formation_p2p.core.trust.hours import Hours as Hours
+from formation_p2p.core.trust.quota import Quota as Quota
+from formation_p2p.core.trust.reputation import Heard as Heard
+from formation_p2p.core.trust.reputation import Standing as Standing
+from formation_p2p.core.workload.blob import Blob as Blob
+from formation_p2p.core.workload.container import ContainerSpec as ContainerSpec
+from formation_p2p.core.workload.derive import Stage as Stage
+from formation_p2p.core.workload.derive import derive as derive
+from formation_p2p.core.workload.hints import Hints as Hints
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate as MemoryEstimate
+from formation_p2p.core.workload.outcome import Failed as Failed
+from formation_p2p.core.workload.outcome import FailureKind as FailureKind
+from formation_p2p.core.workload.outcome import Outcome as Outcome
+from formation_p2p.core.workload.outcome import Succeeded as Succeeded
+from formation_p2p.core.workload.outcome import Usage as Usage
+from formation_p2p.core.workload.plan import Plan as Plan
+from formation_p2p.core.workload.plan import PlannedTask as PlannedTask
+from formation_p2p.core.workload.process import ProcessResult as ProcessResult
+from formation_p2p.core.workload.process import ProcessSpec as ProcessSpec
+from formation_p2p.core.workload.scope import Place as Place
+from formation_p2p.core.workload.scope import Scope as Scope
+from formation_p2p.core.workload.scope import ScopeShares as ScopeShares
+from formation_p2p.core.workload.wasm import WasmSpec as WasmSpec
+from formation_p2p.core.workload.work import PythonCall as PythonCall
+from formation_p2p.host.drivers.driver import Driver as Driver
+from formation_p2p.host.drivers.driver import Execution as Execution
+from formation_p2p.host.drivers.driver import LeaseDriver as LeaseDriver
+from formation_p2p.host.drivers.driver import Report as Report
+from formation_p2p.host.drivers.driver import Turns as Turns
+from formation_p2p.host.machine.hardware import Hardware as Hardware
+from formation_p2p.host.machine.home import Home as Home
+from formation_p2p.host.policies import parse_policy as parse_policy
+from formation_p2p.host.storage.rows import JobSummary as JobSummary
+from formation_p2p.host.storage.state import Retention as Retention
 
 __version__ = "0.1.0"
-
 __all__ = [
-    "HASHES",
-    "Attempt",
-    "Balanced",
-    "Blob",
-    "Busy",
-    "Candidate",
-    "Capability",
-    "Capacity",
-    "Cheapest",
-    "ContainerSpec",
-    "Decision",
-    "Denied",
-    "Discovery",
-    "Distrusted",
-    "Driver",
-    "Execution",
-    "Experience",
-    "Failed",
-    "FailureKind",
-    "Faulty",
-    "FormationError",
-    "GivingWay",
-    "Gone",
-    "Gpu",
-    "Hardware",
-    "Heard",
-    "Hints",
-    "Home",
-    "Hours",
-    "Infeasible",
-    "InvalidInput",
-    "JobEnded",
-    "JobEvent",
-    "JobHandle",
-    "JobSummary",
-    "LeaseDriver",
-    "Leaving",
-    "Limits",
-    "LocalError",
-    "Mapped",
-    "MemoryEstimate",
-    "Node",
-    "NodeClosed",
-    "NodeExecutor",
-    "OutOfScope",
-    "Outcome",
-    "Packed",
-    "Place",
-    "PlacementPolicy",
-    "Plan",
-    "PlannedTask",
-    "Policy",
-    "Preempted",
-    "ProcessResult",
-    "ProcessSpec",
-    "Profile",
-    "PythonCall",
-    "Quota",
-    "Ranked",
-    "Refusal",
-    "RemoteError",
-    "Report",
-    "Requirements",
-    "Retention",
-    "Right",
-    "Rights",
-    "Scope",
-    "ScopeShares",
-    "Score",
-    "Scored",
-    "Silent",
-    "Spread",
-    "Stage",
-    "Standing",
-    "StateError",
-    "Step",
-    "StoryEntry",
-    "StoryStep",
-    "Succeeded",
-    "SyncJob",
-    "SyncNode",
-    "TaskBegan",
-    "TaskCancelled",
-    "TaskFailed",
-    "TaskGaveUp",
-    "TaskOptions",
-    "TaskPlaced",
-    "TaskPrinted",
-    "TaskRecalled",
-    "TaskResult",
-    "TaskRetried",
-    "TaskSucceeded",
-    "TaskUnplaceable",
-    "TaskView",
-    "Term",
-    "TooDear",
-    "Trace",
-    "Trusted",
-    "Turns",
-    "Unauthorized",
-    "Unplaceable",
-    "Unreachable",
-    "Unwanted",
-    "Usage",
-    "WasmSpec",
-    "WorkerLost",
-    "Xor",
+    *sorted({name for name in dir() if name[0] != "_"} - {"api", "core", "host"}),
     "__version__",
-    "cluster",
-    "derive",
-    "parse_policy",
-    "parse_requirements",
-    "python_call",
-    "python_calls",
-    "rank_by_xor",
-    "rendezvous",
-    "responsible",
-    "value_of",
 ]

@@ -24,7 +24,7 @@ python_call python_calls rank_by_xor rendezvous responsible value_of
 
 
 def test_the_public_names_are_these() -> None:
-    assert formation_p2p.__all__ == PUBLIC.split()
+    assert sorted(formation_p2p.__all__) == sorted(PUBLIC.split())
     for name in formation_p2p.__all__:
         assert getattr(formation_p2p, name) is not None
 
