@@ -37,7 +37,7 @@ from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.shell import Shell
+from formation_p2p.host.shell import RuntimeConfig, Shell
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.
@@ -76,11 +76,18 @@ class FormationNode:
         rights = Rights(int(time.time()) + 3600)
         self.network = Network(root.public_key, gates, issue(root, rights, self.identity.peer_id))
         self.stack = Stack(self.identity, [LISTEN])
-        peer_id = self.identity.peer_id
-        exchange = Exchange(BlobStore(scratch), self.stack, peer_id, self.network)
-        self.shell = Shell(self.identity, self.network, self.stack, exchange, scratch, self._tell)
+        config = RuntimeConfig(
+            identity=self.identity,
+            network=self.network,
+            listen=(LISTEN,),
+            announce=(),
+            scratch_root=scratch,
+            blobs=BlobStore(scratch),
+        )
+        exchange = Exchange(config.blobs, self.stack, self.identity.peer_id, self.network)
+        self.shell = Shell(config, self.stack, exchange, self._tell)
         self.peer = MeasuredPeer(self.identity, self.network, random.Random(os.urandom(16)))
-        self.shell._peer = self.peer
+        self.shell.peer = self.peer
         self.rpcs = 0
         self._explained: Explained | None = None
         self._told = trio.Event()

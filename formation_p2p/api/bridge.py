@@ -9,21 +9,32 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
-from formation_p2p.api.job import JobObserver
 from formation_p2p.api.pending import Call, PendingQueries
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Submit
-from formation_p2p.core.peer.story import StoryEntry
 
 log = logging.getLogger(__name__)
 
 # Effects dispatched in one turn of the caller's loop: some 2 ms of its time.
 AT_A_TURN: Final = 1024
+
+
+class JobObserver(Protocol):
+    """Receives the events of a job: those that have come, then `flush` once for all of them."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def tell(self, event: JobEvent) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def fail(self, error: FormationError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,7 @@ class JobBridge:
 
     def __init__(self, call: Call, begun: Callable[[Job], None]) -> None:
         self.queries = PendingQueries(call, self.on_loop)
-        self.explain = self.queries.explain
-        self._call = call
+        self.call = call
         self._begun = begun
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_jobs: dict[str, JobObserver] = {}
@@ -63,7 +73,7 @@ class JobBridge:
         observers[job.job_id] = observer
         self._begun(job)
         try:
-            self._call(lambda shell: shell.feed(Submit(job)))
+            self.call(lambda shell: shell.feed(Submit(job)))
         except NodeClosed:
             del observers[job.job_id]
             raise
@@ -76,11 +86,7 @@ class JobBridge:
         """On the loop: take back what waits of a job, and stop what runs, unless it is over."""
         if job_id in self._loop_jobs:
             with contextlib.suppress(NodeClosed):  # the job ends with the node
-                self._call(lambda shell: shell.feed(CancelJob(job_id)))
-
-    async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
-        """On the loop: the way of a task. Raises NodeClosed."""
-        return await self.queries.look(lambda shell: shell.story(task_id))
+                self.call(lambda shell: shell.feed(CancelJob(job_id)))
 
     def drop(self, job_ids: Iterable[str], error: FormationError) -> None:
         """On the loop: these jobs end with this error."""
@@ -99,7 +105,7 @@ class JobBridge:
                     observer.fail(error)
         self.queries.fail(error)
 
-    def on_loop(self, function: Callable[[], None]) -> None:
+    def on_loop(self, function: Callable[[], object]) -> None:
         """From any thread."""
         assert self._loop is not None
         try:
@@ -111,15 +117,8 @@ class JobBridge:
     def tell(self, effects: Iterable[UserEffect]) -> None:
         """On the node's thread: hand over, and wake the loop once for all of them."""
         for effect in effects:
-            observer = None
-            if type(effect) is EmitJobEvent:
-                observer = self._thread_jobs.get(effect.job_id)
-            elif type(effect) is RejectRequest:
-                observer = self._thread_jobs.get(effect.what)
-            if observer is None:
+            if _deliver(effect, self._thread_jobs) is None:
                 self._inbox.append(effect)
-            else:
-                self._tell_on_thread(observer, effect)
         self._wake()
 
     def in_turn(self, function: Callable[[], None]) -> None:
@@ -137,19 +136,10 @@ class JobBridge:
             self._woken = True
             self.on_loop(self._drain)
 
-    def _tell_on_thread(self, observer: JobObserver, effect: UserEffect) -> None:
-        if type(effect) is EmitJobEvent:
-            observer.tell(effect.event)
-            if observer.is_over:
-                self._thread_jobs.pop(effect.job_id, None)
-        elif type(effect) is RejectRequest:
-            self._thread_jobs.pop(effect.what, None)
-            observer.fail(InvalidInput(effect.what, effect.why))
-
     def _drain(self) -> None:
         # Before the inbox is read: what comes after that wakes the loop again.
         self._woken = False
-        touched: dict[str, JobObserver] = {}
+        touched: set[JobObserver] = set()
         for _ in range(AT_A_TURN):
             if not self._inbox:
                 break
@@ -157,31 +147,42 @@ class JobBridge:
                 item = self._inbox.popleft()
                 if isinstance(item, _InTurn):
                     item.function()
+                elif (observer := _deliver(item, self._loop_jobs)) is not None:
+                    touched.add(observer)
                 else:
-                    self._dispatch(item, touched)
+                    self._answer(item)
             except Exception:
                 # A fault of ours with one event must not keep the others from their jobs.
                 log.exception("an event could not be handed on; please report this")
-        for observer in touched.values():
+        for observer in touched:
             observer.flush()
         self._wake()
 
-    def _dispatch(self, effect: UserEffect, touched: dict[str, JobObserver]) -> None:
+    def _answer(self, effect: UserEffect) -> None:
         match effect:
-            case EmitJobEvent(job_id, event):
-                observer = self._loop_jobs.get(job_id)
-                if observer is not None:  # else of a job that was dropped
-                    touched[job_id] = observer
-                    observer.tell(event)
-                    if observer.is_over:
-                        del self._loop_jobs[job_id]
-            case RejectRequest(what, why):
-                error = InvalidInput(what, why)
-                if what in self._loop_jobs:
-                    self._loop_jobs.pop(what).fail(error)
-                elif not self.queries.reject(what, error):
-                    log.error("%s", error)  # its caller does not wait any more
             case Explained():
                 self.queries.explained(effect)
+            case RejectRequest(what, why):
+                error = InvalidInput(what, why)
+                if not self.queries.reject(what, error):
+                    log.error("%s", error)  # its caller does not wait any more
+            case EmitJobEvent():
+                pass  # of a job that was dropped
             case _:
                 assert_never(effect)
+
+
+def _deliver(effect: UserEffect, observers: dict[str, JobObserver]) -> JobObserver | None:
+    """Tell the observer of this job, if it is one of these. Returns it."""
+    observer = None
+    if type(effect) is EmitJobEvent:
+        observer = observers.get(effect.job_id)
+        if observer is not None:
+            observer.tell(effect.event)
+            if observer.is_over:
+                observers.pop(effect.job_id, None)
+    elif type(effect) is RejectRequest:
+        observer = observers.pop(effect.what, None)
+        if observer is not None:
+            observer.fail(InvalidInput(effect.what, effect.why))
+    return observer

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.job import JobHandle, TaskEnd
-from formation_p2p.api.pending import Call
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
@@ -33,11 +32,10 @@ class DurableJobs:
     """Made by a node, opened and closed by its services. Methods are for the node's loop, unless
     they say otherwise."""
 
-    def __init__(self, path: Path, retention: Retention, bridge: JobBridge, call: Call) -> None:
+    def __init__(self, path: Path, retention: Retention, bridge: JobBridge) -> None:
         self._path = path
         self._retention = retention
         self._bridge = bridge
-        self._call = call
         self._own = PeerId("")
         self._state: State | None = None
         self._journal: Journal | None = None
@@ -114,7 +112,7 @@ class DurableJobs:
                 shell.feed(Submit(job))
 
         try:
-            self._call(submit)
+            self._bridge.call(submit)
         except NodeClosed:
             log.info("the network stack is down; %s begins once it is up again", job.job_id)
         return handle

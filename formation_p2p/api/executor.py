@@ -22,6 +22,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import cloudpickle
 
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
@@ -30,7 +31,7 @@ from formation_p2p.api.calls import (
     name_of,
     value_of_end,
 )
-from formation_p2p.api.job import JobSubmitter, TaskEnd
+from formation_p2p.api.job import TaskEnd
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import FormationError, TaskFailed
 from formation_p2p.core.placement.task_options import TaskOptions
@@ -58,7 +59,7 @@ class NodeExecutor(Executor):
 
     def __init__(
         self,
-        jobs: JobSubmitter,
+        jobs: JobBridge,
         options: TaskOptions,
         max_workers: int | None = None,
         *,
@@ -135,7 +136,7 @@ class _Feeder:
 
     def __init__(
         self,
-        jobs: JobSubmitter,
+        jobs: JobBridge,
         options: TaskOptions,
         max_workers: int | None,
         trust_results: bool,

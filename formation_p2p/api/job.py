@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
-from formation_p2p.api.pending import Discovery
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
@@ -32,7 +32,6 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Denied, Refusal
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
@@ -125,38 +124,6 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
             return TaskResult(task_id, label, "cancelled")
 
 
-class JobObserver(Protocol):
-    """Receives the events of a job: those that have come, then `flush` once for all of them."""
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def tell(self, event: JobEvent) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def fail(self, error: FormationError) -> None: ...
-
-
-class JobSubmitter(Protocol):
-    """Submits and cancels jobs (JobBridge)."""
-
-    def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None: ...
-
-    def cancel(self, job_id: str) -> None: ...
-
-
-class JobController(Protocol):
-    """What a handle asks about its job (JobBridge)."""
-
-    @property
-    def explain(self) -> Callable[[SchedulingKey, str], Awaitable[Discovery]]: ...
-
-    async def story(self, task_id: str) -> tuple[StoryEntry, ...]: ...
-
-    def cancel(self, job_id: str) -> None: ...
-
-
 class JobHandle:
     """`await job` for the results, or `async for event in job.events()` to watch; both work.
 
@@ -167,13 +134,13 @@ class JobHandle:
     def __init__(
         self,
         job: Job,
-        controller: JobController,
+        bridge: JobBridge,
         *,
         sizes: tuple[MemoryEstimate, ...] = (),
         ended: Callable[[str, BaseException | None], None] | None = None,
     ) -> None:
         self._job = job
-        self._controller = controller
+        self._bridge = bridge
         self._kept = ended is not None
         self._sizes = sizes
         self._labels: dict[str, str] | None = None
@@ -243,7 +210,8 @@ class JobHandle:
 
         Raises InvalidInput for a task that the job does not have, NodeClosed.
         """
-        return await self._controller.story(self._task(task).task_id)
+        task_id = self._task(task).task_id
+        return await self._bridge.queries.look(lambda shell: shell.peer.story(task_id))
 
     async def explain(self, task: int | str = 0) -> Decision:
         """Which worker is to run a task, given by its place in the job or its id, and why not the
@@ -253,11 +221,11 @@ class JobHandle:
         """
         found = self._task(task)
         key = self._job.options.scheduling_key(found.needs)
-        return (await self._controller.explain(key, found.task_id)).decision
+        return (await self._bridge.queries.explain(key, found.task_id)).decision
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""
-        self._controller.cancel(self.job_id)
+        self._bridge.cancel(self.job_id)
 
     @property
     def is_over(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import cloudpickle
 
+from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
@@ -25,7 +26,7 @@ from formation_p2p.api.calls import (
     name_of,
     value_of_end,
 )
-from formation_p2p.api.job import JobSubmitter, TaskEnd
+from formation_p2p.api.job import TaskEnd
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
 from formation_p2p.core.errors import FormationError
@@ -128,7 +129,7 @@ class Flow:
 
     def __init__(
         self,
-        jobs: JobSubmitter,
+        jobs: JobBridge,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: TaskOptions,

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
+from typing import Final, Self, TypeVar, Unpack
 
 from formation_p2p.api.bridge import JobBridge
 from formation_p2p.api.calls import call_options
@@ -53,9 +53,6 @@ from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -75,7 +72,7 @@ class Node(NodeBase):
         self._bridge = JobBridge(services.call, services.submitted)
         self._durable: DurableJobs | None = None
         if config.state is not None:
-            self._durable = DurableJobs(config.state, config.retention, self._bridge, services.call)
+            self._durable = DurableJobs(config.state, config.retention, self._bridge)
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -299,7 +296,7 @@ class Node(NodeBase):
 
     async def workers(self) -> tuple[Profile, ...]:
         """The workers that the network knows of; of very many, some hundreds."""
-        found = await self._bridge.explain(None, "any worker")
+        found = await self._bridge.queries.explain(None, "any worker")
         return tuple(ranked.profile for ranked in found.decision.ranked)
 
     async def explain(
@@ -324,12 +321,12 @@ class Node(NodeBase):
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
         chosen = options_of(words, options, takes=PlacementWords, call="explain")
-        return await self._bridge.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
+        return await self._bridge.queries.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here: which workers were found, asked and refused,
         where it ran, and when. Of the last tasks, some thousands; empty for any other."""
-        return await self._bridge.story(task_id)
+        return await self._bridge.queries.look(lambda shell: shell.peer.story(task_id))
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until the first, such as a gate, has
@@ -340,7 +337,7 @@ class Node(NodeBase):
         """What this node has learnt of each peer, by itself and from others; the most trusted
         first. See docs/trust.md."""
         look = self._bridge.queries.look
-        return await look(lambda shell: shell.reputation.standings(moment()))
+        return await look(lambda shell: shell.peer.reputation.standings(moment()))
 
     async def report_wrong(self, worker: PeerId | TaskResult) -> None:
         """Report a worker, or that of a result, for a false result: as a caller who can tell
@@ -357,7 +354,7 @@ class Node(NodeBase):
         except (ValueError, TypeError) as error:
             raise InvalidInput("worker", str(error)) from error
         self._services.call(
-            lambda shell: shell.reputation.note(peer_id, Experience.WRONG, moment())
+            lambda shell: shell.peer.reputation.note(peer_id, Experience.WRONG, moment())
         )
 
     def _crashed(self, error: BaseException) -> None:

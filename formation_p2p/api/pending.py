@@ -40,7 +40,7 @@ class Discovery:
 class PendingQueries:
     """All on the loop. `fail` ends what is pending: no answer will come any more."""
 
-    def __init__(self, call: Call, on_loop: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, call: Call, on_loop: Callable[[Callable[[], object]], None]) -> None:
         self._call = call
         self._on_loop = on_loop
         self._explained: dict[int, asyncio.Future[Explained]] = {}
@@ -67,7 +67,7 @@ class PendingQueries:
 
         def look(shell: Shell) -> None:
             seen = at(shell)
-            self._on_loop(lambda: None if future.done() else future.set_result(seen))
+            self._on_loop(lambda: _settle(future, seen))
 
         self._call(look)
         try:
@@ -82,21 +82,14 @@ class PendingQueries:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ended(error: FormationError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+            self._on_loop(lambda: _settle(future, error))
 
         def progressed(done_bytes: int, size_bytes: int) -> None:
             if progress is not None:
                 self._on_loop(lambda: progress(done_bytes, size_bytes))
 
         target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
-        download = Download(
-            blob, target, progressed, lambda error: self._on_loop(lambda: ended(error))
-        )
+        download = Download(blob, target, progressed, ended)
         try:
             self._call(download.start)
             await self._answer(future, None)
@@ -106,22 +99,17 @@ class PendingQueries:
             raise
 
     def explained(self, answer: Explained) -> None:
-        future = self._explained.get(answer.query)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        if answer.query in self._explained:
+            _settle(self._explained[answer.query], answer)
 
     def reject(self, what: str, error: FormationError) -> bool:
         """Returns whether a query waits for it."""
         future = self._explained.get(int(what)) if what.isdecimal() else None
-        if future is None or future.done():
-            return False
-        future.set_exception(error)
-        return True
+        return future is not None and _settle(future, error)
 
     def fail(self, error: FormationError) -> None:
         for future in self._pending:
-            if not future.done():
-                future.set_exception(error)
+            _settle(future, error)
 
     async def _answer(self, future: asyncio.Future[T], within_s: float | None) -> T:
         self._pending.add(future)
@@ -129,3 +117,14 @@ class PendingQueries:
             return await asyncio.wait_for(future, within_s)
         finally:
             self._pending.discard(future)
+
+
+def _settle(future: asyncio.Future[Any], outcome: object) -> bool:
+    """With a result or an error. Returns whether it was waited for still."""
+    if future.done():
+        return False
+    if isinstance(outcome, FormationError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+    return True

@@ -28,8 +28,8 @@ from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.observe.observability import Observability
-from formation_p2p.host.runtime import Runtime, RuntimeConfig
-from formation_p2p.host.shell import Shell
+from formation_p2p.host.runtime import Runtime
+from formation_p2p.host.shell import RuntimeConfig, Shell
 from formation_p2p.host.storage.memory_recorder import MemoryRecorder
 from formation_p2p.host.storage.memory_samples import MemorySamples
 from formation_p2p.host.storage.trust import TrustFile

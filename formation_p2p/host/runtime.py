@@ -10,45 +10,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import trio
 
 from formation_p2p.core.errors import LocalError, NodeClosed
-from formation_p2p.core.identity import Identity
 from formation_p2p.core.peer.effects import UserEffect
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.reputation import Reputation
-from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.shell import LEAVE_S, Observe, Shell
-from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.shell import LEAVE_S, RuntimeConfig, Shell
 
 log = logging.getLogger(__name__)
 
 # A stack that crashed is started again after this long, doubled each time it crashes at once.
 FIRST_RESTART_S: Final = 0.5
 LAST_RESTART_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeConfig:
-    """What a node's thread hosts."""
-
-    identity: Identity
-    network: Network
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    scratch_root: Path
-    blobs: BlobStore
-    journal: Journal | None = None
-    observers: Sequence[Observe] = ()
-    reputation: Reputation | None = None
-    parameters: PeerParameters = DEFAULT_PARAMETERS
-    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
-    start_s: float = 30.0
 
 
 class Runtime:
@@ -156,18 +130,7 @@ class Runtime:
         # After a crash, at the port that others know.
         stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
         exchange = Exchange(config.blobs, stack, config.identity.peer_id, config.network)
-        shell = Shell(
-            config.identity,
-            config.network,
-            stack,
-            exchange,
-            config.scratch_root,
-            self._tell,
-            config.journal,
-            config.observers,
-            config.reputation,
-            config.parameters,
-        )
+        shell = Shell(config, stack, exchange, self._tell)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             self._bound, self.addresses = stack.addresses, stack.announced

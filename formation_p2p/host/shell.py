@@ -9,26 +9,15 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
-from formation_p2p.core.dht import codec
+from formation_p2p.core.dht import codec, rpc
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dht.rpc import (
-    Advertise,
-    InboundConnection,
-    PeerIdentified,
-    ProbeReachability,
-    ReachabilityProbed,
-    RequestFailed,
-    RequestReceived,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-)
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
@@ -43,26 +32,15 @@ from formation_p2p.core.negotiation.session import (
     Send,
     Undelivered,
 )
+from formation_p2p.core.peer import events
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest, UserEffect
-from formation_p2p.core.peer.events import (
-    BlobsChanged,
-    CancelJob,
-    Explain,
-    Joined,
-    Leave,
-    Measured,
-    PeerEvent,
-    Serve,
-    Submit,
-    Tick,
-)
+from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.peer.status import Status
-from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
@@ -95,34 +73,49 @@ LEAVE_S: Final = 2.0
 Observe = Callable[[PeerEvent, Sequence[PeerEffect], Moment], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """What a node's thread hosts."""
+
+    identity: Identity
+    network: Network
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    scratch_root: Path
+    blobs: BlobStore
+    journal: Journal | None = None
+    observers: Sequence[Observe] = ()
+    reputation: Reputation | None = None
+    parameters: PeerParameters = DEFAULT_PARAMETERS
+    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
+    start_s: float = 30.0
+
+
 class Shell:
     """`tell` gets every effect that is for the person, those of one event at once; what is of
-    record passes through `journal` first, where there is one. Call `feed` on the trio thread only.
+    record passes through the journal first, where there is one. Call `feed` on the trio thread
+    only.
     """
 
     def __init__(
         self,
-        identity: Identity,
-        network: Network,
+        config: RuntimeConfig,
         stack: Stack,
         exchange: Exchange,
-        scratch_root: Path,
         tell: Callable[[Sequence[UserEffect]], None],
-        journal: Journal | None = None,
-        observers: Sequence[Observe] = (),
-        reputation: Reputation | None = None,
-        parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
-        rng = random.Random(random.SystemRandom().getrandbits(128))
-        self._peer = Peer(identity, network, rng, reputation, parameters)
-        self._network = network
+        self.peer = Peer(
+            config.identity,
+            config.network,
+            random.Random(random.SystemRandom().getrandbits(128)),
+            config.reputation,
+            config.parameters,
+        )
+        self._config = config
         self._stack = stack
         self.exchange = exchange
-        self._scratch_root = scratch_root
         self._tell = tell
         self._told: list[UserEffect] = []  # what waits to be told
-        self._journal = journal
-        self._observers = observers
         self.received_bytes = self.sent_bytes = 0  # of frames
         self._drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._ask_ids = itertools.count(1)
@@ -138,13 +131,13 @@ class Shell:
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `leave`. Raises what breaks the network underneath."""
-        self._scratch_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await clear_scratch(self._scratch_root)
+        self._config.scratch_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await clear_scratch(self._config.scratch_root)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self._stack.run, self)
-            self.feed(Joined(self._stack.announced, self._network.contacts()))
-            self.exchange.watch(lambda here, gone: self.feed(BlobsChanged(here, gone)))
+            self.feed(events.Joined(self._stack.announced, self._config.network.contacts()))
+            self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
             task_status.started()
             await self._left.wait()
@@ -153,31 +146,32 @@ class Shell:
 
     def serve(
         self,
-        serve: Serve,
+        serve: events.Serve,
         drivers: Mapping[str, Driver | LeaseDriver],
         usage: UsageFile | None = None,
     ) -> None:
         """Become a worker with these drivers. What is charged goes to `usage`."""
         self._usage = usage
         if usage is not None:
-            self._start(usage.keep)
+            self.do(usage.keep)
         self._drivers = drivers
         for driver in drivers.values():
             if isinstance(driver, UsesBlobs):
                 driver.blobs = self.exchange
         self._serving = True
-        self._start(Heartbeat.of_this_process().run)
+        self.do(Heartbeat.of_this_process().run)
         self._warn()
         self.feed(serve)
 
-    def do(self, task: Callable[[], Awaitable[None]]) -> None:
+    def do(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run something of the node's own beside the peer. What it raises ends the node."""
-        self._start(task)
+        assert self._nursery is not None, "the shell is not running"
+        self._nursery.start_soon(function, *arguments)
 
     async def leave(self) -> None:
         """Withdraw, end what runs, and let `run` return."""
         with trio.move_on_after(LEAVE_S):
-            self.feed(Leave())
+            self.feed(events.Leave())
             await self._left.wait()
         self._left.set()
 
@@ -188,27 +182,28 @@ class Shell:
             return
         try:
             now = moment()
-            effects = self._peer.handle(event, now)
-            for observe in self._observers:
+            effects = self.peer.handle(event, now)
+            for observe in self._config.observers:
                 observe(event, effects, now)
+            journal = self._config.journal
             for effect in effects:
-                if self._journal is not None and _is_of_record(effect):
-                    self._journal.put(effect, self._perform, self._hand_over)
+                if journal is not None and _is_of_record(effect):
+                    journal.put(effect, self._perform, self._hand_over)
                 else:
                     self._perform(effect)
-            wait_s = self._peer.next_timeout() - now.mono_s
+            wait_s = self.peer.next_timeout() - now.mono_s
         except Exception as error:
             # A fault of ours must not take the node down with it, least of all one that a peer
             # found: it costs the event, and the peer that sent it its connection, and the
             # caller that waits for what comes of it is told.
             log.exception("the peer failed on %s; please report this", type(event).__name__)
             match event:
-                case RequestReceived(sender=sender) | Received(sender=sender):
+                case rpc.RequestReceived(sender=sender) | Received(sender=sender):
                     self._stack.drop(sender.peer_id, "its message could not be handled")
-                case Submit(job):
+                case events.Submit(job):
                     self._told.append(_failed(job.job_id, error))
-                    self.feed(CancelJob(job.job_id))  # what has begun of it
-                case Explain(query):
+                    self.feed(events.CancelJob(job.job_id))  # what has begun of it
+                case events.Explain(query):
                     self._told.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
         self._hand_over()
@@ -217,19 +212,7 @@ class Shell:
     @property
     def neighbours(self) -> int:
         """How many peers have answered and are thought to be there still."""
-        return len(self._peer.dht.table)
-
-    @property
-    def reputation(self) -> Reputation:
-        return self._peer.reputation
-
-    def status(self) -> Status:
-        """What the peer is doing."""
-        return self._peer.status(moment())
-
-    def story(self, task_id: str) -> tuple[StoryEntry, ...]:
-        """The way of a task that was submitted here, as far as it is remembered."""
-        return self._peer.story(task_id)
+        return len(self.peer.dht.table)
 
     @property
     def _is_ending(self) -> bool:
@@ -251,7 +234,7 @@ class Shell:
             return
         request_id = next(self._ask_ids)
         self._answers[request_id] = answer
-        self.feed(RequestReceived(request_id, sender, message))
+        self.feed(rpc.RequestReceived(request_id, sender, message))
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)
@@ -266,13 +249,13 @@ class Shell:
         self.feed(Undelivered(to, reason))
 
     def dialled_by(self, peer: PeerId, host: str) -> None:
-        self.feed(InboundConnection(peer, host))
+        self.feed(rpc.InboundConnection(peer, host))
 
     def measured(self, peer: PeerId, rtt_us: int) -> None:
-        self.feed(Measured(peer, rtt_us))
+        self.feed(events.Measured(peer, rtt_us))
 
     def told(self, peer: Contact) -> None:
-        self.feed(PeerIdentified(peer))
+        self.feed(rpc.PeerIdentified(peer))
 
     def disconnected(self, peer: PeerId) -> None:
         self.feed(Disconnected(peer))
@@ -293,14 +276,14 @@ class Shell:
         match effect:
             case EmitJobEvent():  # the first, since each task has two of them
                 self._told.append(effect)
-            case SendRequest():
-                self._start(self._ask, effect)
-            case SendResponse(request_id, message):
+            case rpc.SendRequest():
+                self.do(self._ask, effect)
+            case rpc.SendResponse(request_id, message):
                 answer = self._answers.pop(request_id)
                 answer(None if message is None else codec.encode(message))
-            case ProbeReachability():
-                self._start(self._dial_back, effect)
-            case Advertise(reach):
+            case rpc.ProbeReachability():
+                self.do(self._dial_back, effect)
+            case rpc.Advertise(reach):
                 self._stack.advertise(reach is Reach.SERVER)
                 self._reach = reach
                 self._warn()
@@ -316,9 +299,9 @@ class Shell:
                 run = self._runs.get(lease_id)
                 if run is None:
                     driver = self._drivers.get(effect.driver)
-                    run = LeaseRun(effect, driver, self._scratch_root, self.feed)
+                    run = LeaseRun(effect, driver, self._config.scratch_root, self.feed)
                     self._runs[lease_id] = run
-                    self._start(run.run)
+                    self.do(run.run)
                 run.add(effect)
             case Kill(lease_id, attempt_id, begun):
                 if (running := self._runs.get(lease_id)) is not None:
@@ -330,7 +313,7 @@ class Shell:
                 if (running := self._runs.get(lease_id)) is not None:
                     running.go_on()
             case Fence(lease_id):
-                self._start(self._fence, lease_id)
+                self.do(self._fence, lease_id)
             case PersistLease() | ForgetLease():
                 pass  # for a journal alone
             case Charged():
@@ -345,33 +328,29 @@ class Shell:
             case _:
                 assert_never(effect)
 
-    def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        assert self._nursery is not None, "the shell is not running"
-        self._nursery.start_soon(function, *arguments)
-
-    async def _ask(self, ask: SendRequest) -> None:
+    async def _ask(self, ask: rpc.SendRequest) -> None:
         message = ask.message
         expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
         try:
             raw = await self._stack.ask(
                 ask.to,
-                codec.encode(ask.message),
+                codec.encode(message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
                 dials_back=message == kad.Ping(dial_back=True),
             )
-            reply = None if raw is None else codec.parse_reply(raw, ask.message)
+            reply = None if raw is None else codec.parse_reply(raw, message)
         except ProtocolViolation as violation:
             self._stack.drop(ask.to.peer_id, str(violation))
-            self.feed(RequestFailed(ask.request_id, str(violation)))
+            self.feed(rpc.RequestFailed(ask.request_id, str(violation)))
         except FormationError as error:
-            self.feed(RequestFailed(ask.request_id, str(error)))
+            self.feed(rpc.RequestFailed(ask.request_id, str(error)))
         else:
-            self.feed(ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
+            self.feed(rpc.ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
 
-    async def _dial_back(self, effect: ProbeReachability) -> None:
+    async def _dial_back(self, effect: rpc.ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self.feed(ReachabilityProbed(effect.request_id, reached))
+        self.feed(rpc.ReachabilityProbed(effect.request_id, reached))
 
     def _warn(self) -> None:
         """A person who lends a machine has to know, once, that others cannot reach it."""
@@ -402,10 +381,10 @@ class Shell:
     async def _keep_time(self) -> None:
         while not self._is_ending:  # no event puts off what is due then
             with trio.CancelScope() as self._timer:
-                wait_s = self._peer.next_timeout() - moment().mono_s
+                wait_s = self.peer.next_timeout() - moment().mono_s
                 self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
                 await trio.sleep(float("inf"))
-            self.feed(Tick())
+            self.feed(events.Tick())
 
 
 def _failed(what: str, error: Exception) -> RejectRequest:

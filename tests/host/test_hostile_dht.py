@@ -142,7 +142,7 @@ def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
                     await hand.data(sid, encode_frame(message()))
                 assert await good.stack.ask(contact, find, timeout_s=2) is not None
                 await hand.pipe.close()
-            assert not victim.shell._peer.dht.records.load  # type: ignore[attr-defined]
+            assert not victim.shell.peer.dht.records.load  # type: ignore[attr-defined]
 
     run(story, within_s=30)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]

@@ -30,7 +30,7 @@ from formation_p2p.host.net.identify import Identified
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.net.transport.yamux import Muxer
-from formation_p2p.host.shell import Shell
+from formation_p2p.host.shell import RuntimeConfig, Shell
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import until
@@ -54,10 +54,16 @@ class Host:
         granted = issue(ROOT, Rights(2**32), self.identity.peer_id)
         network = Network(ROOT.public_key, _addresses(gates), granted)
         self.stack = Stack(self.identity, listen, announce=announce)
-        exchange = Exchange(BlobStore(folder), self.stack, self.identity.peer_id, network)
-        self.shell = Shell(
-            self.identity, network, self.stack, exchange, folder, lambda effect: None
+        config = RuntimeConfig(
+            identity=self.identity,
+            network=network,
+            listen=listen,
+            announce=announce,
+            scratch_root=folder,
+            blobs=BlobStore(folder),
         )
+        exchange = Exchange(config.blobs, self.stack, self.identity.peer_id, network)
+        self.shell = Shell(config, self.stack, exchange, lambda effect: None)
 
     @property
     def contact(self) -> Contact:
@@ -68,7 +74,7 @@ class Host:
         return self.shell._reach
 
     def knows(self, other: Host) -> bool:
-        return other.identity.peer_id in self.shell._peer.dht.table
+        return other.identity.peer_id in self.shell.peer.dht.table
 
 
 def _addresses(gates: tuple[Contact, ...]) -> tuple[str, ...]:

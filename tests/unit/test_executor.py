@@ -10,9 +10,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from formation_p2p.api.bridge import JobBridge, JobObserver
 from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
-from formation_p2p.api.job import JobObserver
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
@@ -26,7 +26,7 @@ OPTIONS = TaskOptions(needs=Requirements(driver="python"), attempts=1)
 WITHIN_S = 20.0
 
 
-class Network:
+class Network(JobBridge):
     """Takes jobs in; places and runs their calls when it is told to, or at once."""
 
     def __init__(self, at_once: bool = False) -> None:
@@ -68,7 +68,7 @@ class Network:
             observer.tell(TaskSucceeded(task.task_id, ALICE, result, 0))
         observer.tell(JobEnded(len(job.tasks), 0, 0, 0))
 
-    def fail(self, number: int) -> None:
+    def crash(self, number: int) -> None:
         self._observers[number].fail(NodeClosed("it crashed"))
 
 
@@ -130,7 +130,7 @@ def test_where_the_node_is_down_the_futures_say_so() -> None:
     with NodeExecutor(network, OPTIONS) as executor:
         crashed: Future[int] = executor.submit(abs, 1)
         wait_until(lambda: network.calls == 1)
-        network.fail(0)
+        network.crash(0)
         assert isinstance(crashed.exception(WITHIN_S), NodeClosed)
         network.closed = True
         assert isinstance(executor.submit(abs, 1).exception(WITHIN_S), NodeClosed)

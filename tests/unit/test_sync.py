@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import JobHandle, Node, SyncJob, SyncNode
-from formation_p2p.api.job import JobObserver
+from formation_p2p.api.bridge import JobObserver
 
 PAIRS = [(Node, SyncNode), (JobHandle, SyncJob)]
 # How the node tells a handle what happens; not for the person who holds it.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+import trio
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,23 +27,18 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded
-from formation_p2p.core.negotiation.messages import (
-    CommitRefused,
-    Dispatch,
-    Leased,
-    Offer,
-    PlacementRequest,
-    RequestRefused,
-    TasksEnded,
-)
+from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import PeerEvent, Submit
-from formation_p2p.core.peer.status import Status
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
+from formation_p2p.host.clock import moment
+from formation_p2p.host.shell import Shell
 
 # Latencies whose end has not been seen yet. A peer that never answers leaves one behind: the oldest
 # make room. One scheduler has some thousand leases and one measured attempt on each.
 MAX_OPEN: Final = 4096
+# How often the loop's lag is measured.
+LAG_EVERY_S: Final = 0.5
 
 _OUTCOMES: Final = {
     TaskSucceeded: "succeeded",
@@ -54,30 +49,19 @@ _OUTCOMES: Final = {
 # From the round trip on loopback to what a person would not wait for.
 _LATENCY_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-
 _K = TypeVar("_K")
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is there at the moment of a scrape; the bytes are since the stack started."""
-
-    status: Status
-    peers: int
-    received_bytes: int
-    sent_bytes: int
 
 
 class Metrics(Collector):
     """One node's, in a registry of its own. On the node's thread, all of it.
 
-    `observe` gets every event and its effects; `look`, which each new shell sets, is
-    asked for what is there.
+    `observe` gets every event and its effects. The `shell`, while there is one, is asked for what
+    is there at the moment of a scrape.
     """
 
     def __init__(self, peer_id: str) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self.look: Callable[[], Look] | None = None
+        self.shell: Shell | None = None
         self._peer_id = peer_id
         self._tasks: Counter[str] = Counter(dict.fromkeys(_OUTCOMES.values(), 0))
         self._submitted = 0
@@ -101,12 +85,12 @@ class Metrics(Collector):
         )
         self.registry.register(self)
 
-    def exposition(self) -> bytes:
-        """As text, in the format that every Prometheus reads."""
-        return generate_latest(self.registry)
-
-    def lagged(self, lag_s: float) -> None:
-        self._lag.observe(lag_s)
+    async def measure_lag(self) -> None:
+        """Until cancelled: how late this loop wakes up."""
+        while True:
+            due_s = trio.current_time() + LAG_EVERY_S
+            await trio.sleep_until(due_s)
+            self._lag.observe(trio.current_time() - due_s)
 
     # -- counting ---------------------------------------------------------------------------------
 
@@ -130,32 +114,32 @@ class Metrics(Collector):
 
     def _received(self, event: Received, now: Moment) -> None:
         message, peer_id = event.message, event.sender.peer_id
-        if type(message) is TasksEnded:
+        if type(message) is work.TasksEnded:
             for ended in message.ended:
                 self._attempts[_how(ended)] += 1
                 sent_s = self._sent.pop(ended.attempt_id, None)
                 if sent_s is not None:
                     self._dispatch.observe(max(now.mono_s - sent_s - ended.ran_us / 1e6, 0.0))
-        elif type(message) is Offer:
+        elif type(message) is work.Offer:
             asked_s = self._asked.pop((peer_id, message.request_id), None)
             if asked_s is not None:
                 self._open(self._asked, (peer_id, message.lease_id), asked_s)
-        elif type(message) is Leased:
+        elif type(message) is work.Leased:
             asked_s = self._asked.pop((peer_id, message.lease_id), None)
             if asked_s is not None:
                 self._negotiation.observe(now.mono_s - asked_s)
-        elif type(message) is RequestRefused or type(message) is CommitRefused:
+        elif type(message) is work.RequestRefused or type(message) is work.CommitRefused:
             self._refusals["them", type(message.refusal).__name__.lower()] += 1
 
     def _send(self, effect: Send, now: Moment) -> None:
         message = effect.message
-        if type(message) is Dispatch:
+        if type(message) is work.Dispatch:
             self._dispatched += len(message.assignments)
             if message.assignments:
                 self._open(self._sent, message.assignments[0].attempt_id, now.mono_s)
-        elif type(message) is PlacementRequest:
+        elif type(message) is work.PlacementRequest:
             self._open(self._asked, (effect.to.peer_id, message.request_id), now.mono_s)
-        elif type(message) is RequestRefused or type(message) is CommitRefused:
+        elif type(message) is work.RequestRefused or type(message) is work.CommitRefused:
             self._refusals["us", type(message.refusal).__name__.lower()] += 1
 
     # -- what is asked for ------------------------------------------------------------------------
@@ -170,14 +154,9 @@ class Metrics(Collector):
         yield _counter("attempts_dispatched", "Attempts sent to workers.", self._dispatched)
         yield _counters("attempts", "Attempts that ended on workers, by how.", self._attempts)
         yield _counters("executions", "Attempts that this worker ran, by how.", self._executions)
-        refusals = CounterMetricFamily(
-            "formation_refusals", "Refusals, by whom and why.", labels=("by", "reason")
-        )
-        for labels, number in self._refusals.items():
-            refusals.add_metric(labels, number)
-        yield refusals
-        if self.look is not None:
-            yield from _seen(self.look())
+        yield _counters("refusals", "Refusals, by whom and why.", self._refusals, "by", "reason")
+        if self.shell is not None:
+            yield from _seen(self.shell)
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(name, help_text, registry=self.registry, buckets=_LATENCY_S)
@@ -195,40 +174,35 @@ def _how(ended: Ended) -> str:
     return "cancelled" if ended.outcome.kind is FailureKind.CANCELLED else "failed"
 
 
-def _seen(look: Look) -> Iterator[Metric]:
-    status = look.status
+def _seen(shell: Shell) -> Iterator[Metric]:
+    status = shell.peer.status(moment())
     waiting = sum(job.waiting for job in status.jobs)
-    yield _gauge("jobs", "Jobs in flight.", len(status.jobs))
-    yield _gauge("queue_length", "Tasks that wait for a worker.", waiting)
-    yield _gauge(
-        "attempts_in_flight",
-        "Attempts on workers, on their way there or back.",
-        sum(lease.in_flight for lease in status.held),
-    )
-    yield _gauge("leases_held", "Leases that this node has of workers.", len(status.held))
-    yield _gauge("leases_granted", "Leases that this worker has given.", len(status.granted))
-    if status.free is not None:
-        yield _gauge("free_cpu_cores", "Cores left to lease.", status.free.cpu_milli / 1000)
-        yield _gauge("free_memory_bytes", "Memory left to lease.", status.free.memory_bytes)
-    yield _gauge("peers", "Peers known to be there.", look.peers)
-    family = CounterMetricFamily(
-        "formation_bytes", "Bytes of frames of work and of the DHT.", labels=("direction",)
-    )
-    family.add_metric(("received",), look.received_bytes)
-    family.add_metric(("sent",), look.sent_bytes)
-    yield family
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"formation_{name}", help_text, value=value)
+    in_flight = sum(lease.in_flight for lease in status.held)
+    gauges: list[tuple[str, str, float]] = [
+        ("jobs", "Jobs in flight.", len(status.jobs)),
+        ("queue_length", "Tasks that wait for a worker.", waiting),
+        ("attempts_in_flight", "Attempts on workers, on their way there or back.", in_flight),
+        ("leases_held", "Leases that this node has of workers.", len(status.held)),
+        ("leases_granted", "Leases that this worker has given.", len(status.granted)),
+        ("peers", "Peers known to be there.", shell.neighbours),
+    ]
+    if (free := status.free) is not None:
+        gauges += [
+            ("free_cpu_cores", "Cores left to lease.", free.cpu_milli / 1000),
+            ("free_memory_bytes", "Memory left to lease.", free.memory_bytes),
+        ]
+    for name, help_text, value in gauges:
+        yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
+    frames = {"received": shell.received_bytes, "sent": shell.sent_bytes}
+    yield _counters("bytes", "Bytes of frames of work and of the DHT.", frames, "direction")
 
 
 def _counter(name: str, help_text: str, value: int) -> Metric:
     return CounterMetricFamily(f"formation_{name}", help_text, value=value)
 
 
-def _counters(name: str, help_text: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(f"formation_{name}", help_text, labels=("outcome",))
-    for outcome, value in values.items():
-        family.add_metric((outcome,), value)
+def _counters(name: str, help_text: str, values: Mapping[_K, int], *labels: str) -> Metric:
+    family = CounterMetricFamily(f"formation_{name}", help_text, labels=labels or ("outcome",))
+    for key, value in values.items():
+        family.add_metric(key if isinstance(key, tuple) else (str(key),), value)
     return family

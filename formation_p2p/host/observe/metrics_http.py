@@ -14,18 +14,17 @@ from typing import Final
 import trio
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.observe.clients import (
+    EXCHANGE_S,
+    MAX_CLIENTS,
+    receive_head,
+    serve_clients,
+)
 
 log = logging.getLogger(__name__)
 
-# Prometheus fetches over one connection, every few seconds; some have two of them.
-MAX_CLIENTS: Final = 8
 # A request with all headers that a browser sends has 2 KiB.
 MAX_REQUEST_BYTES: Final = 8 * 1024
-# For one request to arrive, and for its answer to be taken, of some 10 KiB.
-EXCHANGE_S: Final = 10.0
-# How often the loop's lag is measured.
-LAG_EVERY_S: Final = 0.5
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -62,62 +61,31 @@ def listen_for_metrics(address: str) -> socket.socket:
 
 async def serve_metrics(listener: socket.socket, exposition: Callable[[], bytes]) -> None:
     """Until cancelled. The listener stays open: its maker closes it."""
-    accepting = trio.socket.fromfd(listener.fileno(), listener.family, listener.type)
-    with accepting:
-        async with trio.open_nursery() as nursery:
-            while True:
-                client = await next_client(accepting)
-                if len(nursery.child_tasks) >= MAX_CLIENTS:
-                    client.close()
-                    continue
-                nursery.start_soon(_answer, trio.SocketStream(client), exposition)
 
+    async def answer(client: trio.SocketStream) -> None:
+        with trio.move_on_after(EXCHANGE_S):
+            try:
+                head = await receive_head(client, b"\r\n\r\n", MAX_REQUEST_BYTES)
+                if head:
+                    request = head.partition(b"\r\n")[0].decode("latin-1")
+                    await client.send_all(_response(request, exposition))
+            except trio.BrokenResourceError:
+                log.debug("a client left before it had its metrics")
 
-async def measure_lag(lagged: Callable[[float], None]) -> None:
-    """Until cancelled: how late this loop wakes up."""
-    while True:
-        due_s = trio.current_time() + LAG_EVERY_S
-        await trio.sleep_until(due_s)
-        lagged(trio.current_time() - due_s)
-
-
-async def _answer(client: trio.SocketStream, exposition: Callable[[], bytes]) -> None:
-    with trio.move_on_after(EXCHANGE_S):
-        try:
-            request = await _request(client)
-            if request is not None:
-                await client.send_all(_response(request, exposition))
-        except trio.BrokenResourceError:
-            log.debug("a client left before it had its metrics")
-    with trio.CancelScope(deadline=trio.current_time() + 1.0, shield=True):
-        await client.aclose()
-
-
-async def _request(client: trio.SocketStream) -> str | None:
-    """The request's first line; None where it does not come, or there is too much of it."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        received = await client.receive_some(MAX_REQUEST_BYTES)
-        head += received
-        if not received or len(head) > MAX_REQUEST_BYTES:
-            return None
-    return head.split(b"\r\n", 1)[0].decode("latin-1")
+    await serve_clients(listener, answer)
 
 
 def _response(request: str, exposition: Callable[[], bytes]) -> bytes:
     method, _, rest = request.partition(" ")
     path = rest.partition(" ")[0].partition("?")[0]
     if path not in ("/metrics", "/"):
-        return _with_head("404 Not Found", b"metrics are at /metrics\n")
-    if method not in ("GET", "HEAD"):
-        return _with_head("405 Method Not Allowed", b"metrics are fetched with GET\n")
-    response = _with_head("200 OK", exposition())
-    return response if method == "GET" else response[: response.index(b"\r\n\r\n") + 4]
-
-
-def _with_head(status: str, body: bytes) -> bytes:
+        status, body = "404 Not Found", b"metrics are at /metrics\n"
+    elif method not in ("GET", "HEAD"):
+        status, body = "405 Method Not Allowed", b"metrics are fetched with GET\n"
+    else:
+        status, body = "200 OK", exposition()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode("ascii") + body
+    return head.encode("ascii") + (b"" if method == "HEAD" else body)

@@ -8,10 +8,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from prometheus_client import generate_latest
+
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.claim import Claim
-from formation_p2p.host.observe.metrics import Look, Metrics
-from formation_p2p.host.observe.metrics_http import listen_for_metrics, measure_lag, serve_metrics
+from formation_p2p.host.observe.metrics import Metrics
+from formation_p2p.host.observe.metrics_http import listen_for_metrics, serve_metrics
 from formation_p2p.host.observe.status import Events, StatusSocket
 from formation_p2p.host.shell import Observe, Shell
 
@@ -56,14 +58,12 @@ class Observability:
     def begin(self, shell: Shell) -> None:
         """On the node's thread."""
         if self._status is not None:
-            shell.do(partial(_guarded, partial(self._status.serve, shell)))
+            shell.do(_guarded, self._status.serve, shell)
         if self._metrics is not None and self._listener is not None:
-            metrics, listener = self._metrics, self._listener
-            metrics.look = lambda: Look(
-                shell.status(), shell.neighbours, shell.received_bytes, shell.sent_bytes
-            )
-            shell.do(partial(_guarded, partial(serve_metrics, listener, metrics.exposition)))
-            shell.do(partial(_guarded, partial(measure_lag, metrics.lagged)))
+            self._metrics.shell = shell
+            exposition = partial(generate_latest, self._metrics.registry)
+            shell.do(_guarded, serve_metrics, self._listener, exposition)
+            shell.do(_guarded, self._metrics.measure_lag)
 
     def close(self) -> None:
         if self._status is not None:
@@ -72,9 +72,9 @@ class Observability:
             self._listener.close()
 
 
-async def _guarded(task: Callable[[], Awaitable[None]]) -> None:
+async def _guarded(task: Callable[..., Awaitable[None]], *arguments: object) -> None:
     try:
-        await task()
+        await task(*arguments)
     except Exception:
         # A fault of an observer must not end the node.
         log.exception("%s ended; the node goes on without", task)

@@ -25,8 +25,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -43,10 +44,14 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
-from formation_p2p.core.peer.status import Status
-from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.units import MIB
-from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.clock import moment
+from formation_p2p.host.observe.clients import (
+    EXCHANGE_S,
+    MAX_CLIENTS,
+    receive_head,
+    serve_clients,
+)
 from formation_p2p.host.observe.status_json import (
     event_in_json,
     status_in_json,
@@ -54,13 +59,12 @@ from formation_p2p.host.observe.status_json import (
     worker_in_json,
 )
 
+if TYPE_CHECKING:
+    from formation_p2p.host.shell import Shell
+
 log = logging.getLogger(__name__)
 
-# A person has a terminal or two open on each.
-MAX_CLIENTS: Final = 8
 MAX_REQUEST_BYTES: Final = 1024
-# For a request to arrive, and for each line of the answer to be taken.
-EXCHANGE_S: Final = 10.0
 # Events kept for later readers, and what they may hold of output. Of a storm of small tasks
 # it is the last second; of a job of programs, what one screen shows and much more.
 MAX_EVENTS: Final = 4096
@@ -78,19 +82,6 @@ MAX_ROWS: Final = 256
 # The workers are looked up at most this often: it takes the network a lookup or two.
 WORKERS_EVERY_S: Final = 5.0
 WORKERS_WITHIN_S: Final = 15.0
-
-
-class Seen(Protocol):
-    """What can be asked of a shell."""
-
-    @property
-    def neighbours(self) -> int: ...
-
-    def status(self) -> Status: ...
-
-    def story(self, task_id: str) -> tuple[StoryEntry, ...]: ...
-
-    def feed(self, event: PeerEvent) -> None: ...
 
 
 class Events:
@@ -205,74 +196,58 @@ class StatusSocket:
             self._listener = None
             self._path.unlink(missing_ok=True)
 
-    async def serve(self, shell: Seen) -> None:
+    async def serve(self, shell: Shell) -> None:
         """Until cancelled."""
-        if self._listener is None:
+        if self._listener is not None:
+            await serve_clients(self._listener, partial(self._answer, shell))
+
+    async def _answer(self, shell: Shell, client: trio.SocketStream) -> None:
+        if not _is_ours(client):
             return
-        accepting = trio.socket.fromfd(self._listener.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
-        with accepting:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    client = await next_client(accepting)
-                    if len(nursery.child_tasks) >= MAX_CLIENTS or not _is_ours(client):
-                        client.close()
-                        continue
-                    nursery.start_soon(self._answer, trio.SocketStream(client), shell)
+        try:
+            with trio.fail_after(EXCHANGE_S):
+                head = await receive_head(client, b"\n", MAX_REQUEST_BYTES)
+            match _request(head.partition(b"\n")[0]):
+                case {"ask": "status"}:
+                    await _put(client, self._status(shell))
+                case {"ask": "workers"}:
+                    await _put(client, {"workers": await self._known_workers(shell)})
+                case {"ask": "story", "task": str(task)}:
+                    await _put(client, {"story": self._story(task, shell)})
+                case {"ask": "events", **rest}:
+                    job = rest.get("job")
+                    prefix = job if isinstance(job, str) else ""
+                    await self._send_events(client, prefix, rest.get("follow") is True)
+                case _:
+                    await _put(client, {"error": "ask for status, workers, story or events"})
+        except* (trio.BrokenResourceError, trio.TooSlowError):
+            # A star: a client that follows events is served by two tasks, whose end is a group.
+            log.debug("a client has left, or reads too slowly")
 
-    async def _answer(self, client: trio.SocketStream, shell: Seen) -> None:
-        async with client:
-            try:
-                with trio.fail_after(EXCHANGE_S):
-                    request = await _request(client)
-                match request:
-                    case {"ask": "status"}:
-                        await _put(client, self._status(shell))
-                    case {"ask": "workers"}:
-                        await _put(client, {"workers": await self._known_workers(shell)})
-                    case {"ask": "story", "task": str(task)}:
-                        await _put(client, {"story": self._story(task, shell)})
-                    case {"ask": "events", **rest}:
-                        job = rest.get("job")
-                        prefix = job if isinstance(job, str) else ""
-                        await self._send_events(client, prefix, rest.get("follow") is True)
-                    case _:
-                        await _put(client, {"error": "ask for status, workers, story or events"})
-            except* (trio.BrokenResourceError, trio.TooSlowError):
-                # A star: a client that follows events is served by two tasks, whose end is a group.
-                log.debug("a client has left, or reads too slowly")
-
-    def _status(self, shell: Seen) -> dict[str, Any]:
-        seen = shell.status()
-        shown = replace(
-            seen,
-            jobs=seen.jobs[:MAX_ROWS],
-            held=seen.held[:MAX_ROWS],
-            granted=seen.granted[:MAX_ROWS],
-        )
+    def _status(self, shell: Shell) -> dict[str, Any]:
+        seen = shell.peer.status(moment())
+        rows = {"jobs": seen.jobs, "held": seen.held, "granted": seen.granted}
+        shown: dict[str, Any] = {name: each[:MAX_ROWS] for name, each in rows.items()}
         return {
             "peer_id": self._peer_id,
             "pid": os.getpid(),
             "since_unix_s": round(self._since_unix_s, 3),
             "peers": shell.neighbours,
-            "totals": {
-                "jobs": len(seen.jobs),
-                "held": len(seen.held),
-                "granted": len(seen.granted),
-            },
-            **status_in_json(shown),
+            "totals": {name: len(each) for name, each in rows.items()},
+            **status_in_json(replace(seen, **shown)),
         }
 
-    def _story(self, task: str, shell: Seen) -> list[dict[str, Any]]:
+    def _story(self, task: str, shell: Shell) -> list[dict[str, Any]]:
         """Of a task by its id, or by how its job's id begins where that names one job alone."""
         begins, slash, number = task.rpartition("/")
         jobs = self._events.jobs(begins) | {
-            job.job_id for job in shell.status().jobs if job.job_id.startswith(begins)
+            job.job_id for job in shell.peer.status(moment()).jobs if job.job_id.startswith(begins)
         }
         if slash and len(jobs) == 1:
             task = f"{jobs.pop()}/{number}"
-        return story_in_json(shell.story(task))
+        return story_in_json(shell.peer.story(task))
 
-    async def _known_workers(self, shell: Seen) -> list[dict[str, Any]]:
+    async def _known_workers(self, shell: Shell) -> list[dict[str, Any]]:
         if trio.current_time() - self._workers_s < WORKERS_EVERY_S:
             return self._workers
         self._workers_s = trio.current_time()
@@ -326,16 +301,10 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def _request(client: trio.SocketStream) -> Any:
+def _request(line: bytes) -> Any:
     """One line of JSON; None for anything else."""
-    line = b""
-    while b"\n" not in line:
-        received = await client.receive_some(MAX_REQUEST_BYTES)
-        line += received
-        if not received or len(line) > MAX_REQUEST_BYTES:
-            return None
     try:
-        return json.loads(line.split(b"\n", 1)[0])
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
@@ -352,8 +321,8 @@ async def _until_left(client: trio.SocketStream, scope: trio.CancelScope) -> Non
     scope.cancel()
 
 
-def _is_ours(client: trio.socket.SocketType) -> bool:
+def _is_ours(client: trio.SocketStream) -> bool:
     """Whether the program at the other end is this user's; the folder's mode says so already."""
-    packed = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    packed = client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", packed)
     return bool(uid == os.getuid())
