@@ -25,6 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,15 +33,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, JobEnded, PersistLease
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.negotiation.messages import (
-    CommitRefused,
-    Dispatch,
-    Leased,
-    Offer,
-    PlacementRequest,
-    RequestRefused,
-    TasksEnded,
-)
+from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.resources.requirements import Requirements
@@ -59,10 +52,10 @@ MAX_OPEN: Final = 8192
 # How long leaving the node waits for the last spans.
 LAST_SPANS_S: Final = 5.0
 
-Note = Callable[[], None]
-
-_SENT: Final = frozenset({PlacementRequest, Dispatch})
-_RECEIVED: Final = frozenset({Offer, RequestRefused, Leased, CommitRefused, TasksEnded})
+_SENT: Final = frozenset({work.PlacementRequest, work.Dispatch})
+_RECEIVED: Final = frozenset(
+    {work.Offer, work.RequestRefused, work.Leased, work.CommitRefused, work.TasksEnded}
+)
 
 
 class Tracing:
@@ -71,16 +64,19 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         try:
-            from opentelemetry import trace
+            from opentelemetry import context, trace
         except ImportError as error:
             how = "install it with: pip install 'formation_p2p[otel]'"
             raise LocalError(f"traces need OpenTelemetry; {how}") from error
         version = importlib.metadata.version("formation_p2p")
         self._tracer = trace.get_tracer("formation_p2p", version, provider)
-        self._notes: queue.SimpleQueue[Note | None] = queue.SimpleQueue()
+        self._active_context = context.get_current
+        self._context_below = trace.set_span_in_context
+        self._error = trace.StatusCode.ERROR
+        self._notes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="formation-traces", daemon=True)
         self._behind = False
-        # The thread's alone. Open spans by what ends them; contexts below which others belong.
+        # The thread's alone. Open spans by their kind and what ends them; contexts of jobs.
         self._open: dict[tuple[str, ...], Span] = {}
         self._contexts: dict[str, Context] = {}
         self._wanting: dict[tuple[Requirements, int], str] = {}
@@ -100,32 +96,29 @@ class Tracing:
 
     def submitted(self, job: Job) -> None:
         """On the thread that submits, while the caller's span is the active one."""
-        from opentelemetry import context
-
-        now_ns, active = time.time_ns(), context.get_current()
-        self._note(lambda: self._begin_job(job, active, now_ns))
+        self._note(self._begin_job, job, self._active_context(), time.time_ns())
 
     def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         now_ns = round(now.unix_s * 1e9)
         if type(event) is Submit:
-            self._note(partial(self._look, event.job, now_ns))
+            self._note(self._look, event.job, now_ns)
         elif type(event) is Received and type(event.message) in _RECEIVED:
-            self._note(partial(self._received, event.sender.peer_id, event.message, now_ns))
+            self._note(self._received, event.sender.peer_id, event.message, now_ns)
         for effect in effects:
             if type(effect) is Send:
                 if type(effect.message) in _SENT:
-                    self._note(partial(self._sent, effect.to.peer_id, effect.message, now_ns))
+                    self._note(self._sent, effect.to.peer_id, effect.message, now_ns)
             elif type(effect) is EmitJobEvent:
                 if type(effect.event) is JobEnded:
-                    self._note(partial(self._end_job, effect.job_id, effect.event, now_ns))
+                    self._note(self._end_job, effect.job_id, effect.event, now_ns)
             elif type(effect) is PersistLease:
-                self._note(partial(self._hold, effect, now_ns))
+                self._note(self._hold, effect, now_ns)
             elif type(effect) is ForgetLease:
-                self._note(partial(self._let_go, effect, now_ns))
+                self._note(self._let_go, effect, now_ns)
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: Callable[..., None], *arguments: object) -> None:
         if self._notes.qsize() < MAX_WAITING:
-            self._notes.put(note)
+            self._notes.put(partial(note, *arguments))
         elif not self._behind:
             self._behind = True
             log.warning("traces are incomplete: their exporter does not keep up")
@@ -143,32 +136,17 @@ class Tracing:
             span.end()
 
     def _begin_job(self, job: Job, active: Context, now_ns: int) -> None:
-        from opentelemetry import trace
-
-        span = self._begin(
-            ("job", job.job_id),
-            "formation.job",
-            active,
-            now_ns,
-            {"formation.job": job.job_id, "formation.name": job.name, "tasks": len(job.tasks)},
-        )
+        attributes: dict[str, str | int] = {"formation.job": job.job_id, "tasks": len(job.tasks)}
+        attributes["formation.name"] = job.name
+        span = self._begin(("job", job.job_id), active, now_ns, attributes)
         if len(self._contexts) >= MAX_OPEN:
             del self._contexts[next(iter(self._contexts))]
-        self._contexts[job.job_id] = trace.set_span_in_context(span, active)
+        self._contexts[job.job_id] = self._context_below(span, active)
 
     def _end_job(self, job_id: str, ended: JobEnded, now_ns: int) -> None:
         self._end(("discover", job_id), now_ns)
-        self._end(
-            ("job", job_id),
-            now_ns,
-            ended.failed + ended.unplaceable > 0,
-            {
-                "succeeded": ended.succeeded,
-                "failed": ended.failed,
-                "unplaceable": ended.unplaceable,
-                "cancelled": ended.cancelled,
-            },
-        )
+        failed = ended.failed + ended.unplaceable > 0
+        self._end(("job", job_id), now_ns, failed, asdict(ended))
         self._contexts.pop(job_id, None)
 
     def _look(self, job: Job, now_ns: int) -> None:
@@ -176,47 +154,44 @@ class Tracing:
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             self._wanting[needs, job.options.priority] = job.job_id
             if not self._leases[needs, job.options.priority]:
-                self._begin(("discover", job.job_id), "formation.discover", job.job_id, now_ns)
+                self._begin(("discover", job.job_id), job.job_id, now_ns)
 
     def _sent(self, worker: str, message: object, now_ns: int) -> None:
-        if isinstance(message, PlacementRequest):
-            job_id = self._wanting.get((message.needs, message.priority), "")
-            self._end(("discover", job_id), now_ns)
-            key = ("ask", worker, str(message.request_id))
-            self._begin(key, "formation.negotiate", job_id, now_ns, {"formation.worker": worker})
-        elif isinstance(message, Dispatch) and message.assignments:
-            first = message.assignments[0].attempt_id
-            count = len(message.assignments)
-            attributes: dict[str, str | int] = {"formation.worker": worker, "attempts": count}
-            job_id = first.partition("/")[0]
-            self._begin(("dispatch", first), "formation.dispatch", job_id, now_ns, attributes)
+        attributes: dict[str, str | int] = {"formation.worker": worker}
+        match message:
+            case work.PlacementRequest(request_id, needs, priority=priority):
+                job_id = self._wanting.get((needs, priority), "")
+                self._end(("discover", job_id), now_ns)
+                self._begin(("negotiate", worker, str(request_id)), job_id, now_ns, attributes)
+            case work.Dispatch(assignments=(first, *_) as assignments):
+                job_id = first.attempt_id.partition("/")[0]
+                attributes["attempts"] = len(assignments)
+                self._begin(("dispatch", first.attempt_id), job_id, now_ns, attributes)
 
     def _received(self, worker: str, message: object, now_ns: int) -> None:
-        if isinstance(message, Offer):
-            span = self._open.pop(("ask", worker, str(message.request_id)), None)
-            if span is not None:
-                self._open["ask", worker, message.lease_id] = span
-        elif isinstance(message, Leased):
-            self._end(("ask", worker, message.lease_id), now_ns)
-        elif isinstance(message, RequestRefused | CommitRefused):
-            named = message.request_id if isinstance(message, RequestRefused) else message.lease_id
-            why = {"formation.refusal": str(message.refusal)}
-            self._end(("ask", worker, str(named)), now_ns, False, why)
-        elif isinstance(message, TasksEnded):
-            for ended in message.ended:
-                self._dispatched(ended, now_ns)
+        match message:
+            case work.Offer(request_id, lease_id):
+                span = self._open.pop(("negotiate", worker, str(request_id)), None)
+                if span is not None:
+                    self._open["negotiate", worker, lease_id] = span
+            case work.Leased(lease_id):
+                self._end(("negotiate", worker, lease_id), now_ns)
+            case work.RequestRefused(named, refusal) | work.CommitRefused(named, refusal):
+                why = {"formation.refusal": str(refusal)}
+                self._end(("negotiate", worker, str(named)), now_ns, False, why)
+            case work.TasksEnded(ended=attempts):
+                for ended in attempts:
+                    self._dispatched(ended, now_ns)
 
     def _dispatched(self, ended: Ended, now_ns: int) -> None:
-        from opentelemetry import trace
-
         dispatch = self._open.get(("dispatch", ended.attempt_id))
         if dispatch is None:
             return
         failed = isinstance(ended.outcome, Failed)
-        below = trace.set_span_in_context(dispatch)
         key = ("run", ended.attempt_id)
         attributes = {"formation.attempt": ended.attempt_id}
-        self._begin(key, "formation.run", below, now_ns - ended.ran_us * 1000, attributes)
+        began_ns = now_ns - ended.ran_us * 1000
+        self._begin(key, self._context_below(dispatch), began_ns, attributes)
         self._end(key, now_ns, failed)
         self._end(("dispatch", ended.attempt_id), now_ns, failed)
 
@@ -228,7 +203,7 @@ class Tracing:
         self._needs_of[key] = wanted
         attributes = {"formation.worker": worker, "formation.lease": hold.lease_id}
         job_id = self._wanting.get(wanted, "")
-        self._begin(key, "formation.lease", job_id, now_ns, attributes)
+        self._begin(key, job_id, now_ns, attributes)
 
     def _let_go(self, let_go: ForgetLease, now_ns: int) -> None:
         key = ("lease", let_go.worker, let_go.lease_id)
@@ -245,17 +220,17 @@ class Tracing:
     def _begin(
         self,
         key: tuple[str, ...],
-        name: str,
         below: Context | str,
         now_ns: int,
         attributes: Mapping[str, str | int] | None = None,
     ) -> Span:
-        """`below` a context, or the job of this id."""
+        """Named by the first of `key`. `below` a context, or the job of this id."""
         if len(self._open) >= MAX_OPEN:
             self._open.pop(next(iter(self._open))).end()
         context = self._contexts.get(below) if isinstance(below, str) else below
-        span = self._tracer.start_span(name, context, start_time=now_ns, attributes=attributes)
-        self._open[key] = span
+        span = self._open[key] = self._tracer.start_span(
+            f"formation.{key[0]}", context, start_time=now_ns, attributes=attributes
+        )
         return span
 
     def _end(
@@ -265,13 +240,11 @@ class Tracing:
         failed: bool = False,
         attributes: Mapping[str, str | int] | None = None,
     ) -> None:
-        from opentelemetry.trace import StatusCode
-
         span = self._open.pop(key, None)
         if span is None:
             return
         if attributes:
             span.set_attributes(attributes)
         if failed:
-            span.set_status(StatusCode.ERROR)
+            span.set_status(self._error)
         span.end(now_ns)
