@@ -17,7 +17,7 @@ import cloudpickle
 from formation_p2p.api.job import TaskEnd, TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import CallWords, TaskOptions
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
@@ -84,9 +84,14 @@ def qualified_name(function: Callable[..., Any]) -> str:
 
 def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     """What a python task returned. Raises TaskFailed, from what it raised; Unplaceable."""
-    if result.status != "succeeded":
-        raise error_of(result, trust_results=trust_results)
-    return load_result(result.result, trust=trust_results)
+    error = result.error()
+    if error is None:
+        return load_result(result.result, trust=trust_results)
+    if result.kind is FailureKind.EXCEPTION and result.result:
+        # An exception of the caller's own may not be plain; its traceback is in the message.
+        with suppress(NotPlain):
+            error.__cause__ = load_result(result.result, trust=trust_results)
+    raise error
 
 
 def call_options(words: CallWords, options: TaskOptions, *, call: str) -> TaskOptions:
@@ -111,22 +116,11 @@ def job_of(calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str
 
 
 def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
-    """What the function returned. Raises TaskFailed, from what it raised; Unplaceable."""
+    """As `value_of`, of a task that has just ended."""
     if type(end) is TaskSucceeded:
         return load_result(end.result, trust=trust_results)
-    raise error_of(result_of(end), trust_results=trust_results)
+    return value_of(result_of(end), trust_results=trust_results)
 
 
 def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-def error_of(result: TaskResult, *, trust_results: bool = False) -> FormationError:
-    """The error of a task without a result; its cause is what the function itself raised."""
-    error = result.error()
-    assert error is not None, "the task succeeded"
-    if result.kind is FailureKind.EXCEPTION and result.result:
-        # An exception of the caller's own may not be plain; its traceback is in the message.
-        with suppress(NotPlain):
-            error.__cause__ = load_result(result.result, trust=trust_results)
-    return error

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from formation_p2p.api.bridge import JobBridge
@@ -143,7 +144,6 @@ class JobHandle:
         self._bridge = bridge
         self._kept = ended is not None
         self._sizes = sizes
-        self._labels: dict[str, str] | None = None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
         self._ends: dict[str, TaskEnd] = {}
@@ -184,7 +184,7 @@ class JobHandle:
         """The result of one task, None while it has not ended."""
         if task_id not in self._ends:
             return None
-        return self._result(task_id, self._label_of(task_id))
+        return self._result(task_id, self._labels[task_id])
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """All that happens, from the submission to JobEnded. One reader only.
@@ -242,9 +242,10 @@ class JobHandle:
         elif type(event) is TaskRecalled:
             self._placed[event.task_id] = self._placed[event.task_id][:-1]
         elif type(event) is TaskPrinted:
-            self._unread_output += 1
-            if self._unread_output > MAX_UNREAD_OUTPUT:
-                self._drop_oldest_output()
+            if self._unread_output < MAX_UNREAD_OUTPUT:
+                self._unread_output += 1
+            else:
+                self._unread.remove(next(x for x in self._unread if type(x) is TaskPrinted))
         elif type(event) is JobEnded and not self._ended.done():
             self._ended.set_result(event)
         self._unread.append(event)
@@ -271,28 +272,16 @@ class JobHandle:
     def _result(self, task_id: str, label: str) -> TaskResult:
         result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
         if result.waited_for:
-            result = replace(
-                result, waited_for=self._label_of(result.waited_for) or result.waited_for
-            )
+            label = self._labels[result.waited_for]
+            result = replace(result, waited_for=label or result.waited_for)
         return result
 
     def _task(self, task: int | str) -> Task:
-        tasks = {each.task_id: each for each in self.tasks}
-        found = tasks.get(task) if isinstance(task, str) else None
-        if isinstance(task, int) and -len(self.tasks) <= task < len(self.tasks):
-            found = self.tasks[task]
-        if found is None:
-            raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
-        return found
+        for number, found in enumerate(self.tasks):
+            if task in (found.task_id, number, number - len(self.tasks)):
+                return found
+        raise InvalidInput("task", f"{task!r} is none of the {len(self.tasks)} of this job")
 
-    def _label_of(self, task_id: str) -> str:
-        if self._labels is None:
-            self._labels = {task.task_id: task.label for task in self.tasks}
-        return self._labels[task_id]
-
-    def _drop_oldest_output(self) -> None:
-        for index, event in enumerate(self._unread):
-            if isinstance(event, TaskPrinted):
-                del self._unread[index]
-                self._unread_output -= 1
-                return
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        return {task.task_id: task.label for task in self.tasks}

@@ -12,6 +12,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from contextlib import closing
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -83,42 +84,33 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
     # How the results are handed out.
 
     async def _all(self) -> list[R]:
-        flow = self._flow()
         values: dict[int, R] = {}
-        try:
+        with closing(self._flow()) as flow:
             async for ends in flow.ends():
                 if any(type(end) is not TaskSucceeded for _, end in ends):
                     ends.sort(key=lambda numbered: numbered[0])
                 for number, end in ends:
                     values[number] = flow.value_of_end(end)
                     flow.took(end)
-        finally:
-            flow.close()
         return [values[number] for number in range(len(values))]
 
     async def _as_they_come(self) -> AsyncIterator[R]:
-        flow = self._flow()
-        try:
+        with closing(self._flow()) as flow:
             async for ends in flow.ends():
                 for _, end in ends:
                     flow.took(end)
                     yield flow.value_of_end(end)
-        finally:
-            flow.close()
 
     async def _in_order(self) -> AsyncIterator[R]:
-        flow = self._flow()
         early: dict[int, TaskEnd] = {}
         due = 0
-        try:
+        with closing(self._flow()) as flow:
             async for ends in flow.ends():
                 early.update(ends)
                 while (end := early.pop(due, None)) is not None:
                     due += 1
                     flow.took(end)
                     yield flow.value_of_end(end)
-        finally:
-            flow.close()
 
 
 class Flow:
