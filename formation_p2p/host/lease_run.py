@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -266,16 +267,16 @@ class LeaseRun:
                 self._tell(ExecutionStarted(self.lease_id, self._current))
 
 
+@dataclass(slots=True)
 class _Report:
     """Where a driver's output goes: to the peer, which sends it on. `usage` goes with the end."""
 
-    def __init__(self, run: LeaseRun, attempt_id: str) -> None:
-        self.usage = UNMEASURED
-        self._run = run
-        self._attempt_id = attempt_id
+    run: LeaseRun
+    attempt_id: str
+    usage: Usage = UNMEASURED
 
     def output(self, stream: Stream, data: bytes) -> None:
-        self._run.output(self._attempt_id, stream, data)
+        self.run.output(self.attempt_id, stream, data)
 
     def used(self, usage: Usage) -> None:
         self.usage = usage

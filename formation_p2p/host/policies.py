@@ -3,31 +3,18 @@ in the entry point group `formation_p2p.policies` (docs/placement.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from formation_p2p.core.placement import names, task_options
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.placement.task_options import (
-    DEFAULT_OPTIONS,
-    PlacementWords,
-    TaskOptions,
-    TaskOptionWords,
-)
 from formation_p2p.host.entry_points import Offered
 
 POLICIES: Final = Offered("formation_p2p.policies", names.BUILT_IN)
 
 
-def options_of(
-    words: Mapping[str, object],
-    options: TaskOptions = DEFAULT_OPTIONS,
-    *,
-    takes: type[PlacementWords] = TaskOptionWords,
-    call: str = "submit",
-) -> TaskOptions:
-    """As in core/placement/task_options.py, where a text may name any policy that is installed."""
-    return task_options.options_of(words, options, takes=takes, call=call, policies=POLICIES)
+# As in core/placement/task_options.py, where a text may name any policy that is installed.
+options_of: Final = partial(task_options.options_of, policies=POLICIES)
 
 
 def parse_policy(text: str) -> PlacementPolicy:

@@ -62,10 +62,6 @@ class Runtime:
         if self._failure is not None:
             raise self._failure
 
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something soon. From any thread; does not wait.
 
