@@ -8,7 +8,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from formation_p2p.api.pending import Call, PendingQueries
@@ -37,13 +36,6 @@ class JobObserver(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _InTurn:
-    """To be called on the loop after what was told before."""
-
-    function: Callable[[], None]
-
-
 class JobBridge:
     """A job's events go to its `JobObserver`: on the loop, or on the node's thread, where the
     observer must hand them over and return. Answers go to `queries`.
@@ -59,7 +51,7 @@ class JobBridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_jobs: dict[str, JobObserver] = {}
         self._thread_jobs: dict[str, JobObserver] = {}
-        self._inbox: deque[UserEffect | _InTurn] = deque()
+        self._inbox: deque[UserEffect | Callable[[], None]] = deque()
         self._woken = False
 
     def open(self) -> None:
@@ -123,7 +115,7 @@ class JobBridge:
 
     def in_turn(self, function: Callable[[], None]) -> None:
         """On the node's thread: call this on the loop, after what was told before."""
-        self._inbox.append(_InTurn(function))
+        self._inbox.append(function)
         self._wake()
 
     @property
@@ -145,8 +137,8 @@ class JobBridge:
                 break
             try:
                 item = self._inbox.popleft()
-                if isinstance(item, _InTurn):
-                    item.function()
+                if callable(item):
+                    item()
                 elif (observer := _deliver(item, self._loop_jobs)) is not None:
                     touched.add(observer)
                 else:

@@ -76,9 +76,7 @@ class NodeBase:
         has no network, or the network does not come up, and StateError where the state cannot be
         used.
         """
-        tracing = None
-        if traces is not False:
-            tracing = Tracing(None if traces is True else traces)
+        tracing = None if traces is False else Tracing(None if traces is True else traces)
         config = NodeConfig(
             Home(None if home is None else Path(home)),
             None if join is None else parse_invite(join),

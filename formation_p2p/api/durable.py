@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from formation_p2p.api.bridge import JobBridge
@@ -68,7 +69,8 @@ class DurableJobs:
             journal.begin_incarnation()
             jobs, leases = state.load(self._own)
             for job_id in list(self._handles):
-                self._bridge.in_turn(self._catching_up(job_id, tuple(state.history(job_id))))
+                events = tuple(state.history(job_id))
+                self._bridge.in_turn(partial(self._catch_up, job_id, events))
         self._loaded = None
         self._resumed = {saved.job.job_id for saved in jobs}
         shell.feed(Resume(jobs, leases))
@@ -149,21 +151,17 @@ class DurableJobs:
         for job, events in stories:
             _tell(self._handle_of(job, ()), events)
 
-    def _catching_up(self, job_id: str, events: tuple[JobEvent, ...]) -> Callable[[], None]:
+    def _catch_up(self, job_id: str, events: tuple[JobEvent, ...]) -> None:
         """Tells how tasks ended while the stack was down."""
-
-        def catch_up() -> None:
-            handle = self._handles.get(job_id)
-            if handle is not None:
-                missed = (
-                    event
-                    for event in events
-                    if (isinstance(event, TaskEnd) and handle.result(event.task_id) is None)
-                    or isinstance(event, JobEnded)
-                )
-                _tell(handle, tuple(missed))
-
-        return catch_up
+        handle = self._handles.get(job_id)
+        if handle is not None:
+            missed = (
+                event
+                for event in events
+                if (isinstance(event, TaskEnd) and handle.result(event.task_id) is None)
+                or isinstance(event, JobEnded)
+            )
+            _tell(handle, missed)
 
     def _handle_of(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
         handle = JobHandle(job, self._bridge, sizes=sizes, ended=self._ended)
@@ -191,7 +189,7 @@ class DurableJobs:
         self._bridge.on_loop(lambda: self._bridge.drop(tuple(self._handles), error))
 
 
-def _tell(handle: JobHandle, events: tuple[JobEvent, ...]) -> None:
+def _tell(handle: JobHandle, events: Iterable[JobEvent]) -> None:
     for event in events:
         handle.tell(event)
     handle.flush()

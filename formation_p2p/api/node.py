@@ -12,7 +12,6 @@ import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
 from formation_p2p.api.bridge import JobBridge
@@ -90,12 +89,7 @@ class Node(NodeBase):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         closed = NodeClosed("the node was left while this was pending")
         for executor in self._executors:
             executor.node_left(closed)
@@ -107,7 +101,7 @@ class Node(NodeBase):
 
     @property
     def peer_id(self) -> PeerId:
-        return self._services.claim.identity.peer_id
+        return self._services.contact.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -118,7 +112,7 @@ class Node(NodeBase):
     @property
     def metrics_address(self) -> tuple[str, int]:
         """Host and port of where metrics are served. Raises LocalError where they are not."""
-        return self._services.metrics_address
+        return self._services.observability.metrics_address
 
     async def worker(
         self,

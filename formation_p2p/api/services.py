@@ -49,7 +49,7 @@ class NodeServices:
         self.sizes = MemorySamples(config.home.path)
         self._recorder = MemoryRecorder(self.sizes)
         traced = () if config.tracing is None else (config.tracing.observe,)
-        self._observability = Observability(config.metrics, (self._recorder.observe, *traced))
+        self.observability = Observability(config.metrics, (self._recorder.observe, *traced))
         self._closing = ExitStack()
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
@@ -76,8 +76,8 @@ class NodeServices:
                 closing.callback(config.tracing.close)
                 config.tracing.open()
             closing.callback(self._recorder.close)
-            closing.callback(self._observability.close)
-            self._observability.open(claimed)
+            closing.callback(self.observability.close)
+            self.observability.open(claimed)
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
             own = claimed.identity.peer_id
@@ -93,7 +93,7 @@ class NodeServices:
                 scratch_root=claimed.scratch,
                 blobs=self._blobs,
                 journal=journal,
-                observers=self._observability.observers,
+                observers=self.observability.observers,
                 reputation=self._trust.reputation,
                 parameters=config.parameters,
             )
@@ -112,18 +112,10 @@ class NodeServices:
     # While it is open, else NodeClosed.
 
     @property
-    def claim(self) -> Claim:
-        return self.entered()[1]
-
-    @property
     def contact(self) -> Contact:
         """Where others reach this node."""
         runtime, claim = self.entered()
         return Contact(claim.identity.peer_id, runtime.addresses)
-
-    @property
-    def metrics_address(self) -> tuple[str, int]:
-        return self._observability.metrics_address
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something."""
@@ -151,7 +143,7 @@ class NodeServices:
         shares: ScopeShares,
     ) -> Hardware:
         """See `Node.worker`."""
-        scratch, home = self.claim.scratch, self._config.home.path
+        scratch, home = self.entered()[1].scratch, self._config.home.path
         if self._serving is not None:
             raise InvalidInput("worker", "this node works already; leave and join to change that")
         makers = (
@@ -165,17 +157,11 @@ class NodeServices:
         except TimeoutError:
             problem = f"the probe took longer than {PROBE_S:.0f} s"
             raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
-        sorted_pairs = sorted_labels(tuple((labels or {}).items()))
+        pairs = sorted_labels(tuple((labels or {}).items()))
         if self._usage is None:
             self._usage = await asyncio.to_thread(UsageFile, home / USAGE)
-        serve = Serve(
-            hardware.capability,
-            tuple(sorted(makers)),
-            sorted_pairs,
-            price_micro,
-            permissive=permissive,
-            shares=shares,
-        )
+        names = tuple(sorted(makers))
+        serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
         self._serving = (serve, makers)
         self.call(self._serve)
         return hardware
@@ -187,7 +173,7 @@ class NodeServices:
 
     def _started(self, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
-        self._observability.begin(shell)
+        self.observability.begin(shell)
         if self._trust is not None:
             shell.do(self._trust.keep)
         if self._durable is not None:

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from formation_p2p.api.config import NodeBase, NodeConfig
@@ -121,14 +120,9 @@ class SyncNode(_Sync[Node], NodeBase):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            self._loop.run(self._wrapped.__aexit__(kind, error, traceback))
+            self._loop.run(self._wrapped.__aexit__(*raised))
         finally:
             self._loop.close()
 
