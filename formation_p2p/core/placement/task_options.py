@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, Final, Self, TypedDict
 
 from formation_p2p.core.errors import InvalidInput
@@ -135,22 +134,21 @@ class TaskOptions:
 
     def pack(self) -> list[list[object]]:
         """For a record of this node's own. A policy is packed as its text."""
-        packed = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return [[name, _PACK[name](value) if name in _PACK else value] for name, value in packed]
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["policy"] = str(self.policy)
+        return [[name, _CODECS[name][0](v) if name in _CODECS else v] for name, v in values.items()]
 
     @classmethod
     def unpack(cls, packed: object, policies: Mapping[str, PolicyFactory] = BUILT_IN) -> Self:
         """Options that are missing have their defaults. Raises Malformed, InvalidInput."""
         known = {each.name for each in fields(cls)}
-        read: dict[str, Callable[[Any], object]] = {
-            **_UNPACK,
-            "policy": partial(parse_policy, policies=policies),
-        }
         values: dict[str, Any] = {}
         for pair in packed if isinstance(packed, list) else [None]:
             match pair:
+                case ["policy", str(text)]:
+                    values["policy"] = parse_policy(text, policies)
                 case [str(name), value] if name in known:
-                    values[name] = read[name](value) if name in read else value
+                    values[name] = _CODECS[name][1](value) if name in _CODECS else value
                 case _:
                     raise Malformed("options", "are not pairs of a known option and its value")
         return cls(**values)
@@ -159,16 +157,10 @@ class TaskOptions:
 # What is not said has these. The memory is not given, and so may be learned.
 DEFAULT_OPTIONS: Final = TaskOptions(memory_given=False)
 
-_PACK: Final[Mapping[str, Callable[[Any], object]]] = {
-    "needs": pack_requirements,
-    "policy": str,
-    "hints": Hints.pack,
-    "scope": int,
-}
-_UNPACK: Final[Mapping[str, Callable[[Any], object]]] = {
-    "needs": unpack_requirements,
-    "hints": Hints.unpack,
-    "scope": Scope,
+_CODECS: Final[Mapping[str, tuple[Callable[[Any], object], Callable[[Any], object]]]] = {
+    "needs": (pack_requirements, unpack_requirements),
+    "hints": (Hints.pack, Hints.unpack),
+    "scope": (int, Scope),
 }
 
 
@@ -196,13 +188,17 @@ def options_of(
     if unknown:
         problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
         raise InvalidInput(unknown[0], problem)
-    changed: dict[str, Any] = {
-        name: _PARSE[name](value) if name in _PARSE else value for name, value in words.items()
-    }
-    if isinstance(words.get("policy"), str):
-        changed["policy"] = parse_policy(words["policy"], policies)
-    if "needs" in words:
-        changed["needs"], changed["memory_given"] = needs_of(words["needs"])
+    changed = dict(words)
+    for name, given in words.items():
+        match name, given:
+            case "needs", _:
+                changed["needs"], changed["memory_given"] = needs_of(given)
+            case "policy", str():
+                changed["policy"] = parse_policy(given, policies)
+            case "hints", str() | Iterable():
+                changed["hints"] = parse_hints((given,) if isinstance(given, str) else given)
+            case "scope", _ if not isinstance(given, Scope):
+                changed["scope"] = parse_scope(given)
     return replace(options, **changed) if changed else options
 
 
@@ -213,19 +209,3 @@ def needs_of(needs: Needs) -> tuple[Requirements, bool]:
     if isinstance(needs, Mapping):
         return requirements_from_mapping(needs), "memory" in needs
     return needs, True
-
-
-def _hints(given: object) -> object:
-    if isinstance(given, str):
-        return parse_hints((given,))
-    return parse_hints(given) if isinstance(given, Iterable) else given
-
-
-def _scope(given: object) -> object:
-    return given if isinstance(given, Scope) else parse_scope(given)  # type: ignore[arg-type]
-
-
-_PARSE: Final[Mapping[str, Callable[[object], object]]] = {
-    "hints": _hints,
-    "scope": _scope,
-}
