@@ -10,7 +10,8 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement import trusted as module
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.trusted import Trusted, parse_trusted
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.trusted import Trusted
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.capability import Capability, idle
@@ -49,18 +50,17 @@ def test_where_nothing_is_known_a_worker_is_a_stranger() -> None:
 
 @pytest.mark.parametrize("text", ["trust>=0.3", "trust>=0", "trust>=1", "trust>=0.125"])
 def test_its_text_comes_back(text: str) -> None:
-    assert str(parse_trusted(text)) == text
+    assert str(parse_policy(text)) == text
 
 
 def test_people_may_leave_spaces() -> None:
-    assert parse_trusted(" trust >= 0.3 ") == Trusted(300) == Trusted()
+    assert parse_policy(" trust >= 0.3 ") == Trusted(300) == Trusted()
 
 
-def test_what_is_no_such_gate_is_refused_or_left_to_others() -> None:
-    assert parse_trusted("xor") is None
+def test_what_is_no_such_gate_is_refused() -> None:
     for text in ("trust>=1.1", "trust>=much", "trust>=-1", "trust>=0.0001"):
         with pytest.raises(InvalidInput, match="policy: trust"):
-            parse_trusted(text)
+            parse_policy(text)
     with pytest.raises(InvalidInput, match="0 to 1"):
         Trusted(-1)
 

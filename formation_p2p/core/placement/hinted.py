@@ -35,8 +35,11 @@ def unwanted(task: TaskView, candidate: Candidate) -> Unwanted | None:
 
 def welcome(task: TaskView, candidate: Candidate) -> tuple[Term, ...]:
     """How far it meets each hint."""
-    hints = task.hints
-    return tuple(_term(kind, _met(kind, hints, candidate)) for kind in hints.kinds)
+    met = [(kind, _met(kind, task.hints, candidate)) for kind in task.hints.kinds]
+    return tuple(
+        Term(kind, part - 1.0, LAST_RESORT) if kind is Kind.AVOID else Term(kind, part)
+        for kind, part in met
+    )
 
 
 def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:
@@ -48,10 +51,6 @@ def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:
     if Kind.RTT in hints.required and not _is_within(hints, rtt_us):
         return Unwanted(Kind.RTT, _too_far(hints, rtt_us))
     return None
-
-
-def _term(kind: Kind, met: float) -> Term:
-    return Term(kind, met - 1.0, LAST_RESORT) if kind is Kind.AVOID else Term(kind, met)
 
 
 def _met(kind: Kind, hints: Hints, candidate: Candidate) -> float:

@@ -33,7 +33,7 @@ from formation_p2p.core.placement.policy import (
 )
 from formation_p2p.core.placement.scored import scored_by
 from formation_p2p.core.placement.spread import Spread
-from formation_p2p.core.placement.trusted import parse_trusted
+from formation_p2p.core.placement.trusted import trusted_from
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.bounds import shown
 
@@ -51,7 +51,7 @@ BUILT_IN: Final[Mapping[str, PolicyFactory]] = {
 """By name. What is written in brackets after the name, `name(a, b)`, are the arguments."""
 
 _TOKEN: Final = re.compile(
-    rf"\s*(?:(?P<number>{NUMBER.pattern})\s*\*|(?P<gate>trust\s*>=\s*[^\s&+*(),]{{1,20}})"
+    rf"\s*(?:(?P<number>{NUMBER.pattern})\s*\*|trust\s*>=\s*(?P<trust>[^\s&+*(),]{{1,20}})"
     r"|(?P<name>[a-z][a-z0-9_-]{0,31})(?:\s*\((?P<arguments>[^()]*)\))?|(?P<sign>[&+()]))\s*",
     re.ASCII,
 )
@@ -64,17 +64,18 @@ def parse_policy(text: str, policies: Mapping[str, PolicyFactory] = BUILT_IN) ->
         raise InvalidInput("policy", f"the text is longer than {MAX_TEXT} characters")
     reader = _Reader(text, policies)
     policy = reader.gated(0)
-    reader.end()
+    if reader.rest:
+        hint = "write & or + between two policies, and weights before them, like 0.7*xor"
+        raise InvalidInput("policy", f"{shown(reader.rest)} is too much; {hint}")
     return policy
 
 
 class _Reader:
-    """Reads the text once, with a method for each kind of operator."""
+    """Reads the text once, with a method for each kind of operator. `rest` is left to read."""
 
     def __init__(self, text: str, policies: Mapping[str, PolicyFactory]) -> None:
-        self._text = text
+        self.rest = text
         self._policies = policies
-        self._at = 0
         self._terms = 0
 
     def gated(self, depth: int) -> PlacementPolicy:
@@ -84,12 +85,6 @@ class _Reader:
         while self._took("&"):
             policy = Gated(policy, self._sum(depth))
         return policy
-
-    def end(self) -> None:
-        rest = self._text[self._at :]
-        if rest:
-            hint = "write & or + between two policies, and weights before them, like 0.7*xor"
-            raise InvalidInput("policy", f"{shown(rest)} is too much; {hint}")
 
     def _sum(self, depth: int) -> PlacementPolicy:
         parts = [self._weighted(depth)]
@@ -104,43 +99,41 @@ class _Reader:
         token = self._next()
         if not token or not token["number"]:
             return None, self._single(depth)
-        self._at = token.end()
+        self.rest = self.rest[token.end() :]
         return float(token["number"]), self._single(depth)
 
     def _single(self, depth: int) -> PlacementPolicy:
         if self._took("("):
             policy = self.gated(depth + 1)
             if not self._took(")"):
-                rest = self._text[self._at :]
-                where = f"before {shown(rest)}" if rest else "at the end"
+                where = f"before {shown(self.rest)}" if self.rest else "at the end"
                 raise InvalidInput("policy", f"a bracket is open; write &, + or ) {where}")
             return policy
         token = self._next()
-        if not token or not (token["gate"] or token["name"] in self._policies):
+        if not token or not (token["trust"] or token["name"] in self._policies):
             raise self._problem()
-        self._at = token.end()
+        self.rest = self.rest[token.end() :]
         self._terms += 1
         if self._terms > MAX_TERMS:
             raise InvalidInput("policy", f"there are more than {MAX_TERMS} terms; leave some out")
-        gate = parse_trusted(token["gate"] or "")
-        if gate is not None:
-            return gate
+        if token["trust"]:
+            return trusted_from(token["trust"])
         given = (token["arguments"] or "").strip()
         items = [item.strip() for item in given.split(",")] if given else []
         return made(token["name"], self._policies[token["name"]], items)
 
     def _next(self) -> re.Match[str] | None:
-        return _TOKEN.match(self._text, self._at)
+        return _TOKEN.match(self.rest)
 
     def _took(self, sign: str) -> bool:
         token = self._next()
         if not token or token["sign"] != sign:
             return False
-        self._at = token.end()
+        self.rest = self.rest[token.end() :]
         return True
 
     def _problem(self) -> InvalidInput:
-        rest = self._text[self._at :].strip()
+        rest = self.rest.strip()
         if rest.startswith("trust"):
             return InvalidInput("policy", f"{shown(rest)} is not a gate; write it like trust>=0.3")
         where = f"{shown(rest)} is not a policy" if rest else "a policy is missing at the end"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import isfinite, nan
 from typing import Final, Protocol, SupportsFloat, TypeAlias
 
@@ -105,8 +106,7 @@ PolicyFactory: TypeAlias = Callable[..., PlacementPolicy]
 def check_policy(policy: object) -> None:
     """Raises InvalidInput for anything but a policy."""
     if isinstance(policy, type):
-        name = policy.__name__
-        raise InvalidInput("policy", f"{name} is a class; write {name}()")
+        raise InvalidInput("policy", f"{policy.__name__} is a class; write {policy.__name__}()")
     if isinstance(policy, str):
         text = shown(policy)
         raise InvalidInput("policy", f"{text} is a text; write parse_policy({text})")
@@ -127,8 +127,7 @@ def checked_scores(
     if len(scores) != len(candidates):
         raise BadScores(f"{name} gave {len(scores)} scores for {len(candidates)} workers")
     for score in scores:
-        wrong = _wrong_with(score)
-        if wrong:
+        if wrong := _wrong_with(score):
             raise BadScores(f"{name} gave {wrong}")
     return scores
 
@@ -243,17 +242,11 @@ class Sum(Policy):
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        total = self._total()
-        parts = [
-            [
-                _weighed(each, weight / total, policy)
-                for each in checked_scores(policy, task, candidates)
-            ]
-            for weight, policy in self.parts
-        ]
-        return [
-            scored([term for score in each for term in score]) for each in zip(*parts, strict=True)
-        ]
+        total, parts = self._total(), []
+        for weight, policy in self.parts:
+            scores = checked_scores(policy, task, candidates)
+            parts.append([_weighed(each, weight / total, policy) for each in scores])
+        return [scored(tuple(chain.from_iterable(each))) for each in zip(*parts, strict=True)]
 
     @property
     def seeks_room(self) -> bool:

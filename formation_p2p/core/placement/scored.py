@@ -21,16 +21,15 @@ after. There the worker, which gains from it, computes the score; here the sched
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.load import free_part
+from formation_p2p.core.placement.candidate import Candidate, TaskView, free_part
 from formation_p2p.core.placement.policy import NUMBER, Policy, Score, Term, as_weight, scored
 from formation_p2p.core.placement.round_trips import nearness
-from formation_p2p.core.placement.trusted import STRANGER_MILLI, Trusted
+from formation_p2p.core.placement.trusted import Trusted, trust_in
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.bounds import shown
 
@@ -98,21 +97,9 @@ PRESETS: Final[Mapping[str, Scored]] = {
     "16a": Scored(trust=0.4, capacity=0.3, queue=0.2, jitter=0.1),
     "16c": Scored(trust=0.25, capacity=0.2, queue=0.15, rtt=0.15, data=0.15, hints=0.1, jitter=0.1),
     "newest": Scored(
-        trust=0.2,
-        capacity=0.15,
-        queue=0.1,
-        rtt=0.1,
-        data=0.1,
-        scope=0.15,
-        hints=0.05,
-        jitter=0.1,
+        trust=0.2, capacity=0.15, queue=0.1, rtt=0.1, data=0.1, scope=0.15, hints=0.05, jitter=0.1
     ),
 }
-
-
-def _trust(task: TaskView, candidate: Candidate) -> float:
-    known = candidate.trust_milli
-    return (STRANGER_MILLI if known is None else known) / 1000
 
 
 def _capacity(task: TaskView, candidate: Candidate) -> float:
@@ -120,22 +107,8 @@ def _capacity(task: TaskView, candidate: Candidate) -> float:
     return free_part(task.needs, profile.capability, profile.capacity)
 
 
-def _queue(task: TaskView, candidate: Candidate) -> float:
-    return max(_LONG_QUEUE - candidate.queue, 0) / _LONG_QUEUE
-
-
-def _rtt(task: TaskView, candidate: Candidate) -> float:
-    return nearness(candidate.rtt_us)
-
-
 def _data(task: TaskView, candidate: Candidate) -> float:
-    if candidate.data_bytes == 0:
-        return 0.0
-    return min(candidate.local_bytes, candidate.data_bytes) / candidate.data_bytes
-
-
-def _scope(task: TaskView, candidate: Candidate) -> float:
-    return _AFFINITY[candidate.scope] / _AFFINITY[0]
+    return min(candidate.local_bytes, candidate.data_bytes) / max(candidate.data_bytes, 1)
 
 
 def _hints(task: TaskView, candidate: Candidate) -> float:
@@ -151,13 +124,13 @@ def _jitter(task: TaskView, candidate: Candidate) -> float:
     return int.from_bytes(drawn[:_JITTER_BYTES], "big") / (1 << 8 * _JITTER_BYTES)
 
 
-_VALUES: Final = {
-    "trust": _trust,
+_VALUES: Final[Mapping[str, Callable[[TaskView, Candidate], float]]] = {
+    "trust": lambda _, candidate: trust_in(candidate) / 1000,
     "capacity": _capacity,
-    "queue": _queue,
-    "rtt": _rtt,
+    "queue": lambda _, candidate: max(_LONG_QUEUE - candidate.queue, 0) / _LONG_QUEUE,
+    "rtt": lambda _, candidate: nearness(candidate.rtt_us),
     "data": _data,
-    "scope": _scope,
+    "scope": lambda _, candidate: _AFFINITY[candidate.scope] / _AFFINITY[0],
     "hints": _hints,
     "jitter": _jitter,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +15,6 @@ from formation_p2p.core.units import format_milli, parse_milli
 # As in core/trust/reputation.py: the trust of an unknown worker, and the least to be given work.
 STRANGER_MILLI: Final = 500
 EXECUTE_MILLI: Final = 300
-
-_TEXT: Final = re.compile(r"trust\s*>=\s*(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +31,23 @@ class Trusted(Policy):
             raise InvalidInput("policy", "trust is from 0 to 1; write it like trust>=0.3")
 
     def admit(self, task: TaskView, candidate: Candidate) -> Distrusted | None:
-        known = candidate.trust_milli
-        trust_milli = STRANGER_MILLI if known is None else known
-        if trust_milli >= self.least_milli:
-            return None
-        return Distrusted(trust_milli, self.least_milli)
+        trust_milli = trust_in(candidate)
+        enough = trust_milli >= self.least_milli
+        return None if enough else Distrusted(trust_milli, self.least_milli)
 
     def __str__(self) -> str:
         return f"trust>={format_milli(self.least_milli)}"
 
 
-def parse_trusted(text: str) -> Trusted | None:
-    """The policy of `trust>=0.3`; None for another text. Raises InvalidInput."""
-    match = _TEXT.fullmatch(text.strip())
-    if match is None:
-        return None
+def trust_in(candidate: Candidate) -> int:
+    """In thousandths; that of a stranger where trust is not asked for."""
+    return STRANGER_MILLI if candidate.trust_milli is None else candidate.trust_milli
+
+
+def trusted_from(least: str) -> Trusted:
+    """Of `trust>=0.3`, the policy for the text after the sign. Raises InvalidInput."""
     try:
-        least_milli = parse_milli(match[1])
+        least_milli = parse_milli(least)
     except ValueError as problem:
         raise InvalidInput("policy", f"trust: {problem}") from None
     return Trusted(least_milli)
