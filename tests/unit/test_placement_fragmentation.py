@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.placement.fragmentation import best_devices, best_fit, fragments
+from formation_p2p.core.placement import fragmentation
+from formation_p2p.core.placement.fragmentation import best_devices, best_fit, shares_of
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.fits import claims_on
@@ -28,6 +29,10 @@ def left(*shares: int, cpu_milli: int = 64_000) -> tuple[Capability, Capacity]:
     able = machine(*(a100(f"G{n}") for n in range(len(shares))), cpu_milli=64_000)
     free = tuple(GpuFree(f"G{n}", share, share * 40_000_000) for n, share in enumerate(shares))
     return able, replace(idle(able), cpu_milli=cpu_milli, gpus=free)
+
+
+def fragments(able: Capability, free: Capacity, expected: Mix) -> int:
+    return fragmentation.fragments(able, free.cpu_milli, shares_of(free), expected)
 
 
 def wasted(text: str, *shares: int, cpu_milli: int = 64_000) -> int:

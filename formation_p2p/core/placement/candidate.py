@@ -1,4 +1,4 @@
-"""The input of placement: a task, and what is known of a worker that might run it."""
+"""The input of placement: a task, what is known of a worker that might run it, and its load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied, Infeasible
-from formation_p2p.core.resources.fits import claims_on
+from formation_p2p.core.resources.capability import Capability, Capacity, amounts
+from formation_p2p.core.resources.fits import lacks_room
+from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.hints import NO_HINTS, Hints
 from formation_p2p.core.workload.scope import Scope
@@ -57,7 +59,29 @@ class Candidate:
 
     def lacks(self, task: TaskView) -> Denied | Infeasible | None:
         """Why the task could not begin there now: our grant, or what the worker has announced."""
-        if self.forbidden is not None:
-            return self.forbidden
-        claims = claims_on(task.needs, self.profile.capability, self.profile.capacity)
-        return claims if isinstance(claims, Infeasible) else None
+        profile = self.profile
+        return self.forbidden or lacks_room(task.needs, profile.capability, profile.capacity)
+
+
+def free_part(needs: Requirements, capability: Capability, capacity: Capacity) -> float:
+    """What is free, as a part of 1, of the resource that is scarcest: of cores and memory, and of
+    GPUs where the task needs any."""
+    parts = [
+        _part(capacity.cpu_milli, capability.cpu_milli),
+        _part(capacity.memory_bytes, capability.memory_bytes),
+    ]
+    if needs.gpu_count:
+        free_milli = sum(gpu.share_milli for gpu in capacity.gpus)
+        parts.append(_part(free_milli, len(capability.gpus) * WHOLE_GPU_MILLI))
+    return min(parts)
+
+
+def task_part(needs: Requirements, capability: Capability) -> float:
+    """What one such task takes, as a part of 1, of the resource that it takes most of, when the
+    worker is idle."""
+    gpus = _part(needs.gpu_count * needs.gpu_share_milli, len(capability.gpus) * WHOLE_GPU_MILLI)
+    return max(gpus, *map(_part, amounts(needs), amounts(capability)))
+
+
+def _part(amount: int, of: int) -> float:
+    return amount / of if of else 0.0

@@ -46,14 +46,6 @@ class Fit:
         return above, IDLE_PER_FRAGMENT * mix.weight
 
 
-def fragments(capability: Capability, capacity: Capacity, mix: Mix) -> int:
-    """In thousandths of a GPU, twice for each task of the mix: 0 to 2 * weight * all that is free.
-
-    Of tasks with parts of several devices each it may be too few: parts may lie on one device.
-    """
-    return _fragments(capability, capacity.cpu_milli, _shares(capacity), mix)
-
-
 def best_devices(
     needs: Requirements, capability: Capability, capacity: Capacity, mix: Mix
 ) -> tuple[GpuClaim, ...] | Infeasible:
@@ -71,15 +63,15 @@ def best_fit(
     if isinstance(claims, Infeasible):
         return claims
     cpu_milli = capacity.cpu_milli - needs.cpu_milli
-    before = _fragments(capability, capacity.cpu_milli, _shares(capacity), mix)
+    before = fragments(capability, capacity.cpu_milli, shares_of(capacity), mix)
     is_part = needs.gpu_count == 1 and needs.gpu_share_milli < WHOLE_GPU_MILLI
     fits = []
     # Whole devices are alike, and for parts of several best fit has to do.
     for option in _options(needs, capability, capacity) if is_part else (claims,):
-        shares = _shares(capacity)
+        shares = shares_of(capacity)
         for claim in option:
             shares[claim.device_id] -= claim.share_milli
-        after = _fragments(capability, cpu_milli, shares, mix)
+        after = fragments(capability, cpu_milli, shares, mix)
         fits.append(Fit(option, after - before, sum(shares.values())))
     return min(fits, key=lambda fit: fit.added)
 
@@ -99,7 +91,11 @@ def _options(
                 yield claims
 
 
-def _fragments(capability: Capability, cpu_milli: int, shares: Mapping[str, int], mix: Mix) -> int:
+def fragments(capability: Capability, cpu_milli: int, shares: Mapping[str, int], mix: Mix) -> int:
+    """In thousandths of a GPU, twice for each task of the mix: 0 to 2 * weight * all that is free.
+
+    Of tasks with parts of several devices each it may be too few: parts may lie on one device.
+    """
     free = sum(shares.values())
     if free == 0:
         return 0
@@ -126,5 +122,5 @@ def _is_able(shape: Shape, gpu: Gpu) -> bool:
     )
 
 
-def _shares(capacity: Capacity) -> dict[str, int]:
+def shares_of(capacity: Capacity) -> dict[str, int]:
     return {each.device_id: each.share_milli for each in capacity.gpus}

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.fragmentation import Fit, best_fit
+from formation_p2p.core.placement.fragmentation import best_fit
 from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, scored
+from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.workload.mix import Mix, merged
 
@@ -43,11 +44,9 @@ class Packed(Policy):
 def _score(task: TaskView, candidate: Candidate, mix: Mix) -> Score:
     profile = candidate.profile
     fit = best_fit(task.needs, profile.capability, profile.capacity, mix)
-    value = _value(fit, mix) if isinstance(fit, Fit) else 0.0
-    return scored([Term("fragments", value)])
-
-
-def _value(fit: Fit, mix: Mix) -> float:
-    """A division of integers is the same on any machine, as no exponential is."""
+    if isinstance(fit, Infeasible):
+        return scored([Term("fragments", 0.0)])
     above, below = fit.cost(mix)
-    return 0.5 - 0.5 * (above / (WHOLE_GPU_MILLI * below + abs(above)))
+    # A division of integers is the same on any machine, as no exponential is.
+    value = 0.5 - 0.5 * (above / (WHOLE_GPU_MILLI * below + abs(above)))
+    return scored([Term("fragments", value)])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.load import free_part, task_part
+from formation_p2p.core.placement.candidate import Candidate, TaskView, free_part, task_part
 from formation_p2p.core.placement.policy import Policy, Score, Term, scored
 
 
