@@ -5,8 +5,10 @@ What a parser returns has been checked.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import assert_never
+from operator import attrgetter
+from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
@@ -24,56 +26,57 @@ from formation_p2p.core.records.addresses import (
 )
 
 _Type = kad_pb2.Message
+# A request and its reply are of one type.
+_TYPES: Final[Mapping[type, kad_pb2.Message.MessageType]] = {
+    **dict.fromkeys((kad.Ping, kad.Pong), _Type.PING),
+    **dict.fromkeys((kad.FindNode, kad.Nodes), _Type.FIND_NODE),
+    **dict.fromkeys((kad.GetProviders, kad.Providers), _Type.GET_PROVIDERS),
+    **dict.fromkeys((kad.AddProvider, kad.Added), _Type.ADD_PROVIDER),
+    **dict.fromkeys((kad.GetValue, kad.Value), _Type.GET_VALUE),
+    **dict.fromkeys((kad.PutValue, kad.Stored), _Type.PUT_VALUE),
+}
 
 
 def encode(message: kad.Message) -> bytes:
     """The protobuf of a message that this side made; nothing in it is checked."""
-    wire = kad_pb2.Message()
+    wire = kad_pb2.Message(type=_TYPES[type(message)])
     match message:
         case kad.Ping(dial_back):
-            wire.type, wire.dialBack = _Type.PING, dial_back
+            wire.dialBack = dial_back
         case kad.Pong(reached):
-            wire.type = _Type.PING
             if reached is not None:
                 wire.reached = reached
-        case kad.FindNode(name):
-            wire.type, wire.key = _Type.FIND_NODE, name
-        case kad.Nodes(closer):
-            wire.type = _Type.FIND_NODE
-            wire.closerPeers.extend(map(_closer_peer, closer))
+        case kad.FindNode(name) | kad.GetValue(name):
+            wire.key = name
         case kad.GetProviders(name, query):
-            wire.type, wire.key = _Type.GET_PROVIDERS, name
+            wire.key = name
             if query is not None:
                 wire.query.target = key_to_bytes(query.target)
                 wire.query.requirements = query.requirements
                 wire.query.limit = query.limit
-        case kad.Providers(providers, closer, count):
-            wire.type = _Type.GET_PROVIDERS
+        case kad.Providers(providers, _, count):
             wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
-            wire.closerPeers.extend(map(_closer_peer, closer))
             if count is not None:
                 wire.shards.append(_write_count(count))
         case kad.AddProvider(name, provider, more, acknowledged):
-            wire.type, wire.key = _Type.ADD_PROVIDER, name
+            wire.key = name
             wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
             wire.moreKeys.extend(more)
             wire.acknowledged = acknowledged
-        case kad.Added(counts, closer):
-            wire.type = _Type.ADD_PROVIDER
-            wire.shards.extend(_write_count(count) for count in counts)
-            wire.closerPeers.extend(map(_closer_peer, closer))
-        case kad.GetValue(name):
-            wire.type, wire.key = _Type.GET_VALUE, name
-        case kad.Value(value, closer, name):
-            wire.type = _Type.GET_VALUE
+        case kad.Added(counts):
+            wire.shards.extend(map(_write_count, counts))
+        case kad.Value(value, _, name):
             if value is not None:
                 wire.record.key, wire.record.value = name, value
-            wire.closerPeers.extend(map(_closer_peer, closer))
         case kad.PutValue(name, value) | kad.Stored(name, value):
-            wire.type, wire.key = _Type.PUT_VALUE, name
-            wire.record.key, wire.record.value = name, value
+            wire.key = wire.record.key = name
+            wire.record.value = value
+        case kad.Nodes():
+            pass
         case _:
             assert_never(message)
+    if isinstance(message, kad.Nodes | kad.Providers | kad.Added | kad.Value):
+        wire.closerPeers.extend(map(_closer_peer, message.closer))
     return wire.SerializeToString()
 
 
@@ -117,28 +120,25 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
     if isinstance(request, kad.AddProvider) and not request.acknowledged:
         return None
     wire = _parse(raw)
+    expected = _TYPES[type(request)]
+    if wire.type != expected:
+        raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
     match request:
         case kad.Ping():
-            _expect(wire, _Type.PING)
             return kad.Pong(wire.reached if wire.HasField("reached") else None)
         case kad.FindNode():
-            _expect(wire, _Type.FIND_NODE)
             return kad.Nodes(_read_closer(wire))
         case kad.GetProviders():
-            _expect(wire, _Type.GET_PROVIDERS)
             count = _read_count(wire.shards[0]) if wire.shards else None
             return kad.Providers(_read_providers(wire), _read_closer(wire), count)
         case kad.AddProvider(names=names):
-            _expect(wire, _Type.ADD_PROVIDER)
             if len(wire.shards) != len(names):
                 raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
             return kad.Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
         case kad.GetValue():
-            _expect(wire, _Type.GET_VALUE)
             value = _read_value(wire) if wire.HasField("record") else None
             return kad.Value(value, _read_closer(wire), wire.record.key)
         case kad.PutValue():
-            _expect(wire, _Type.PUT_VALUE)
             return kad.Stored(request.name, _read_value(wire))
         case _:
             assert_never(request)
@@ -149,11 +149,6 @@ def _parse(raw: bytes) -> kad_pb2.Message:
         return kad_pb2.Message.FromString(raw)
     except DecodeError as error:
         raise ProtocolViolation(f"{len(raw)} bytes that are not a DHT message") from error
-
-
-def _expect(wire: kad_pb2.Message, expected: kad_pb2.Message.MessageType) -> None:
-    if wire.type != expected:
-        raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
 
 
 def _read_query(wire: kad_pb2.Message) -> kad.ProviderQuery:
@@ -210,34 +205,22 @@ def _contact(raw_id: bytes, *addresses: bytes) -> Contact | None:
     return Contact(peer_id, tuple(texts))
 
 
+_numbers = attrgetter(*kad.ShardCount._fields)
+
+
 def _read_count(shard: kad_pb2.ShardCount) -> kad.ShardCount:
-    return kad.ShardCount(
-        shard.members,
-        shard.settled,
-        shard.shallower,
-        shard.deeper,
-        min(shard.depth, MAX_DEPTH),
-        shard.beyond,
-    )
+    count = kad.ShardCount(*_numbers(shard))
+    return count if count.depth <= MAX_DEPTH else count._replace(depth=MAX_DEPTH)
 
 
 def _write_count(count: kad.ShardCount) -> kad_pb2.ShardCount:
-    return kad_pb2.ShardCount(
-        members=count.members,
-        settled=count.settled,
-        shallower=count.shallower,
-        deeper=count.deeper,
-        depth=count.depth,
-        beyond=count.beyond,
-    )
-
-
-@lru_cache(maxsize=4096)  # as above
-def _closer_peer(contact: Contact) -> kad_pb2.Message.Peer:
-    return _write_peer(contact)
+    return kad_pb2.ShardCount(**count._asdict())
 
 
 def _write_peer(contact: Contact, profile: bytes = b"") -> kad_pb2.Message.Peer:
     peer = kad_pb2.Message.Peer(id=peer_id_to_bytes(contact.peer_id), profile=profile)
     peer.addrs.extend(address_bytes(text) for text in contact.addresses[:MAX_ADDRESSES])
     return peer
+
+
+_closer_peer = lru_cache(maxsize=4096)(_write_peer)  # as above

@@ -9,7 +9,7 @@ Source: libp2p kad-dht specification, "RPC messages".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.keyspace import Key
@@ -94,7 +94,9 @@ class PutValue:
     value: bytes
 
 
-Request = Ping | FindNode | GetProviders | AddProvider | GetValue | PutValue
+Query = FindNode | GetProviders | GetValue
+Write = AddProvider | PutValue
+Request = Ping | Query | Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,7 @@ class Nodes:
     closer: tuple[Contact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCount:
+class ShardCount(NamedTuple):
     """What a peer holds under the name of a capability shard, by what the authors signed.
 
     `members` announce themselves here in full. The others count only those on the side of the

@@ -14,14 +14,8 @@ def agreed(counts: Iterable[ShardCount]) -> ShardCount:
     """The median of each number that the peers nearest to a shard's name say of it, so that one in
     three may lie or have come too late to know."""
     each = list(counts) or [ShardCount()]
-    return ShardCount(
-        members=median_high(c.members for c in each),
-        settled=median_high(c.settled for c in each),
-        shallower=median_high(c.shallower for c in each),
-        deeper=median_high(c.deeper for c in each),
-        depth=median_high([c.depth for c in each if c.deeper or c.beyond] or [0]),
-        beyond=median_high(c.beyond for c in each),
-    )
+    depth = median_high([count.depth for count in each if count.deeper or count.beyond] or [0])
+    return ShardCount._make(map(median_high, zip(*each, strict=True)))._replace(depth=depth)
 
 
 def deeper_by(members: int, shards: ShardParameters) -> int:
