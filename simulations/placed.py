@@ -19,9 +19,8 @@ from typing import Final, NamedTuple
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.capability.shards import depths_of, shard_key
 from formation_p2p.core.dht.store import CheckedProfile, RecordStore, value_name
-from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.publication import Publication
+from formation_p2p.core.discovery.publication import Publication, names_of
 from formation_p2p.core.discovery.shard_membership import ShardMembership
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
@@ -141,7 +140,7 @@ class Placed:
                 )
             )
             announcer._note_written(publication.replicas, at)
-        announcer._publications = {each.name: each for each in publications}
+        announcer.publications = {each.name: each for each in publications}
         signed = announcer._issue(at, spans if any(high for _, high in spans) else (), False)
         worker.checked = CheckedProfile(signed, names_of(signed.profile, self._network_id))
         announcer._signed, announcer._announced = signed, signed.profile.capacity

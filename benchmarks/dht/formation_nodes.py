@@ -19,7 +19,13 @@ import trio
 
 from benchmarks.dht.lines import Line, answer, next_order
 from formation_p2p.core.capability.buckets import bucket_key
-from formation_p2p.core.dht.messages import AddProvider, GetProviders, Provider, ProviderQuery
+from formation_p2p.core.dht.messages import (
+    AddProvider,
+    FindNode,
+    GetProviders,
+    Provider,
+    ProviderQuery,
+)
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
@@ -104,7 +110,7 @@ class FormationNode:
         began_s = time.perf_counter()
         query = ProviderQuery(key_of(name), b"", 0)
         found = await self._until(
-            dht.find_providers(name, query, moment(), "benchmark", width=REPLICAS)
+            dht.search(GetProviders(name, query), moment(), "benchmark", width=REPLICAS)
         )
         assert isinstance(found, Searched)
         holders = dht.nearest(name, found.closest, REPLICAS)
@@ -125,7 +131,7 @@ class FormationNode:
         if dht.records.providers(GetProviders(name, query), moment()).providers:
             raise RuntimeError("the finder holds the record itself")
         began_s = time.perf_counter()
-        ended = await self._until(dht.find_providers(name, query, moment(), "benchmark"))
+        ended = await self._until(dht.search(GetProviders(name, query), moment(), "benchmark"))
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Searched)
         return took_s, [signed.profile.peer_id for signed in ended.found]
@@ -133,7 +139,11 @@ class FormationNode:
     async def closest(self, target: PeerId) -> tuple[float, list[PeerId]]:
         began_s = time.perf_counter()
         name = peer_id_to_bytes(target)
-        ended = await self._until(self.peer.dht.find_closest(name, moment(), "benchmark"))
+        ended = await self._until(
+            self.peer.dht.search(
+                FindNode(name), moment(), "benchmark", width=self.peer.dht.parameters.k
+            )
+        )
         took_s = time.perf_counter() - began_s
         assert isinstance(ended, Searched)
         self.rpcs += ended.asked

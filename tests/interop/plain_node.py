@@ -19,7 +19,6 @@ from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
-from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import (
     DhtEvent,
     InboundConnection,
@@ -106,7 +105,12 @@ class PlainNode:
     async def _closest(self, asked: dict[str, Any]) -> list[PeerId]:
         peer_id = parse_peer_id(asked["peer"])
         found = await self._searched(
-            self._dht.find_closest(peer_id_to_bytes(peer_id), moment(), "test")
+            self._dht.search(
+                kad.FindNode(peer_id_to_bytes(peer_id)),
+                moment(),
+                "test",
+                width=self._dht.parameters.k,
+            )
         )
         return [contact.peer_id for contact in found.closest]
 
@@ -118,7 +122,7 @@ class PlainNode:
         name, value = bytes.fromhex(asked["name"]), bytes.fromhex(asked["value"])
         return await self._write(kad.PutValue(name, value), asked)
 
-    async def _write(self, write: Write, asked: dict[str, Any]) -> list[PeerId]:
+    async def _write(self, write: kad.Write, asked: dict[str, Any]) -> list[PeerId]:
         """To the nearest, or to those in `only`. Returns who took it."""
         if "only" in asked:
             to = tuple(
@@ -126,7 +130,11 @@ class PlainNode:
                 for each in asked["only"]
             )
         else:
-            found = await self._searched(self._dht.find_closest(write.name, moment(), "test"))
+            found = await self._searched(
+                self._dht.search(
+                    kad.FindNode(write.name), moment(), "test", width=self._dht.parameters.k
+                )
+            )
             to = self._dht.nearest(write.name, found.closest, self._dht.parameters.k)
         writes = [(each, write) for each in to]
         result = await self._result(self._dht.operations.deliver(writes, moment(), "test"))
@@ -135,12 +143,14 @@ class PlainNode:
 
     async def _find_providers(self, asked: dict[str, Any]) -> list[dict[str, object]]:
         name = bytes.fromhex(asked["name"])
-        found = await self._searched(self._dht.find_providers(name, None, moment(), "test"))
+        found = await self._searched(
+            self._dht.search(kad.GetProviders(name, None), moment(), "test")
+        )
         return [_contact(each) for each in found.found if isinstance(each, Contact)]
 
     async def _get_value(self, asked: dict[str, Any]) -> str | None:
         name = bytes.fromhex(asked["name"])
-        found = await self._searched(self._dht.search(name, kad.GetValue(name), moment(), "test"))
+        found = await self._searched(self._dht.search(kad.GetValue(name), moment(), "test"))
         values = [each.value.hex() for each in found.found if isinstance(each, ValueRecord)]
         return values[0] if values else None
 

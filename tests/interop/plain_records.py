@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.records import Write
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 
@@ -86,7 +85,7 @@ class PlainRecords:
         self._providers: dict[bytes, dict[PeerId, None]] = {}
         self._of_peer: dict[PeerId, int] = {}
 
-    def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
+    def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         if isinstance(write, kad.AddProvider):
             # Nobody can vouch for another here: there is no signature.
             provider = write.provider.contact
@@ -123,10 +122,7 @@ class PlainRecords:
         return kept.record.value
 
     def verified(
-        self,
-        request: kad.GetProviders | kad.GetValue,
-        reply: kad.Providers | kad.Value,
-        now: Moment,
+        self, name: bytes, reply: kad.Providers | kad.Value, now: Moment
     ) -> Iterable[tuple[Hashable, Found]]:
         """Values are checked. Of providers there is nothing to check: whoever wants one dials it,
         and is shown then that the peer has the key to its id."""
@@ -134,7 +130,7 @@ class PlainRecords:
             return [(each.contact.peer_id, each.contact) for each in reply.providers]
         if reply.value is None:
             return []
-        record = ValueRecord(request.name, reply.value)
+        record = ValueRecord(name, reply.value)
         return [(record.name, record)] if self._is_valid(record) else []
 
     def supersedes(self, new: Found, old: Found) -> bool:

@@ -2,7 +2,7 @@
 
     world = DhtWorld(seed=1)
     gate, alice, bob = world.join("gate", "alice", "bob")
-    operation = alice.dht.find_closest(name, world.now, "a test")
+    operation = find_closest(alice.dht, name, world.now)
     world.perform(alice)
     world.elapse(5)
     assert bob.contact in alice.searched(operation).closest
@@ -25,7 +25,6 @@ from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import (
     RequestFailed,
     RequestReceived,
@@ -35,7 +34,7 @@ from formation_p2p.core.dht.rpc import (
 )
 from formation_p2p.core.dht.store import CheckedProfile, RecordStore
 from formation_p2p.core.discovery.finder import suits
-from formation_p2p.core.discovery.names import names_of
+from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
@@ -149,6 +148,11 @@ class Alone:
         [answer] = [effect for effect in effects if isinstance(effect, SendResponse)]
         assert answer.request_id == 7
         return answer.message
+
+
+def find_closest(dht: Kademlia[SignedProfile], name: bytes, now: Moment) -> OperationId:
+    """Ends as Searched, whose `closest` are the k peers nearest to a name."""
+    return dht.search(kad.FindNode(name), now, "a test", width=dht.parameters.k)
 
 
 def nearest_first(name: bytes, *contacts: Contact) -> list[Contact]:
@@ -278,9 +282,9 @@ class DhtWorld:
             node.tick_s = due_s
             self._at(due_s, lambda: self._tick(node, due_s))
 
-    def publish(self, node: DhtNode, write: Write) -> tuple[Searched[SignedProfile], Published]:
+    def publish(self, node: DhtNode, write: kad.Write) -> tuple[Searched[SignedProfile], Published]:
         """Have a node write to the k peers nearest to a name."""
-        looking = node.dht.find_closest(write.name, self.now, "a test")
+        looking = find_closest(node.dht, write.name, self.now)
         self.perform(node)
         self.elapse(1)
         searched = node.searched(looking)

@@ -6,6 +6,7 @@ from formation_p2p.core.capability.buckets import bucket_key
 from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     FindNode,
+    GetProviders,
     Nodes,
     Ping,
     Pong,
@@ -25,7 +26,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key
 from tests.support import dht_world as world
-from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first, village
+from tests.support.dht_world import NOW, Alone, DhtWorld, find_closest, nearest_first, village
 
 DHT = DhtParameters()
 
@@ -112,7 +113,7 @@ def test_a_gate_that_was_restarted_is_found_again_though_it_knows_nobody() -> No
     town.elapse(5)
     town.nodes["gate"].alive = False
     for node in (alice, bob):  # they notice
-        node.dht.find_closest(peer_id_to_bytes(gate.peer_id), town.now, "a test")
+        find_closest(node.dht, peer_id_to_bytes(gate.peer_id), town.now)
         town.perform(node)
     town.elapse(DHT.request_timeout_s)
     assert gate.peer_id not in alice.dht.table
@@ -128,7 +129,7 @@ def test_who_loses_the_last_peer_goes_back_to_the_gates_at_once() -> None:
     gate, alice = town.join("gate", "alice")
     town.elapse(5)
     gate.silent = True
-    alice.dht.find_closest(peer_id_to_bytes(gate.peer_id), town.now, "a test")
+    find_closest(alice.dht, peer_id_to_bytes(gate.peer_id), town.now)
     town.perform(alice)
     town.elapse(DHT.request_timeout_s + 0.1)
     assert len(alice.dht.table) == 0
@@ -185,7 +186,7 @@ def test_an_answer_to_something_else_does_not_end_a_ping() -> None:
     """Or there could be any number of pings under way to one peer."""
     alice = Alone(knows=(CAROL,))
     alice.reply_to(Ping(), BOB)
-    alice.dht.find_closest(peer_id_to_bytes(DAVE.peer_id), NOW, "a test")
+    find_closest(alice.dht, peer_id_to_bytes(DAVE.peer_id), NOW)
     [sent] = alice.requests()
     alice.respond(sent, Nodes((BOB,)))
     [sent] = alice.requests()
@@ -222,7 +223,7 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     alice = Alone(parameters=DhtParameters(k=2))
     newcomer, oldest, younger = crowded(alice)
     later = after(DHT.suspect_after_s)
-    alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), later, "a test")
+    find_closest(alice.dht, peer_id_to_bytes(newcomer.peer_id), later)
     for sent in alice.requests():
         alice.respond(sent, Nodes((newcomer,)), later)
     # Both were just seen, so neither is doubted when the newcomer answers.
@@ -233,7 +234,7 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     assert newcomer.peer_id not in alice.dht.table
     # Five minutes on, they are.
     much_later = after(2 * DHT.suspect_after_s)
-    alice.dht.find_closest(peer_id_to_bytes(newcomer.peer_id), much_later, "a test")
+    find_closest(alice.dht, peer_id_to_bytes(newcomer.peer_id), much_later)
     by_peer = {sent.to: sent for sent in alice.requests()}
     alice.respond(by_peer[younger], Nodes((newcomer,)), much_later)
     [sent] = alice.requests()
@@ -275,7 +276,7 @@ def test_where_everyone_is_silent_a_search_ends_after_a_few_timeouts() -> None:
     alice = town.nodes["node 0"]
     for node in town.nodes.values():
         node.silent = node is not alice
-    operation = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+    operation = alice.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")
     town.perform(alice)
     town.elapse(5 * DHT.request_timeout_s)
     assert alice.searched(operation).closest == ()
@@ -284,7 +285,7 @@ def test_where_everyone_is_silent_a_search_ends_after_a_few_timeouts() -> None:
 
 def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> None:
     alice = Alone(knows=(BOB,))
-    alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
     inventions = iter(range(10**9))
     asked = 0
     while True:
@@ -305,7 +306,7 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
 def test_too_many_operations_end_the_oldest_with_what_it_has() -> None:
     alice = Alone(knows=(BOB,))
     started = [
-        alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+        alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
         for _ in range(DHT.max_operations + 2)
     ]
     _, completed = alice.dht.take()

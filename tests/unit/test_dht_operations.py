@@ -20,17 +20,17 @@ from formation_p2p.core.dht.messages import (
     ShardCount,
     Stored,
     Value,
+    Write,
 )
 from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.records import Write
 from formation_p2p.core.dht.rpc import RequestFailed
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, key_of
 from tests.support import dht_world as world
-from tests.support.dht_world import NOW, Alone, DhtWorld, nearest_first, village
+from tests.support.dht_world import NOW, Alone, DhtWorld, find_closest, nearest_first, village
 
 ANY = bucket_key(world.NETWORK, "any")
 ALICE, BOB, CAROL, DAVE = map(world.contact, ("alice", "bob", "carol", "dave"))
@@ -67,7 +67,7 @@ def test_a_lookup_finds_the_k_nearest_though_nobody_knows_everybody(seed: int) -
     assert max(len(node.dht.table) for node in nodes) < 40
     sought = world.person("nobody here").peer_id
     for node in nodes[::12]:
-        operation = node.dht.find_closest(peer_id_to_bytes(sought), town.now, "a test")
+        operation = find_closest(node.dht, peer_id_to_bytes(sought), town.now)
         town.perform(node)
         town.elapse(1)
         found = [contact.peer_id for contact in node.searched(operation).closest]
@@ -83,8 +83,8 @@ def test_what_one_published_everyone_finds() -> None:
     for write in (PutValue(name, signed.raw), world.added(signed, ANY)):
         town.publish(author, write)
     for node in town.nodes.values():
-        value = node.dht.search(name, GetValue(name), town.now, "a test")
-        found = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+        value = node.dht.search(GetValue(name), town.now, "a test")
+        found = node.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")
         town.perform(node)
         town.elapse(1)
         assert node.searched(value).found == (signed,)
@@ -101,7 +101,7 @@ def test_a_search_merges_what_it_hears_and_keeps_the_newest_of_each() -> None:
     carol.keep(ANY, new, town.now)
     dave.keep(ANY, frank, town.now)
     for node in (alice, bob):  # bob has the old one himself
-        operation = node.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+        operation = node.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")
         town.perform(node)
         town.elapse(1)
         assert set(node.searched(operation).found) == {new, frank}
@@ -119,7 +119,7 @@ def test_who_has_withdrawn_is_not_found_though_one_peer_still_offers_the_old_pro
     carol.lie = lambda request, reply: (
         Providers((Provider(CAROL, gone.raw),), ()) if isinstance(request, GetProviders) else reply
     )
-    operation = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
+    operation = alice.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")
     town.perform(alice)
     town.elapse(1)
     assert alice.searched(operation).found == ()
@@ -158,9 +158,9 @@ def test_storing_peers_who_lie_are_outvoted_by_one_who_does_not() -> None:
         (dave, lies()),
     ):
         liar.lie = lie
-    value = alice.dht.search(name, GetValue(name), town.now, "a test")
-    found = alice.dht.find_providers(ANY, EVERYONE, town.now, "a test")
-    misplaced = alice.dht.find_providers(other, EVERYONE, town.now, "a test")
+    value = alice.dht.search(GetValue(name), town.now, "a test")
+    found = alice.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")
+    misplaced = alice.dht.search(GetProviders(other, EVERYONE), town.now, "a test")
     town.perform(alice)
     town.elapse(1)
     assert alice.searched(value).found == (eve,)
@@ -174,7 +174,7 @@ def test_a_value_that_is_rightly_signed_but_anothers_is_not_taken_for_the_one_as
     town.elapse(5)
     bob.lie = lies(world.signed("frank", town.now).raw)
     name = value_name(DAVE.peer_id)
-    operation = alice.dht.search(name, GetValue(name), town.now, "a test")
+    operation = alice.dht.search(GetValue(name), town.now, "a test")
     town.perform(alice)
     town.elapse(1)
     assert alice.searched(operation).found == ()
@@ -217,7 +217,7 @@ def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
     alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
     value = world.signed("alice", NOW).raw
-    alice.dht.find_closest(name, NOW, "a test")
+    find_closest(alice.dht, name, NOW)
     to_near, to_far = sorted(alice.requests(), key=lambda sent: sent.to != near)
     alice.respond(to_near, Nodes((nearest,)))
     [to_nearest] = alice.requests()
@@ -238,7 +238,7 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
     name = value_name(ALICE.peer_id)
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
     alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
-    alice.dht.find_closest(name, NOW, "a test")
+    find_closest(alice.dht, name, NOW)
     to_near, to_far = sorted(alice.requests(), key=lambda sent: sent.to != near)
     alice.respond(to_near, Nodes((nearest,)))
     [to_nearest] = alice.requests()
@@ -255,9 +255,9 @@ def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() 
 
 def test_an_answer_after_the_search_has_ended_is_only_used_for_the_table() -> None:
     alice = Alone(knows=(BOB, CAROL))
-    alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
     first, second = alice.requests()
-    alice.dht.operations.abandon(alice.dht.find_providers(ANY, EVERYONE, NOW, "another"))
+    alice.dht.operations.abandon(alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "another"))
     third, fourth = alice.requests()
     for sent in (third, fourth):
         alice.respond(sent, Providers((), (DAVE,)))
@@ -273,7 +273,7 @@ def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> 
     name = value_name(ALICE.peer_id)
     value = world.signed("alice", NOW).raw
     alice = Alone(knows=(BOB, CAROL))
-    alice.dht.find_closest(name, NOW, "a test")
+    find_closest(alice.dht, name, NOW)
     for sent in alice.requests():
         alice.respond(sent, Nodes(()))
     operation = write_near(alice, PutValue(name, value))
@@ -288,7 +288,7 @@ def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> 
 
 def test_abandoned_while_it_still_looks_nobody_has_taken_it() -> None:
     alice = Alone(knows=(BOB,))
-    operation = alice.dht.find_closest(value_name(ALICE.peer_id), NOW, "a test")
+    operation = find_closest(alice.dht, value_name(ALICE.peer_id), NOW)
     assert alice.dht.operations.abandon(operation) == ()
 
 
@@ -355,7 +355,7 @@ def test_an_answer_to_a_publish_that_was_abandoned_is_for_the_table_alone() -> N
 def test_a_search_is_not_abandoned_by_who_gives_up_publishing() -> None:
     """Nothing was written, so nobody is named."""
     alice = Alone(knows=(BOB,))
-    operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    operation = alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
     assert alice.dht.operations.abandon(operation) == ()
 
 
@@ -371,7 +371,7 @@ def test_the_nearest_to_a_name_are_found_among_peers_and_oneself() -> None:
 def test_the_counts_of_a_search_are_those_of_the_nearest_who_answered_nearest_first() -> None:
     """dave is a peer of another implementation: he tells no count."""
     alice = Alone(knows=(BOB, CAROL, DAVE))
-    operation = alice.dht.find_providers(ANY, EVERYONE, NOW, "a test", width=3)
+    operation = alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test", width=3)
     place = {contact: n for n, contact in enumerate(nearest_first(ANY, BOB, CAROL, DAVE))}
     for sent in alice.requests():
         count = None if sent.to == DAVE else ShardCount(members=place[sent.to])
@@ -389,7 +389,7 @@ def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
     asker = town.nodes["node 0"]
     asked = {}
     for width in (1, 3, 20):
-        operation = asker.dht.find_providers(ANY, EVERYONE, town.now, "a test", width=width)
+        operation = asker.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test", width=width)
         town.perform(asker)
         town.elapse(1)
         searched = asker.searched(operation)
@@ -403,7 +403,7 @@ def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
 def test_a_search_gathers_no_more_than_so_many() -> None:
     """Those whom it has, it still takes newer records of."""
     alice = Alone(knows=(BOB, CAROL), parameters=DhtParameters(max_found=2))
-    alice.dht.find_providers(ANY, EVERYONE, NOW, "a test")
+    alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
     for sequence, sent in enumerate(alice.requests(), 1):
         signed = [world.signed(name, NOW, sequence=sequence) for name in ("bob", "carol", "dave")]
         alice.respond(sent, Providers(tuple(Provider(sent.to, each.raw) for each in signed), ()))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from formation_p2p.core.dht.messages import (
     AddProvider,
     GetProviders,
-    GetValue,
     Provider,
     Providers,
     PutValue,
@@ -163,7 +162,7 @@ def test_a_contact_that_says_where_supersedes_one_that_does_not() -> None:
 
 def test_of_a_reply_every_provider_is_taken_for_what_it_is() -> None:
     reply = Providers((Provider(ALICE), Provider(BOB)), (CAROL,))
-    assert list(PlainRecords().verified(GetProviders(FILE), reply, NOW)) == [
+    assert list(PlainRecords().verified(FILE, reply, NOW)) == [
         (ALICE.peer_id, ALICE),
         (BOB.peer_id, BOB),
     ]
@@ -209,7 +208,7 @@ def test_a_value_under_another_name_is_neither_kept_nor_believed(name: bytes, va
     records = PlainRecords()
     assert not records.keep(ALICE, PutValue(name, value), NOW)
     assert records.value(name, NOW) is None
-    assert list(records.verified(GetValue(name), Value(value, ()), NOW)) == []
+    assert list(records.verified(name, Value(value, ()), NOW)) == []
 
 
 def named(value: bytes) -> bytes:
@@ -274,7 +273,7 @@ def test_of_several_replies_the_best_value_counts() -> None:
     records = with_numbers()
     name = b"/number/x"
     replies = [Value(b"7", ()), Value(None, ()), Value(b"no number", ()), Value(b"8", ())]
-    verified = [list(records.verified(GetValue(name), reply, NOW)) for reply in replies]
+    verified = [list(records.verified(name, reply, NOW)) for reply in replies]
     seven, eight = ValueRecord(name, b"7"), ValueRecord(name, b"8")
     assert verified == [[(name, seven)], [], [], [(name, eight)]]
     assert records.supersedes(eight, seven)

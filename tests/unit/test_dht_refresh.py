@@ -39,7 +39,7 @@ def steps(
     table: RoutingTable, until_s: float, seed: int = 1, parameters: DhtParameters = DHT
 ) -> list[tuple[float, bytes]]:
     """What is looked up when, by a node that joins at 0 and does nothing else."""
-    due = Refresh(OWN, OWN_NAME, table, random.Random(seed), parameters)
+    due = Refresh(OWN_NAME, table, random.Random(seed), parameters)
     due.joined(0.0)
     looked_up = []
     while due.at_s < until_s:
@@ -76,7 +76,7 @@ def test_each_has_its_turn_in_time_and_seldom_more_often() -> None:
 
 def test_whoever_looked_there_for_another_purpose_has_done_it() -> None:
     table = table_down_to(3)
-    due = Refresh(OWN, OWN_NAME, table, random.Random(1))
+    due = Refresh(OWN_NAME, table, random.Random(1))
     due.joined(0.0)
     assert due.due(2.0) == OWN_NAME
     for length in range(KEY_BITS - 3, KEY_BITS + 1):
@@ -107,7 +107,7 @@ def test_bad_luck_costs_a_turn_and_no_more() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 7, DHT.max_refresh_depth])
 def test_a_name_lies_in_the_bucket_that_it_is_for(depth: int) -> None:
-    due = Refresh(OWN, OWN_NAME, RoutingTable(OWN), random.Random(7))
+    due = Refresh(OWN_NAME, RoutingTable(OWN), random.Random(7))
     name = due.name_at(depth)
     assert name is not None
     assert depth_of(name) == depth

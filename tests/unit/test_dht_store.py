@@ -14,7 +14,6 @@ from formation_p2p.core.dht.messages import (
     MAX_PROVIDERS,
     AddProvider,
     GetProviders,
-    GetValue,
     Provider,
     ProviderQuery,
     Providers,
@@ -164,8 +163,8 @@ def test_what_is_not_as_it_claims_is_refused_and_never_returned(
     with pytest.raises(error):
         store.check(name, raw, NOW)
     told = Providers((Provider(SENDER, raw),)), Value(raw, ())
-    assert store.verified(GetProviders(name), told[0], NOW) == []
-    assert store.verified(GetValue(name), told[1], NOW) == []
+    assert store.verified(name, told[0], NOW) == []
+    assert store.verified(name, told[1], NOW) == []
 
 
 def test_who_is_not_admitted_to_the_network_is_not_kept() -> None:
@@ -466,10 +465,10 @@ def test_of_a_reply_only_what_is_good_is_believed(store: RecordStore) -> None:
     bob, carol = world.signed("bob", NOW), world.signed("carol", NOW)
     reply = Providers(tuple(Provider(SENDER, raw) for raw in (forged(), b"", carol.raw, bob.raw)))
     authors = [carol.profile.peer_id, bob.profile.peer_id]
-    verified = store.verified(GetProviders(ANY), reply, NOW)
+    verified = store.verified(ANY, reply, NOW)
     assert verified == list(zip(authors, [carol, bob], strict=True))
-    assert store.verified(GetValue(BOB), Value(None, ()), NOW) == []
-    assert store.verified(GetValue(BOB), Value(bob.raw, ()), NOW) == [(authors[1], bob)]
+    assert store.verified(BOB, Value(None, ()), NOW) == []
+    assert store.verified(BOB, Value(bob.raw, ()), NOW) == [(authors[1], bob)]
     assert len(store) == 0  # it is known, and not kept
 
 

@@ -12,8 +12,8 @@ from formation_p2p.core.dht.operations import Published
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.keyspace import Span, key_of
 from formation_p2p.core.records.profile import SignedProfile, open_profile
@@ -632,7 +632,7 @@ def test_what_is_withdrawn_is_told_as_a_value_which_is_answered() -> None:
 def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
     town, alice = settled("alice", "bob")
     alice.start()
-    alice.announcer._publications.clear()  # the lookup for its own value is in flight
+    alice.announcer.publications.clear()  # the lookup for its own value is in flight
     town.elapse(1)
     assert alice.issued  # its buckets' names were found later
     assert not replicas_of(town, value_name(alice.node.peer_id))
@@ -643,7 +643,7 @@ def test_what_a_holder_says_of_names_that_were_left_meanwhile_is_dropped() -> No
     alice.start()
     alice.rest()
     town.elapse(alice.announcer.next_timeout() - town.now_s)
-    alice.announcer._publications.clear()  # the acknowledgements are in flight
+    alice.announcer.publications.clear()  # the acknowledgements are in flight
     carried = len(town.carried)
     town.elapse(10)
     written = [e for e in town.carried[carried:] if isinstance(e.message, AddProvider | PutValue)]

@@ -19,8 +19,8 @@ from formation_p2p.core.discovery.finder import (
     Found,
     suits,
 )
-from formation_p2p.core.discovery.names import names_of
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.discovery.trace import Step, Trace
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
@@ -32,7 +32,7 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support import dht_world as world
-from tests.support.dht_world import Completed, DhtNode, DhtWorld
+from tests.support.dht_world import Completed, DhtNode, DhtWorld, find_closest
 
 DISCOVERY = DiscoveryParameters()
 
@@ -302,7 +302,7 @@ def test_of_how_deep_buckets_are_a_bounded_number_is_remembered() -> None:
     assert len(prefixes(market.find(SMALL))) == 2
     assert len(prefixes(market.find(SMALL))) == 1
     market.find(replace(SMALL, gpu_count=1))  # and of another, which it tries next
-    known = [market.finding.finder.depth_of(bucket, market.now) for bucket in ("gpu/1", "any")]
+    known = [market.finding.finder.depths.get(bucket, market.now) for bucket in ("gpu/1", "any")]
     assert known.count(None) == 1
 
 
@@ -358,8 +358,8 @@ def test_other_buckets_are_tried_before_other_shards(market: Market) -> None:
 
 def test_a_search_that_finds_too_few_ends_after_so_many_lookups(market: Market) -> None:
     crowd(market, 2, 4, *(f"{n:04b}" for n in range(16)))
-    market.finding.finder.learn("cpu/8", 4, market.now)
-    market.finding.finder.learn("any", 4, market.now)
+    market.finding.finder.depths.learn("cpu/8", 4, market.now)
+    market.finding.finder.depths.learn("any", 4, market.now)
     needs = Requirements(cpu_milli=8000, memory_bytes=1, storage_bytes=1)
     found = market.find(needs, at("0"))
     assert (found.suited, found.complete) == (False, False)
@@ -386,7 +386,7 @@ def test_the_smallest_bucket_that_is_known_is_asked_first(market: Market) -> Non
     first = market.find(both).trace.steps
     assert {step.bucket for step in first} == {"gpu/1"}
     market.offer("erin", world.MACHINE)
-    market.finding.finder.learn("cpu/8", 0, market.now)
+    market.finding.finder.depths.learn("cpu/8", 0, market.now)
     assert market.find(both).trace.steps[0].bucket == "cpu/8"
 
 
@@ -443,7 +443,7 @@ def test_a_bounded_number_of_answers_is_remembered() -> None:
 
 
 def test_searches_that_are_not_the_finders_are_left_alone(market: Market) -> None:
-    market.alice.dht.find_closest(peer_id_to_bytes(market.bob.peer_id), market.now, "a test")
+    find_closest(market.alice.dht, peer_id_to_bytes(market.bob.peer_id), market.now)
     market.perform(market.alice)
     market.elapse(1)
     assert market.finding.found == []
@@ -505,7 +505,7 @@ def test_a_search_goes_on_while_nobody_has_room(market: Market, free: int) -> No
     places = [f"{n:05b}" for n in range(26)]
     for place in places:
         crowd(market, 3, 5, place, free_milli=None if place == places[free] else 100)
-    market.finding.finder.learn("any", 5, market.now)
+    market.finding.finder.depths.learn("any", 5, market.now)
     found = market.find(SMALL, at("0"), roomy=True)
     steps = prefixes(found)
     if free == 25:  # those without room are better than none

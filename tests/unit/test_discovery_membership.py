@@ -102,7 +102,7 @@ def test_one_holders_word_raises_a_doubt(count: ShardCount, doubt: str | None) -
 
 
 def test_whatever_one_holder_says_the_span_stays() -> None:
-    """It takes a poll of all that hold the shard; see `if_full` and `if_sparse`."""
+    """It takes a poll of all that hold the shard; see `confirmed`."""
     membership = member_at(3)
     for count in (ShardCount(10**6), ShardCount(9, 0, 0, 9, MAX_DEPTH), ShardCount()):
         membership.heard(3, count)
@@ -140,18 +140,18 @@ def test_while_it_moves_only_the_deeper_shard_can_be_full_and_none_sparse() -> N
 def test_where_all_who_hold_it_say_that_its_shard_is_full_a_worker_moves_down(
     count: ShardCount, span: Span | None
 ) -> None:
-    assert member_at(3).if_full(count) == span
+    assert member_at(3).confirmed("full", count) == span
 
 
 def test_while_it_moves_a_worker_may_move_further_down() -> None:
     """From the deeper of its two shards. The other is left at once: everybody is deeper."""
-    assert member_at(2, 3).if_full(ShardCount(SHARDS.split + 1)) == Span(3, 4)
+    assert member_at(2, 3).confirmed("full", ShardCount(SHARDS.split + 1)) == Span(3, 4)
 
 
 def test_at_the_deepest_there_is_nowhere_to_go() -> None:
     deepest = member_at(MAX_DEPTH)
-    assert deepest.if_full(ShardCount(10**6)) is None
-    assert deepest.if_full(ShardCount(20, 15, 0, 5, MAX_DEPTH)) in (None, deepest.span)
+    assert deepest.confirmed("full", ShardCount(10**6)) is None
+    assert deepest.confirmed("full", ShardCount(20, 15, 0, 5, MAX_DEPTH)) in (None, deepest.span)
 
 
 # -- settled -> moving: sparse ------------------------------------------------------------------
@@ -173,17 +173,17 @@ def test_who_is_nearly_alone_moves_up_where_there_is_room_for_as_many_again(
 ) -> None:
     membership = member_at(3)
     membership.heard(3, ShardCount(own))
-    assert membership.if_sparse(ShardCount(above)) == (Span(2, 3) if moves else None)
+    assert membership.confirmed("sparse", ShardCount(above)) == (Span(2, 3) if moves else None)
 
 
 def test_before_its_own_shard_was_heard_of_nobody_moves_up() -> None:
-    assert member_at(3).if_sparse(ShardCount()) is None
+    assert member_at(3).confirmed("sparse", ShardCount()) is None
 
 
 def test_who_is_moving_already_does_not_move_up() -> None:
     membership = member_at(2, 3)
     membership.heard(3, FEW)
-    assert membership.if_sparse(ShardCount()) is None
+    assert membership.confirmed("sparse", ShardCount()) is None
 
 
 # -- moving -> settled --------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
     doubt = membership.heard(membership.span.high, other)
     moves = [membership.arrived(10 * TTL_S)]
     if doubt is not None:
-        moves.append(membership.if_full(other) if doubt == "full" else membership.if_sparse(one))
+        moves.append(membership.confirmed(doubt, other if doubt == "full" else one))
     for span in moves:
         if span is not None:
             assert 0 <= span.low <= span.high <= MAX_DEPTH
@@ -269,12 +269,12 @@ def test_wherever_it_moves_it_keeps_one_shard_and_stays_within_bounds(
 def test_who_finds_neighbours_settled_above_is_in_both_until_it_is_told_who_follows_whom() -> None:
     """They came at the same time and did not see each other."""
     membership = member_at(2)
-    assert membership.if_apart(ShardCount(members=9, settled=4)) == Span(1, 2)
+    assert membership.confirmed("apart", ShardCount(members=9, settled=4)) == Span(1, 2)
     assert (
-        membership.if_apart(ShardCount(members=9, shallower=4)) is None
+        membership.confirmed("apart", ShardCount(members=9, shallower=4)) is None
     )  # they are moving already
     membership.settle(Span(1, 2), 1.0)
     assert membership.state is MembershipState.MOVING
-    assert membership.if_apart(ShardCount(members=9, settled=4)) is None
+    assert membership.confirmed("apart", ShardCount(members=9, settled=4)) is None
     membership.settle(Span(0, 0), 2.0)
-    assert membership.if_apart(ShardCount(members=9, settled=4)) is None
+    assert membership.confirmed("apart", ShardCount(members=9, settled=4)) is None

@@ -1,12 +1,10 @@
 """Of two records of one author, the newer counts, and the older never comes back."""
 
-from dataclasses import replace
-
 import pytest
 
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.newest import Newest, supersedes
+from formation_p2p.core.records.newest import Newest
 from formation_p2p.core.records.profile import (
     MAX_CLOCK_SKEW_S,
     MAX_TTL_S,
@@ -32,13 +30,6 @@ def signed(author: Identity, sequence: int, *, price: int = 0) -> SignedProfile:
         price_micro=price,
     )
     return open_profile(seal_profile(author, profile), NOW)
-
-
-def test_the_higher_number_supersedes() -> None:
-    old, new = signed(ALICE, 1).profile, signed(ALICE, 2).profile
-    assert supersedes(new, old)
-    assert not supersedes(old, new)
-    assert not supersedes(old, replace(old, price_micro=1))
 
 
 def test_an_older_profile_is_a_replay() -> None:

@@ -8,37 +8,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Generic, assert_never
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.lookup import Lookup
-from formation_p2p.core.dht.operations import (
-    OperationId,
-    Operations,
-    Published,
-    Query,
-    Searched,
-)
+from formation_p2p.core.dht.operations import OperationId, Operations, Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.reachability import ProbeLimits, Reach, Reachability
 from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import RoutingTable
-from formation_p2p.core.dht.serving import Server
 from formation_p2p.core.dht.subnets import crowding, subnets
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import distance, key_of
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """A request of ours. Without an operation it is a ping, for the table's sake."""
-
-    to: Contact
-    operation: OperationId | None
 
 
 class Kademlia(Generic[R]):
@@ -58,13 +42,13 @@ class Kademlia(Generic[R]):
         self._k = parameters.k
         self._own_name = peer_id_to_bytes(own)
         self.table = RoutingTable(key_of_peer(own), parameters=parameters)
-        self._refresh = Refresh(key_of_peer(own), self._own_name, self.table, rng, parameters)
+        self._refresh = Refresh(self._own_name, self.table, rng, parameters)
         self._reachability = Reachability(parameters)
         self._probe_limits = ProbeLimits(parameters)
-        self._server = Server(own, self.table, records, self._k)
         self.operations = Operations(own, records, self._request, parameters)
         self._gates: tuple[Contact, ...] = ()
-        self._in_flight: dict[int, _InFlight] = {}
+        # Whom each request of ours went to, and for which operation: none for a ping.
+        self._in_flight: dict[int, tuple[Contact, OperationId | None]] = {}
         self._pinging: set[PeerId] = set()
         self._request_count = 0
         self._retry_at = float("inf")
@@ -89,22 +73,29 @@ class Kademlia(Generic[R]):
         self._sweep_at = now.mono_s + self.parameters.sweep_s
         return self._join(now, cause)
 
-    def find_providers(
-        self,
-        name: bytes,
-        query: kad.ProviderQuery | None,
-        now: Moment,
-        cause: str,
-        *,
-        width: int | None = None,
+    def search(
+        self, request: kad.Query, now: Moment, cause: str, *, width: int | None = None
     ) -> OperationId:
-        """Ends as Searched, with the providers that `width` of the nearest peers hold."""
-        return self.search(name, kad.GetProviders(name, query), now, cause, width)
-
-    def find_closest(self, name: bytes, now: Moment, cause: str) -> OperationId:
-        """Ends as Searched, whose `closest` are the k peers nearest to a name, such as the bytes
-        of a peer id."""
-        return self.search(name, kad.FindNode(name), now, cause, self._k)
+        """Ask the peers nearest to the request's name. Ends as Searched, with what `width` of the
+        nearest hold, and who they are."""
+        ours = self.parameters
+        if width is None:
+            # With fewer than k peers every one of them is among the k nearest to every name, and
+            # records that were written when there were fewer still may be at any of them.
+            width = self._k if len(self.table) < self._k else ours.beta
+        target = key_of(request.name)
+        is_wide = width != ours.beta
+        lookup = Lookup(
+            target,
+            # The gates are asked only by a node that knows no other peer, so that they stay cool.
+            self.table.closest(target, self._k) or self._gates,
+            own=self._own,
+            width=width,
+            alpha=ours.alpha if is_wide else ours.search_alpha,
+            spare=0 if is_wide else ours.search_spare,
+            parameters=ours,
+        )
+        return self.operations.search(lookup, request, now, cause)
 
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
         """The `count` nearest to a name of these peers and, if others can ask it, this node. Those
@@ -130,6 +121,10 @@ class Kademlia(Generic[R]):
                 cause, probe_s = f"asked by {sender.peer_id}", self.parameters.probe_s
                 emit(rpc.ProbeReachability(request_id, sender, probe_s, cause=cause))
                 self._meet(sender)
+            case rpc.RequestReceived(request_id, sender, message):
+                reply = self._reply(sender, message, now)
+                emit(rpc.SendResponse(request_id, reply, cause=f"asked by {sender.peer_id}"))
+                self._meet(sender)
             case rpc.ReachabilityProbed(request_id, reached):
                 self._probe_limits.ended()
                 emit(rpc.SendResponse(request_id, kad.Pong(reached), cause="dialled back"))
@@ -140,23 +135,16 @@ class Kademlia(Generic[R]):
                     self._meet(peer)
                 else:
                     self._lost(peer.peer_id, now)
-            case rpc.RequestReceived(request_id, sender, message):
-                reply = self._server.reply(sender, message, now)
-                cause = f"asked by {sender.peer_id}"
-                emit(rpc.SendResponse(request_id, reply, cause=cause))
-                self._meet(sender)
             case rpc.ResponseReceived(request_id, sender, message):
-                sent = self._in_flight.pop(request_id)
-                self._saw(sender, now)
-                if isinstance(message, kad.Pong):
-                    self._reachability.answered(sent.to.peer_id, message.reached)
-                self._settle(request_id, sent, True, message, now)
+                suspect = self.table.saw(sender, now.mono_s)
+                if suspect is not None:
+                    self._ping(suspect, "is it still there? another one waits for its place")
+                self._settle(request_id, True, message, now)
             case rpc.RequestFailed(request_id):
-                sent = self._in_flight.pop(request_id)
-                if self.table.is_at(sent.to):  # and not elsewhere, as a liar may have said
-                    self._lost(sent.to.peer_id, now)
-                self._reachability.answered(sent.to.peer_id, None)
-                self._settle(request_id, sent, False, None, now)
+                to, _ = self._in_flight[request_id]
+                if self.table.is_at(to):  # and not elsewhere, as a liar may have said
+                    self._lost(to.peer_id, now)
+                self._settle(request_id, False, None, now)
             case _:
                 assert_never(event)
         self._reach_out(before)
@@ -171,7 +159,7 @@ class Kademlia(Generic[R]):
             name = self._refresh.due(now.mono_s)
             if name is not None and len(self.table):  # or the gates are asked, see below
                 width = self._k if name == self._own_name else None
-                self.search(name, kad.FindNode(name), now, "refresh", width)
+                self.search(kad.FindNode(name), now, "refresh", width=width)
         before = self._reachability.reach
         self._reachability.tick(now.mono_s)
         self._reach_out(before)
@@ -183,7 +171,8 @@ class Kademlia(Generic[R]):
     def take(self) -> tuple[list[rpc.DhtEffect], list[Searched[R] | Published]]:
         """The effects, and the operations that have ended, since the last `take`."""
         effects, self._effects = self._effects, []
-        return effects, self.operations.take()
+        ended, self.operations.ended = self.operations.ended, []
+        return effects, ended
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -195,11 +184,6 @@ class Kademlia(Generic[R]):
         """
         if sender.addresses and self.table.has_room_for(sender):
             self._ping(sender, "meet a stranger")
-
-    def _saw(self, contact: Contact, now: Moment) -> None:
-        suspect = self.table.saw(contact, now.mono_s)
-        if suspect is not None:
-            self._ping(suspect, "is it still there? another one waits for its place")
 
     def _lost(self, peer_id: PeerId, now: Moment) -> None:
         known = len(self.table)
@@ -223,50 +207,62 @@ class Kademlia(Generic[R]):
         extra_s: float = 0.0,
     ) -> int:
         self._request_count += 1
-        number = self._request_count
-        self._in_flight[number] = _InFlight(to, operation)
-        timeout_s = self.parameters.request_timeout_s + extra_s
+        number, timeout_s = self._request_count, self.parameters.request_timeout_s + extra_s
+        self._in_flight[number] = (to, operation)
         self._effects.append(rpc.SendRequest(number, to, request, timeout_s, cause=cause))
         return number
 
-    def _settle(
-        self, number: int, sent: _InFlight, answered: bool, reply: kad.Reply | None, now: Moment
-    ) -> None:
-        if sent.operation is None:
-            self._pinging.discard(sent.to.peer_id)
+    def _settle(self, number: int, answered: bool, reply: kad.Reply | None, now: Moment) -> None:
+        to, operation = self._in_flight.pop(number)
+        if not answered or isinstance(reply, kad.Pong):
+            reached = reply.reached if isinstance(reply, kad.Pong) else None
+            self._reachability.answered(to.peer_id, reached)
+        if operation is None:
+            self._pinging.discard(to.peer_id)
             return
-        lookup = self.operations.settle(sent.operation, number, sent.to, answered, reply, now)
+        lookup = self.operations.settle(operation, number, to, answered, reply, now)
         if lookup is not None:
             self.table.looked_into(lookup.target, now.mono_s)
 
-    def search(
-        self,
-        name: bytes,
-        request: Query,
-        now: Moment,
-        cause: str,
-        width: int | None = None,
-    ) -> OperationId:
-        """Ask the peers nearest to a name. Ends as Searched."""
-        ours = self.parameters
-        if width is None:
-            # With fewer than k peers every one of them is among the k nearest to every name, and
-            # records that were written when there were fewer still may be at any of them.
-            width = self._k if len(self.table) < self._k else ours.beta
-        target = key_of(name)
-        # The gates are asked only by a node that knows no other peer, so that they stay cool.
-        seeds = self.table.closest(target, self._k) or self._gates
-        is_wide = width != ours.beta
-        lookup = Lookup(
-            target,
-            seeds,
-            own=self._own,
-            width=width,
-            alpha=ours.alpha if is_wide else ours.search_alpha,
-            spare=0 if is_wide else ours.search_spare,
-            parameters=ours,
-        )
-        return self.operations.search(lookup, request, now, cause)
+    # -- replies to others --------------------------------------------------------------------
+
+    def _reply(self, sender: Contact, request: kad.Request, now: Moment) -> kad.Reply | None:
+        """None for a plain ADD_PROVIDER, which has no reply."""
+        match request:
+            case kad.Ping():
+                return kad.Pong()
+            case kad.FindNode(name):
+                closer = self._closer(name, sender)
+                if name == self._own_name:
+                    # go admits only peers that name one when asked for themselves: at least
+                    # themselves. Their addresses the requester knows.
+                    closer = (Contact(self._own), *closer)[: self._k]
+                return kad.Nodes(closer)
+            case kad.GetProviders(name):
+                held = self.records.providers(request, now)
+                return kad.Providers(held.providers, self._closer(name, sender), held.count)
+            case kad.GetValue(name):
+                return kad.Value(self.records.value(name, now), self._closer(name, sender), name)
+            case kad.AddProvider(name):
+                # The specification has no reply that could carry a refusal: a bad record is
+                # dropped, and its author finds it missing when it looks.
+                kept = self.records.keep(sender, request, now)
+                if not request.acknowledged:
+                    return None
+                # Counting is work, which a refused write does not get.
+                nothing = (kad.ShardCount(),) * len(request.names)
+                counts = self.records.counts(request, now) if kept else nothing
+                return kad.Added(counts, self._closer(name, sender))
+            case kad.PutValue(name, value):
+                # A refusal echoes no value; the specification has no other way to say it.
+                kept = self.records.keep(sender, request, now)
+                return kad.Stored(name, value if kept else b"")
+            case _:
+                assert_never(request)
+
+    def _closer(self, name: bytes, sender: Contact) -> tuple[Contact, ...]:
+        nearest = self.table.closest(key_of(name), self._k + 1)
+        return tuple(each for each in nearest if each.peer_id != sender.peer_id)[: self._k]
 
     # -- keeping the table fresh --------------------------------------------------------------
 
@@ -275,7 +271,7 @@ class Kademlia(Generic[R]):
         self._retry_at = now.mono_s + self._retry_s
         self._retry_s = min(self._retry_s * 2, self.parameters.last_retry_s)
         self._refresh.joined(now.mono_s)
-        return self.find_closest(self._own_name, now, cause)
+        return self.search(kad.FindNode(self._own_name), now, cause, width=self._k)
 
     def _retry(self, now: Moment) -> None:
         if len(self.table) == 0:
@@ -283,8 +279,7 @@ class Kademlia(Generic[R]):
             return
         self._retry_s = self.parameters.first_retry_s
         missing = [gate for gate in self._gates if self.table.has_room_for(gate)]
-        wait_s = self.parameters.last_retry_s if missing else float("inf")
-        self._retry_at = now.mono_s + wait_s
+        self._retry_at = now.mono_s + self.parameters.last_retry_s if missing else float("inf")
         for gate in missing:
             self._ping(gate, "the gate may not know us")
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from itertools import takewhile
+from itertools import compress, takewhile
+from operator import not_
 
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.subnets import Subnet, crowding, subnets
@@ -232,11 +233,7 @@ class Lookup:
         """Those asked and not failed, less those of crowded subnets."""
         if self._apart_now is None:
             crowded = crowding(self._known[peer_id].subnets for _, peer_id in self._nearest)
-            self._apart_now = [
-                place
-                for place, is_crowded in zip(self._nearest, crowded, strict=True)
-                if not is_crowded
-            ]
+            self._apart_now = list(compress(self._nearest, map(not_, crowded)))
         return self._apart_now
 
     def _is_crowded(self, place: tuple[int, PeerId]) -> bool:

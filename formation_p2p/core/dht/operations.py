@@ -12,13 +12,11 @@ from typing import Generic, NewType
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.records import R, Records, Write
+from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 
 OperationId = NewType("OperationId", int)
-
-Query = kad.FindNode | kad.GetProviders | kad.GetValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Delivery:
     where the write was an acknowledged ADD_PROVIDER."""
 
     to: Contact
-    write: Write
+    write: kad.Write
     taken: bool
     added: kad.Added | None = None
 
@@ -61,7 +59,7 @@ class Published:
 class _Search(Generic[R]):
     operation: OperationId
     lookup: Lookup
-    request: Query
+    request: kad.Query
     cause: str
     found: dict[Hashable, R] = field(default_factory=dict)
     counts: dict[PeerId, kad.ShardCount] = field(default_factory=dict)
@@ -72,13 +70,13 @@ class _Publish:
     """`pending` are the writes in flight, by the number of the request."""
 
     operation: OperationId
-    pending: dict[int, tuple[Contact, Write]] = field(default_factory=dict)
+    pending: dict[int, tuple[Contact, kad.Write]] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
 
 
 class Operations(Generic[R]):
     """Those in flight. `send` sends a request for an operation and returns its number; pass its
-    outcome to `settle`, and `take` the operations that have ended."""
+    outcome to `settle`, and take what has `ended` out of that list."""
 
     def __init__(
         self,
@@ -90,16 +88,15 @@ class Operations(Generic[R]):
         self._own = Contact(own)
         self._records = records
         self._send = send
-        self._max_operations = parameters.max_operations
-        self._max_found = parameters.max_found
+        self._parameters = parameters
         self._operations: dict[OperationId, _Search[R] | _Publish] = {}
         self._count = 0
-        self._ended: list[Searched[R] | Published] = []
+        self.ended: list[Searched[R] | Published] = []
 
     def __len__(self) -> int:
         return len(self._operations)
 
-    def search(self, lookup: Lookup, request: Query, now: Moment, cause: str) -> OperationId:
+    def search(self, lookup: Lookup, request: kad.Query, now: Moment, cause: str) -> OperationId:
         """Ends as Searched."""
         search: _Search[R] = _Search(self._next_id(), lookup, request, cause)
         self._operations[search.operation] = search
@@ -112,7 +109,7 @@ class Operations(Generic[R]):
         return search.operation
 
     def deliver(
-        self, writes: Iterable[tuple[Contact, Write]], now: Moment, cause: str
+        self, writes: Iterable[tuple[Contact, kad.Write]], now: Moment, cause: str
     ) -> OperationId:
         """Ends as Published."""
         publish = _Publish(self._next_id())
@@ -148,38 +145,31 @@ class Operations(Generic[R]):
         now: Moment,
     ) -> Lookup | None:
         """How a request went. Returns the lookup that goes on with an answer."""
-        running = self._operations.get(operation)
-        match running:
+        match running := self._operations.get(operation):
             case _Publish(pending=pending):
                 _, write = pending.pop(number)
-                running.deliveries.append(_delivery(to, write, answered, reply))
+                # A value is echoed, and a provider record has no reply, or `Added`.
+                if isinstance(write, kad.PutValue):
+                    answered = reply == kad.Stored(write.name, write.value)
+                added = reply if isinstance(reply, kad.Added) else None
+                running.deliveries.append(Delivery(to, write, answered, added))
                 if not pending:
                     self._finish(running)
             case _Search(lookup=lookup):
-                if not answered:
-                    lookup.failed(to.peer_id)
+                if isinstance(reply, kad.Nodes | kad.Providers | kad.Value):
+                    lookup.answered(to.peer_id, reply.closer)
                 else:
-                    closer = (
-                        reply.closer
-                        if isinstance(reply, kad.Nodes | kad.Providers | kad.Value)
-                        else ()
-                    )
-                    lookup.answered(to.peer_id, closer)
-                    if isinstance(reply, kad.Providers | kad.Value):
-                        self._gather(running, reply, now)
-                    if isinstance(reply, kad.Providers) and reply.count is not None:
-                        running.counts[to.peer_id] = reply.count
+                    lookup.failed(to.peer_id)
+                if isinstance(reply, kad.Providers | kad.Value):
+                    self._gather(running, reply, now)
+                if isinstance(reply, kad.Providers) and reply.count is not None:
+                    running.counts[to.peer_id] = reply.count
                 self._drive(running)
                 return lookup if answered else None
         return None  # or it has ended since
 
-    def take(self) -> list[Searched[R] | Published]:
-        """Those that have ended since the last `take`."""
-        ended, self._ended = self._ended, []
-        return ended
-
     def _next_id(self) -> OperationId:
-        if len(self._operations) >= self._max_operations:
+        if len(self._operations) >= self._parameters.max_operations:
             self._finish(next(iter(self._operations.values())))
         self._count += 1
         return OperationId(self._count)
@@ -191,30 +181,19 @@ class Operations(Generic[R]):
             self._finish(search)
 
     def _gather(self, search: _Search[R], reply: kad.Providers | kad.Value, now: Moment) -> None:
-        assert not isinstance(search.request, kad.FindNode), "its reply has no records"
-        records, found = self._records, search.found
-        for author, record in records.verified(search.request, reply, now):
+        found, most = search.found, self._parameters.max_found
+        for author, record in self._records.verified(search.request.name, reply, now):
             known = found.get(author)
-            if known is None and len(found) >= self._max_found:
-                continue
-            if known is None or records.supersedes(record, known):
+            if len(found) < most if known is None else self._records.supersedes(record, known):
                 found[author] = record
 
     def _finish(self, running: _Search[R] | _Publish) -> None:
         del self._operations[running.operation]
         if isinstance(running, _Publish):
-            self._ended.append(Published(running.operation, tuple(running.deliveries)))
+            self.ended.append(Published(running.operation, tuple(running.deliveries)))
             return
         lookup, counts = running.lookup, running.counts
         live = tuple(each for each in running.found.values() if self._records.is_live(each))
         closest = lookup.closest()
         said = tuple(counts[each.peer_id] for each in closest if each.peer_id in counts)
-        self._ended.append(Searched(running.operation, live, closest, said, lookup.asked))
-
-
-def _delivery(to: Contact, write: Write, answered: bool, reply: kad.Reply | None) -> Delivery:
-    """How a write went: a value is echoed, and a provider record has no reply, or `Added`."""
-    taken = answered
-    if isinstance(write, kad.PutValue):
-        taken = reply == kad.Stored(write.name, write.value)
-    return Delivery(to, write, taken, reply if isinstance(reply, kad.Added) else None)
+        self.ended.append(Searched(running.operation, live, closest, said, lookup.asked))

@@ -55,7 +55,8 @@ class Reachability:
         if addresses == self._addresses:
             return
         self._addresses = addresses
-        self._scope = max(map(_scope_of_address, addresses), default=0)
+        hosts = (address.split("/", 3)[2] for address in addresses)
+        self._scope = max(map(_scope, hosts), default=0)
         self.reach = Reach.UNKNOWN if addresses else Reach.CLIENT
         self._begin(now_s)
 
@@ -147,10 +148,6 @@ class ProbeLimits:
 
     def ended(self) -> None:
         self._in_flight -= 1
-
-
-def _scope_of_address(address: str) -> int:
-    return _scope(address.split("/", 3)[2])
 
 
 def _scope(host: str) -> int:

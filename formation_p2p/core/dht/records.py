@@ -10,14 +10,12 @@ from formation_p2p.core.effects import Contact, Moment
 
 R = TypeVar("R")
 
-Write = kad.AddProvider | kad.PutValue
-
 
 class Records(Protocol[R]):
     """`store.py` has Formation's, signed profiles; tests/interop the specification's. `R` is what a
     search finds."""
 
-    def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
+    def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         """Whether the record is one to keep, under every name of the write; then it is kept."""
 
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
@@ -30,12 +28,9 @@ class Records(Protocol[R]):
         """The value record under the name, fresh."""
 
     def verified(
-        self,
-        request: kad.GetProviders | kad.GetValue,
-        reply: kad.Providers | kad.Value,
-        now: Moment,
+        self, name: bytes, reply: kad.Providers | kad.Value, now: Moment
     ) -> Iterable[tuple[Hashable, R]]:
-        """What may be believed of a reply: whose record each is, and the record."""
+        """What may be believed of a reply about a name: whose record each is, and the record."""
 
     def supersedes(self, new: R, old: R) -> bool:
         """Which of two records of the same author counts."""

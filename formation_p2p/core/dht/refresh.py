@@ -16,7 +16,7 @@ import random
 
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.routing import RoutingTable
-from formation_p2p.core.keyspace import KEY_BITS, Key
+from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
 
 
 class Refresh:
@@ -24,7 +24,6 @@ class Refresh:
 
     def __init__(
         self,
-        own: Key,
         own_name: bytes,
         table: RoutingTable,
         rng: random.Random,
@@ -32,7 +31,7 @@ class Refresh:
     ) -> None:
         self._parameters = parameters
         self.at_s = float("inf")
-        self._own = own
+        self._own = key_of(own_name)
         self._own_name = own_name
         self._table = table
         self._rng = rng
@@ -54,21 +53,16 @@ class Refresh:
             for at_s, n in looks
         ]
         age, (_, length) = max(zip(ages, looks, strict=True))
-        never = sum(age == float("inf") for age in ages)
         # Each step looks at the one that is the most overdue, so that all have their turn.
-        self.at_s = now_s + self._jittered(
-            ours.fill_s if never > 1 else ours.own_refresh_s / len(looks)
-        )
+        wait_s = ours.fill_s if ages.count(float("inf")) > 1 else ours.own_refresh_s / len(looks)
+        self.at_s = now_s + self._jittered(wait_s)
         if self._is_new:
             self._is_new, length = False, 0
         elif age < ours.refresh_early:
             return None
         name = self._own_name if length == 0 else self.name_at(KEY_BITS - length)
         # Whether or not it finds a peer: with none to ask it need not be tried at each step.
-        if length:
-            self._table.looked_into(Key(self._own ^ 1 << (length - 1)), now_s)
-        else:
-            self._table.looked_into(self._own, now_s)
+        self._table.looked_into(Key(self._own ^ (1 << length >> 1)), now_s)
         return name
 
     def _jittered(self, wait_s: float) -> float:

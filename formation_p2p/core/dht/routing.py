@@ -81,9 +81,7 @@ class RoutingTable:
         known = bucket.live.get(contact.peer_id)
         if known is not None and contact.addresses in ((), known.contact.addresses):
             del bucket.live[contact.peer_id]
-            bucket.live[contact.peer_id] = _Seen(
-                known.contact, now_s, known.subnets, known.endpoints
-            )
+            bucket.live[contact.peer_id] = known._replace(at_s=now_s)
             return None
         if not contact.addresses:
             return None  # others could not dial it
@@ -157,10 +155,6 @@ class RoutingTable:
     def looked_into(self, key: Key, now_s: float) -> None:
         """A lookup of this key found a peer: its bucket is fresh."""
         self._looked_s[distance(self._own, key).bit_length()] = now_s
-
-    def looked_s(self, key: Key) -> float | None:
-        """When the bucket of this key was last looked into."""
-        return self._looked_s.get(distance(self._own, key).bit_length())
 
     def looks(self) -> list[tuple[float, int]]:
         """What has to be refreshed, and when that was last done; the stalest first.

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.records import Write
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord, MisKeyedRecord
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, distance, key_of
-from formation_p2p.core.records.newest import Newest, supersedes
+from formation_p2p.core.records.newest import Newest
 from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile
 from formation_p2p.core.refusals import Denied
 
@@ -89,7 +89,7 @@ class RecordStore:
             raise MisKeyedRecord(f"{author} does not belong under this name")
         return checked.signed
 
-    def keep(self, sender: Contact, write: Write, now: Moment) -> bool:
+    def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         """From any sender: the author's signature is what counts."""
         if isinstance(write, kad.AddProvider):
             names, raw = write.names, write.provider.profile
@@ -99,9 +99,7 @@ class RecordStore:
             checked = self._check(raw, now)
         except BadRecord:
             return False
-        if not all(name in checked.names for name in names):
-            return False
-        return self.keep_checked(checked, names)
+        return all(name in checked.names for name in names) and self.keep_checked(checked, names)
 
     def keep_checked(self, checked: CheckedProfile, names: Iterable[bytes]) -> bool:
         """Keep what `check` has let pass. Whether there was room under all the names."""
@@ -112,7 +110,7 @@ class RecordStore:
                 self.drop(next(iter(self._entries)))
             entry = _Entry(checked, key_of_peer(author))
         self._entries[author] = entry
-        if supersedes(checked.signed.profile, entry.signed.profile):
+        if self.supersedes(checked.signed, entry.signed):
             entry.checked = checked
             for stale in [name for name in entry.names if name not in checked.names]:
                 self._unname(author, stale)
@@ -190,10 +188,7 @@ class RecordStore:
         return kad.ShardCount(members, settled, shallower, len(depths), deepest, len(beyond))
 
     def verified(
-        self,
-        request: kad.GetProviders | kad.GetValue,
-        reply: kad.Providers | kad.Value,
-        now: Moment,
+        self, name: bytes, reply: kad.Providers | kad.Value, now: Moment
     ) -> list[tuple[PeerId, SignedProfile]]:
         """Bad records are left out: the other peers asked make up for one that lies."""
         if isinstance(reply, kad.Providers):
@@ -202,26 +197,22 @@ class RecordStore:
             raws = [] if reply.value is None else [reply.value]
         verified = []
         for raw in raws:
-            try:
-                signed = self.check(request.name, raw, now)
-            except BadRecord:
-                continue
-            verified.append((signed.profile.peer_id, signed))
+            with suppress(BadRecord):
+                signed = self.check(name, raw, now)
+                verified.append((signed.profile.peer_id, signed))
         return verified
 
     def supersedes(self, new: SignedProfile, old: SignedProfile) -> bool:
-        return supersedes(new.profile, old.profile)
+        return new.profile.sequence > old.profile.sequence
 
     def is_live(self, record: SignedProfile) -> bool:
         return not record.profile.withdrawn
 
     def expire(self, now: Moment) -> None:
         """Drop what has expired. Tombstones stay until their own expiry: they bar replays."""
-        expired = [
-            author for author, entry in self._entries.items() if not _is_fresh(entry.signed, now)
-        ]
-        for author in expired:
-            self.drop(author)
+        for author, entry in list(self._entries.items()):
+            if not _is_fresh(entry.signed, now):
+                self.drop(author)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -11,7 +11,7 @@ republishing costs no lookups, and a peer that has failed is replaced by one loo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from formation_p2p.core.capability.shards import depths_of, shard_key
@@ -21,7 +21,7 @@ from formation_p2p.core.dht.operations import Delivery, OperationId, Published, 
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.depth_search import agreed
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.discovery.publication import Publication, writes_of
+from formation_p2p.core.discovery.publication import Publication
 from formation_p2p.core.discovery.shard_membership import Doubt, MembershipState, ShardMembership
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId, key_of_peer
@@ -32,7 +32,7 @@ from formation_p2p.core.resources.capability import Capability, Capacity
 # The cause of all requests made here.
 CAUSE: Final = "announce"
 
-Why = Literal["look", "store", "full", "sparse", "apart"]
+Why = Literal["look", "store"] | Doubt
 
 
 class _Replica(NamedTuple):
@@ -78,7 +78,7 @@ class Announcer:
         self._parameters = parameters
         self._beta = dht.parameters.beta
         self._memberships = {bucket: ShardMembership(bucket, parameters) for bucket in buckets}
-        self._publications: dict[bytes, Publication] = {}
+        self.publications: dict[bytes, Publication] = {}
         self._signed: SignedProfile | None = None
         self._announced: Capacity | None = None
         self._round = 0
@@ -96,15 +96,11 @@ class Announcer:
         self._written: dict[PeerId, _Replica] = {}  # the one written to longest ago first
         self._withdrawing: OperationId | None = None
 
-    @property
-    def publications(self) -> Mapping[bytes, Publication]:
-        return self._publications
-
     # -- timing -----------------------------------------------------------------------------------
 
     def start(self, now: Moment) -> None:
         own_name = value_name(self._own.peer_id)
-        self._publications[own_name] = Publication(own_name)
+        self.publications[own_name] = Publication(own_name)
         self._plan(now)
         self._flush_s = now.mono_s + self._parameters.start_s
         self._locate("store", own_name, None, now)
@@ -124,8 +120,7 @@ class Announcer:
         """
         is_small = len(self._dht.table) < self._dht.parameters.k
         if peer_id in self._written and is_small and self._announced is not None:
-            soon_s = self._not_too_soon(now, self._parameters.settle_s)
-            self._due_s = min(self._due_s, soon_s)
+            self._due_s = min(self._due_s, self._not_too_soon(now, self._parameters.settle_s))
 
     def _not_too_soon(self, now: Moment, wait_s: float) -> float:
         """When `wait_s` is over, and the least interval since the last profile."""
@@ -164,24 +159,21 @@ class Announcer:
         if locating is None:
             return False
         why, name, membership = locating
-        publication = self._publications.get(name)
         if why == "store":
-            if publication is not None:
-                self._put(publication, ended.closest, now)
+            if name in self.publications:
+                self._put(self.publications[name], ended.closest, now)
         else:
             assert membership is not None, "a shard is of a bucket"
             if why == "look":
                 self._located[name] = ended.closest
-                self._looked(membership, agreed(ended.counts[: self._beta]), now)
+                step = membership.search.learn(agreed(ended.counts[: self._beta]))
+                if step is not None:
+                    self._ask_shard("look", membership, step, now)
+                span = membership.search.span() if step is None else None
             else:
-                count = agreed(ended.counts)
-                span = {
-                    "full": membership.if_full,
-                    "sparse": membership.if_sparse,
-                    "apart": membership.if_apart,
-                }[why](count)
-                if span is not None:
-                    self._settle(membership, span, now)
+                span = membership.confirmed(why, agreed(ended.counts))
+            if span is not None:
+                self._settle(membership, span, now)
         self._gathered(now)
         return True
 
@@ -191,9 +183,8 @@ class Announcer:
             return True
         if ended.operation in self._publishing:
             self._publishing.discard(ended.operation)
-            others = [c for c in ended.stored_at if c.peer_id != self._own.peer_id]
-            self._stored = self._stored or bool(others)
-            self._note_written(others, now)
+            self._stored |= any(c.peer_id != self._own.peer_id for c in ended.stored_at)
+            self._note_written(ended.stored_at, now)
             for delivery in ended.deliveries:
                 self._delivered(delivery, now)
             for membership in self._memberships.values():
@@ -208,7 +199,7 @@ class Announcer:
     def _delivered(self, delivery: Delivery, now: Moment) -> None:
         write = delivery.write
         names = write.names if isinstance(write, kad.AddProvider) else (write.name,)
-        known = self._publications
+        known = self.publications
         if not delivery.taken:
             self._failed.add(delivery.to.peer_id)
             for publication in [known[name] for name in names if name in known]:
@@ -225,10 +216,9 @@ class Announcer:
     def _doubt(self, membership: ShardMembership, doubt: Doubt | None, now: Moment) -> None:
         if doubt is None or any(each.membership is membership for each in self._locating.values()):
             return
-        if membership.is_restless(now.mono_s):
-            return
-        depth = membership.span.high if doubt == "full" else membership.span.high - 1
-        self._ask_shard(doubt, membership, depth, now)
+        if not membership.is_restless(now.mono_s):
+            depth = membership.span.high if doubt == "full" else membership.span.high - 1
+            self._ask_shard(doubt, membership, depth, now)
 
     # -- placing ----------------------------------------------------------------------------------
 
@@ -237,14 +227,6 @@ class Announcer:
 
     def _ask_shard(self, why: Why, membership: ShardMembership, depth: int, now: Moment) -> None:
         self._locate(why, self._shard(membership, depth), membership, now)
-
-    def _looked(self, membership: ShardMembership, count: kad.ShardCount, now: Moment) -> None:
-        assert membership.state is MembershipState.LOOKING, "it looks until it has settled"
-        step = membership.search.learn(count)
-        if step is None:
-            self._settle(membership, membership.search.span(), now)
-        else:
-            self._ask_shard("look", membership, step, now)
 
     def _settle(self, membership: ShardMembership, span: Span, now: Moment) -> None:
         """Have publications where a worker with this span is announced, and no others."""
@@ -259,12 +241,12 @@ class Announcer:
             self._shard(membership, depth): depth
             for depth in depths_of(membership.bucket, own, span, shards)
         }
-        for name, publication in list(self._publications.items()):
+        for name, publication in list(self.publications.items()):
             if publication.membership is membership and name not in depths:
-                del self._publications[name]  # what is stored there expires
+                del self.publications[name]  # what is stored there expires
                 self._ready.pop(name, None)
         for name, depth in depths.items():
-            publication = self._publications.setdefault(name, Publication(name, membership, depth))
+            publication = self.publications.setdefault(name, Publication(name, membership, depth))
             if name in self._located:
                 self._put(publication, self._located.pop(name), now)
             elif not publication.replicas:
@@ -276,8 +258,8 @@ class Announcer:
         if any(each[:2] == (why, name) for each in self._locating.values()):
             return
         width = self._beta if why in ("sparse", "apart") else self._parameters.replicas
-        query = kad.ProviderQuery(self._key, b"", 0)
-        operation = self._dht.find_providers(name, query, now, CAUSE, width=width)
+        request = kad.GetProviders(name, kad.ProviderQuery(self._key, b"", 0))
+        operation = self._dht.search(request, now, CAUSE, width=width)
         self._locating[operation] = _Locating(why, name, membership)
 
     def _put(self, publication: Publication, peers: Iterable[Contact], now: Moment) -> None:
@@ -299,8 +281,8 @@ class Announcer:
 
     def _gathered(self, now: Moment) -> None:
         """Write at once where no lookup is in flight, but no profile too soon after another."""
-        is_new = self._signed is None
-        is_soon = is_new and now.mono_s < self._last_s + self._parameters.min_interval_s
+        soonest_s = self._last_s + self._parameters.min_interval_s
+        is_soon = self._signed is None and now.mono_s < soonest_s
         if self._ready and not self._locating and not is_soon:
             self._flush(now)
 
@@ -325,7 +307,7 @@ class Announcer:
         self._acknowledged = True
         self._located.clear()
         self._plan(now)
-        for publication in self._publications.values():
+        for publication in self.publications.values():
             # What the table knows by now costs nothing to ask.
             room = self._room(publication)
             known = self._dht.table.closest(key_of(publication.name), room)
@@ -347,24 +329,40 @@ class Announcer:
             if not any(span.high for span in spans):
                 spans = ()
             self._signed = self._issue(now, spans, False)
-            self._ready = {name: each.replicas for name, each in self._publications.items()}
+            self._ready = {name: each.replicas for name, each in self.publications.items()}
             self._announced = self._signed.profile.capacity
             self._last_s = now.mono_s
             self._changed_s = float("inf")
-        writes = list(
-            writes_of(
-                self._ready,
-                self._publications,
-                kad.Provider(self._own, self._signed.raw),
-                turn=self._round,
-                acknowledged=self._acknowledged,
-                max_names=self._parameters.max_names,
-            )
-        )
+        writes = list(self._writes(kad.Provider(self._own, self._signed.raw)))
         self._ready.clear()
         self._acknowledged = False
         if writes:
             self._publishing.add(self._dht.operations.deliver(writes, now, CAUSE))
+
+    def _writes(self, provider: kad.Provider) -> Iterator[tuple[Contact, kad.Write]]:
+        """What is ready. One peer of each name, another one each time, gets that name first, and
+        reports on it where the writes are acknowledged."""
+        to: dict[PeerId, Contact] = {}
+        names: dict[PeerId, list[bytes]] = {}
+        asked: set[PeerId] = set()
+        for name, replicas in self._ready.items():
+            if self.publications[name].membership is None:
+                yield from ((each, kad.PutValue(name, provider.profile)) for each in replicas)
+                continue
+            others = [each.peer_id for each in replicas if each.peer_id != self._own.peer_id]
+            first_of = others[self._round % len(others)] if others else None
+            for replica in replicas:
+                to[replica.peer_id] = replica
+                listed = names.setdefault(replica.peer_id, [])
+                # Closer peers come for the first name alone.
+                listed.insert(0 if replica.peer_id == first_of else len(listed), name)
+            if first_of is not None and self._acknowledged:
+                asked.add(first_of)
+        most = self._parameters.max_names
+        for peer_id, stored in names.items():
+            for some in range(0, len(stored), most):
+                first, *more = stored[some : some + most]
+                yield to[peer_id], kad.AddProvider(first, provider, tuple(more), peer_id in asked)
 
     def _note_written(self, peers: Iterable[Contact], now: Moment) -> None:
         for contact in peers:
@@ -377,17 +375,14 @@ class Announcer:
 
     def _matters(self, new: Capacity, old: Capacity) -> bool:
         """Whether any resource changed by a tenth of what the machine has."""
-        whole = self._capability
-        amounts = [
-            (new.cpu_milli, old.cpu_milli, whole.cpu_milli),
-            (new.memory_bytes, old.memory_bytes, whole.memory_bytes),
-            (new.storage_bytes, old.storage_bytes, whole.storage_bytes),
-            (_share(new), _share(old), 1000 * len(whole.gpus)),
+        whole, least = self._capability, self._parameters.change_share
+        changes = [
+            (new.cpu_milli - old.cpu_milli, whole.cpu_milli),
+            (new.memory_bytes - old.memory_bytes, whole.memory_bytes),
+            (new.storage_bytes - old.storage_bytes, whole.storage_bytes),
+            (_share(new) - _share(old), 1000 * len(whole.gpus)),
         ]
-        return any(
-            abs(now - then) >= self._parameters.change_share * total and now != then
-            for now, then, total in amounts
-        )
+        return any(change and abs(change) >= least * total for change, total in changes)
 
 
 def _share(capacity: Capacity) -> int:

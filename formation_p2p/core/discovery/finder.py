@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, NewType, TypeVar
+from typing import Final, Generic, NamedTuple, NewType, TypeVar
 
 from formation_p2p.core.capability.buckets import ANY, widening
 from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.messages import ProviderQuery, ShardCount
+from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.core.dht.operations import OperationId, Searched
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
@@ -56,11 +56,6 @@ class Found:
     heard: bool = True
 
 
-class _Depth(NamedTuple):
-    depth: int
-    until_s: float
-
-
 class _Answer(NamedTuple):
     """All that suits in a shard, whatever the target; `asked` is 0 for one that is remembered."""
 
@@ -68,7 +63,24 @@ class _Answer(NamedTuple):
     held: ShardCount
     asked: int
     heard: bool
-    until_s: float = 0.0
+
+
+class _Remembered(Generic[_K, _V]):
+    """At most so many values, each for so long."""
+
+    def __init__(self, most: int, life_s: float) -> None:
+        self._most, self._life_s = most, life_s
+        self._values: dict[_K, tuple[_V, float]] = {}  # what was learnt longest ago first
+
+    def learn(self, key: _K, value: _V, now: Moment) -> None:
+        self._values.pop(key, None)
+        self._values[key] = (value, now.mono_s + self._life_s)
+        if len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+
+    def get(self, key: _K, now: Moment) -> _V | None:
+        value, until_s = self._values.get(key, (None, 0.0))
+        return value if until_s > now.mono_s else None
 
 
 @dataclass(slots=True)
@@ -78,16 +90,16 @@ class _Find:
     find: FindId
     target: Key
     requirements: bytes
+    buckets: list[str]  # still to be tried, the most selective first
+    cause: str
+    fresh: bool
+    roomy: bool
+    suited: bool
     wanted: int
     max_steps: int
-    cause: str
-    buckets: list[str]  # still to be tried, the most selective first
-    bucket: str
-    region: Key
-    search: DepthSearch
-    fresh: bool
-    suited: bool = True
-    roomy: bool = False
+    bucket: str = field(init=False)
+    region: Key = field(init=False)
+    search: DepthSearch = field(init=False)
     tried: dict[str, int] = field(default_factory=dict)  # how deep each of them is
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -110,8 +122,11 @@ class Finder:
         self._network_id = network_id
         self._labels = tuple(sorted(labels))
         self._finds: dict[OperationId, _Find] = {}
-        self._depths: dict[str, _Depth] = {}  # what was learnt longest ago first
-        self._answers: dict[tuple[bytes, bytes], _Answer] = {}  # by shard and needs
+        # How deep the workers of a bucket were found to be.
+        self.depths: _Remembered[str, int] = _Remembered(parameters.max_depths, parameters.depth_s)
+        # By shard and needs.
+        self._answers: _Remembered[tuple[bytes, bytes], _Answer]
+        self._answers = _Remembered(parameters.max_answers, parameters.answer_s)
         self._ended: list[Found] = []
         self._count = 0
 
@@ -130,18 +145,18 @@ class Finder:
         suit."""
         needs, requirements = self._narrowed(needs)
         buckets = list(widening(needs))
-        first = buckets[0]
-        if self.depth_of(first, now) is not None:
+        if self.depths.get(buckets[0], now) is not None:
             # The rule of thumb said so; of those whose size is known, another one may be smaller.
-            known = [bucket for bucket in buckets if self.depth_of(bucket, now) is not None]
-            first = min(known, key=lambda bucket: self.depth_of(bucket, now) or 0)
-        buckets.remove(first)
-        return self._start(first, buckets, requirements, target, now, cause, fresh, roomy)
+            depths = {b: d for b in buckets if (d := self.depths.get(b, now)) is not None}
+            smallest = min(depths, key=depths.__getitem__)
+            buckets.remove(smallest)
+            buckets.insert(0, smallest)
+        return self._start(buckets, requirements, target, now, cause, fresh, roomy)
 
     def everyone(self, target: Key, now: Moment, cause: str) -> FindId | None:
         """The workers nearest to a key, whatever they can do, as many as a search can see. None
         as with `find`."""
-        return self._start(ANY, [], b"", target, now, cause, True)
+        return self._start([ANY], b"", target, now, cause, True, False)
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
         """Whether the search was ours."""
@@ -149,13 +164,10 @@ class Finder:
         if find is None:
             return False
         heard = not ended.asked or bool(ended.closest)
-        answer = _Answer(
-            ended.found, agreed(ended.counts[: self._dht.parameters.beta]), ended.asked, heard
-        )
+        held = agreed(ended.counts[: self._dht.parameters.beta])
+        answer = _Answer(ended.found, held, ended.asked, heard)
         if ended.found and len(ended.found) < self._parameters.max_providers:
-            shard = (self._shard(find), find.requirements)
-            known = answer._replace(until_s=now.mono_s + self._parameters.answer_s)
-            _remember(self._answers, shard, known, self._parameters.max_answers)
+            self._answers.learn((self._shard(find), find.requirements), answer, now)
         self._proceed(find, answer, now)
         return True
 
@@ -175,34 +187,32 @@ class Finder:
 
     def _start(
         self,
-        bucket: str,
-        others: list[str],
+        buckets: list[str],
         requirements: bytes,
         target: Key,
         now: Moment,
         cause: str,
         fresh: bool,
-        roomy: bool = False,
+        roomy: bool,
     ) -> FindId | None:
-        if len(self._finds) >= self._parameters.max_finds:
+        ours = self._parameters
+        if len(self._finds) >= ours.max_finds:
             return None
         self._count += 1
+        wanted = ours.wanted_roomy if roomy else ours.wanted
         find = _Find(
             FindId(self._count),
             target,
             ROOMY + requirements if roomy else requirements,
-            self._wanted(requirements, roomy),
-            self._parameters.max_steps,
+            buckets,
             cause,
-            others,
-            bucket,
-            target,
-            DepthSearch(0, self._parameters.shards),
             fresh,
+            roomy,
             suited=bool(requirements),
-            roomy=roomy,
+            wanted=wanted if requirements else ours.max_steps * ours.max_providers,
+            max_steps=ours.max_steps,
         )
-        self._enter(find, bucket, now)
+        self._enter(find, buckets.pop(0), now)
         self._proceed(find, self._search(find, now), now)
         return find.find
 
@@ -223,14 +233,13 @@ class Finder:
         )
         find.steps.append(step)
         find.heard |= answer.heard
-        for signed in answer.found:
-            find.found[signed.profile.peer_id] = signed
+        find.found |= {signed.profile.peer_id: signed for signed in answer.found}
         more = find.search.learn(answer.held) is not None or self._next_region(find, now)
         to_room = find.roomy and not find.found
         max_steps = self._parameters.max_steps_to_room if to_room else find.max_steps
         if more and len(find.steps) < max_steps:
             return True
-        if find.roomy and not find.found:
+        if to_room:
             find.roomy, find.requirements = False, find.requirements.removeprefix(ROOMY)
             self._begin_again(find, next(iter(find.tried)), now)
             return True
@@ -253,12 +262,12 @@ class Finder:
     def _enter(self, find: _Find, bucket: str, now: Moment) -> None:
         """Begin at the shard of the target's prefix."""
         find.bucket, find.region = bucket, find.target
-        find.search = DepthSearch(self.depth_of(bucket, now) or 0, self._parameters.shards)
+        find.search = DepthSearch(self.depths.get(bucket, now) or 0, self._parameters.shards)
 
     def _next_region(self, find: _Find, now: Moment) -> bool:
         """After a depth search: whether, and where, to go on."""
         depth = find.search.reach
-        self.learn(find.bucket, find.search.inhabited, now)
+        self.depths.learn(find.bucket, find.search.inhabited, now)
         find.tried.setdefault(find.bucket, depth)
         # Samples of workers farther away do not count: between them and here there may be others.
         read = (find.region ^ find.target) >> (KEY_BITS - depth)
@@ -287,44 +296,16 @@ class Finder:
     def _search(self, find: _Find, now: Moment) -> _Answer | None:
         """Ask for the shard, or give the answer that is remembered."""
         name = self._shard(find)
-        known = self._answers.get((name, find.requirements))
-        if known is not None and known.until_s > now.mono_s and not find.fresh:
+        known = None if find.fresh else self._answers.get((name, find.requirements), now)
+        if known is not None:
             return known._replace(asked=0)
         # In the order of a shard's members its key and the target agree: they differ in its prefix.
         query = ProviderQuery(find.region, find.requirements, self._parameters.max_providers)
-        operation = self._dht.find_providers(name, query, now, find.cause)
-        self._finds[operation] = find
+        self._finds[self._dht.search(GetProviders(name, query), now, find.cause)] = find
         return None
-
-    def _wanted(self, requirements: bytes, roomy: bool) -> int:
-        if not requirements:
-            return self._parameters.max_steps * self._parameters.max_providers
-        return self._parameters.wanted_roomy if roomy else self._parameters.wanted
 
     def _shard(self, find: _Find) -> bytes:
         return shard_key(self._network_id, find.bucket, find.region, find.search.depth)
-
-    def depth_of(self, bucket: str, now: Moment) -> int | None:
-        """How deep its workers were found to be, a while ago at most."""
-        known = self._depths.get(bucket)
-        return known.depth if known is not None and known.until_s > now.mono_s else None
-
-    def learn(self, bucket: str, depth: int, now: Moment) -> None:
-        """Workers of this bucket are so deep."""
-        _remember(
-            self._depths,
-            bucket,
-            _Depth(depth, now.mono_s + self._parameters.depth_s),
-            self._parameters.max_depths,
-        )
-
-
-def _remember(table: dict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """The oldest entry makes room."""
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > most:
-        del table[next(iter(table))]
 
 
 def suits(requirements: bytes) -> Callable[[Profile], bool]:
@@ -335,13 +316,11 @@ def suits(requirements: bytes) -> Callable[[Profile], bool]:
         needs = decode_requirements(requirements.removeprefix(ROOMY))
     except Malformed:
         return lambda profile: False
-    if requirements.startswith(ROOMY):
-        return lambda profile: (
-            fits_now(
-                needs, profile.capability, dict(profile.labels), profile.drivers, profile.capacity
-            )
-            is None
-        )
-    return lambda profile: (
-        fits(needs, profile.capability, dict(profile.labels), profile.drivers) is None
-    )
+    roomy = requirements.startswith(ROOMY)
+
+    def suit(profile: Profile) -> bool:
+        machine = needs, profile.capability, dict(profile.labels), profile.drivers
+        refusal = fits_now(*machine, profile.capacity) if roomy else fits(*machine)
+        return refusal is None
+
+    return suit

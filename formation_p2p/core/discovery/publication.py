@@ -1,20 +1,20 @@
-"""The names that a profile is announced under, the replicas of each, and the messages to them.
-
-The peers nearest to each name are written to directly, in one message to each peer whatever the
-number of names. One peer of each name's, another one each time, is asked how full the shard is
-and which peers are nearer by now.
-"""
+"""The names that a worker's profile belongs under, and the replicas of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.records import Write
+from formation_p2p.core.capability.buckets import buckets_of
+from formation_p2p.core.capability.shards import ShardParameters, places_of
+from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.shard_membership import ShardMembership
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import WHOLE, Span
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability
 
 
 @dataclass(slots=True)
@@ -32,35 +32,36 @@ class Publication:
         return self.membership is not None and self.depth in self.membership.span
 
 
-def writes_of(
-    ready: Mapping[bytes, tuple[Contact, ...]],
-    publications: Mapping[bytes, Publication],
-    provider: kad.Provider,
-    *,
-    turn: int,
-    acknowledged: bool,
-    max_names: int,
-) -> Iterator[tuple[Contact, Write]]:
-    """The writes of a profile to the peers in `ready`, by name. The peer of a name whose `turn` it
-    is gets that name first, and reports on it where the writes are `acknowledged`."""
-    to: dict[PeerId, Contact] = {}
-    names: dict[PeerId, list[bytes]] = {}
-    asked: set[PeerId] = set()
-    for name, replicas in ready.items():
-        if publications[name].membership is None:
-            for replica in replicas:
-                yield replica, kad.PutValue(name, provider.profile)
-            continue
-        others = [each for each in replicas if each.peer_id != provider.contact.peer_id]
-        first_of = others[turn % len(others)].peer_id if others else None
-        for replica in replicas:
-            to[replica.peer_id] = replica
-            listed = names.setdefault(replica.peer_id, [])
-            # Closer peers come for the first name alone.
-            listed.insert(0 if replica.peer_id == first_of else len(listed), name)
-        if first_of is not None and acknowledged:
-            asked.add(first_of)
-    for peer_id, stored in names.items():
-        for some in range(0, len(stored), max_names):
-            first, *more = stored[some : some + max_names]
-            yield to[peer_id], kad.AddProvider(first, provider, tuple(more), peer_id in asked)
+def names_of(
+    profile: Profile, network_id: bytes, shards: ShardParameters = ShardParameters()
+) -> Mapping[bytes, tuple[int, Span]]:
+    """Those of its shards, and its own. Of each the depth, and the author's span there."""
+    return _names_of(
+        network_id,
+        profile.peer_id,
+        profile.capability,
+        profile.labels,
+        profile.drivers,
+        profile.spans,
+        shards,
+    )
+
+
+# Two to four names for each of some dozen buckets: 60 us, and every profile of a worker has the
+# same until it moves. At 10 KiB for the most that there can be, 40 MiB at the worst.
+@lru_cache(maxsize=4096)
+def _names_of(
+    network_id: bytes,
+    peer_id: PeerId,
+    capability: Capability,
+    labels: tuple[tuple[str, str], ...],
+    drivers: tuple[str, ...],
+    spans: tuple[Span, ...],
+    shards: ShardParameters,
+) -> Mapping[bytes, tuple[int, Span]]:
+    buckets = buckets_of(capability, dict(labels), drivers)
+    by_bucket = dict.fromkeys(buckets, WHOLE)
+    by_bucket.update(zip(buckets, spans, strict=False))
+    names = places_of(network_id, peer_id, by_bucket, shards)
+    names[value_name(peer_id)] = (0, WHOLE)
+    return names

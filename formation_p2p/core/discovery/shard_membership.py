@@ -22,8 +22,9 @@ from formation_p2p.core.discovery.depth_search import DepthSearch, deeper_by, is
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.keyspace import MAX_DEPTH, WHOLE, Span
 
-Doubt = Literal["full", "sparse"]
-"""What one peer's count suggests, to be confirmed by asking all that hold the shard."""
+Doubt = Literal["full", "sparse", "apart"]
+"""What one peer's count suggests, to be confirmed by asking all that hold the shard; or, `apart`,
+what is asked now and then: whether neighbours have settled in the shard above."""
 
 
 class MembershipState(StrEnum):
@@ -86,30 +87,26 @@ class ShardMembership:
             return "sparse"
         return None
 
-    def if_full(self, count: ShardCount) -> Span | None:
-        """Where to move, if our deepest shard, as all say who hold it, is full or being left."""
-        high = self.span.high
-        if self._is_to_be_left(count):
-            return Span(high, min(max(count.depth, high + 1), MAX_DEPTH))
-        if count.members > self._split and high < MAX_DEPTH:
-            deeper = deeper_by(count.members, self._parameters.shards)
-            return Span(high, min(high + deeper, MAX_DEPTH))
-        return None
-
-    def if_sparse(self, above: ShardCount) -> Span | None:
-        """Where to move, if our shard has few, and the one above has room for them."""
+    def confirmed(self, doubt: Doubt, count: ShardCount) -> Span | None:
+        """Where to move, by what all say who hold our deepest shard, if we ask whether it is full
+        or being left; or else the one above it."""
         low, high = self.span
-        own = self.counts.get(high)
-        if low != high or own is None or own.members >= self._merge:
-            return None
-        room = self._split - self._merge - above.members
-        return Span(high - 1, high) if own.members <= room else None
-
-    def if_apart(self, above: ShardCount) -> Span | None:
-        """Where to move, if neighbours have settled in the shard above ours: we came at the same
-        time, and did not see each other. `arrived` will tell who follows whom."""
-        low, high = self.span
-        return Span(high - 1, high) if low == high > 0 and above.settled else None
+        match doubt:
+            case "full" if self._is_to_be_left(count):
+                return Span(high, min(max(count.depth, high + 1), MAX_DEPTH))
+            case "full" if count.members > self._split and high < MAX_DEPTH:
+                deeper = deeper_by(count.members, self._parameters.shards)
+                return Span(high, min(high + deeper, MAX_DEPTH))
+            case "sparse" if low == high and high in self.counts:
+                # Ours has few, and the one above has room for them.
+                own, room = self.counts[high].members, self._split - self._merge - count.members
+                return Span(high - 1, high) if own < self._merge and own <= room else None
+            case "apart" if low == high > 0 and count.settled:
+                # We came at the same time, and did not see each other. `arrived` will tell who
+                # follows whom.
+                return Span(high - 1, high)
+            case _:
+                return None
 
     def arrived(self, now_s: float) -> Span | None:
         """Where to stay, if a move is over."""

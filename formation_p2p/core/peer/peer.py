@@ -19,7 +19,7 @@ from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
-from formation_p2p.core.discovery.names import names_of
+from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput

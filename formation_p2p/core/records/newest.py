@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_TTL_S, Profile, SignedProfile
+from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_TTL_S, SignedProfile
 
 # About 300 bytes each: 20 MiB. Authors need a grant before they get in here, and 65,536 is far
 # more workers than one node hears of in MAX_TTL_S.
@@ -23,11 +23,6 @@ class _Seen(NamedTuple):
     sequence: int
     digest: bytes
     forget_unix_s: float
-
-
-def supersedes(new: Profile, old: Profile) -> bool:
-    """Whether `new` takes the place of `old`, a profile of the same author."""
-    return new.sequence > old.sequence
 
 
 class Newest:
