@@ -21,10 +21,9 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.task import Task, task_id
-from formation_p2p.sim.clock import Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.node import Clock, SimNode
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import World
 

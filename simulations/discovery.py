@@ -27,12 +27,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.sim.trace import TraceDigest
 from simulations.arguments import is_resumed, latencies_of, parser, plan_of
 from simulations.figures import Load, by_bucket, of_queries
 from simulations.placed import LIFE_S
 from simulations.queries import Outcome, Queries
 from simulations.town import STEADY_S, Town
+from simulations.trace import TraceDigest
 
 # The bar moves, and the interpreter may be interrupted, after so much virtual time.
 SLICE_S: Final = 1.0

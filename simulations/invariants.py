@@ -398,7 +398,7 @@ class Invariants:
 
     def _acknowledged(self, peer_id: PeerId, attempt_ids: tuple[str, ...]) -> None:
         """A worker forgets these results now."""
-        node = self._world.find(peer_id)
+        node = self._world.peers.get(peer_id)
         if node is None or node.disk is None:
             return
         for attempt_id in attempt_ids:

@@ -10,7 +10,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.core.peer.events import Joined, PeerEvent
-from formation_p2p.sim.addresses import host_of
+from formation_p2p.sim.connections import host_of
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from simulations.layout import Layout
@@ -55,7 +55,7 @@ class Residents:
         for contact in known:
             key = key_of_peer(contact.peer_id)
             looked[distance(node.identity.key, key).bit_length()] = key
-            other = world.find(contact.peer_id)
+            other = world.peers.get(contact.peer_id)
             if world.connections is not None and other is not None:
                 world.connections.connect(node.number, other.number)
         for length, key in looked.items():

@@ -13,7 +13,6 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import World
 from simulations.churn import Churn
 from simulations.geometry import RARE, buckets, levels, machine
@@ -22,6 +21,7 @@ from simulations.liars import lying
 from simulations.placed import Placed
 from simulations.register import Register
 from simulations.residents import Residents
+from simulations.trace import TraceDigest
 
 DISCOVERY = DiscoveryParameters()
 
@@ -87,7 +87,7 @@ class Town:
             lean=True,
             loss=plan.loss,
             connections=Connections(plan.dial_round_trips),
-            trace=trace,
+            trace=None if trace is None else trace.delivered,
             parameters=PeerParameters(discovery=self._discovery),
         )
         self.placed: Placed | None = None

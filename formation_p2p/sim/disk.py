@@ -144,9 +144,7 @@ class Disk:
                 stored = self.jobs.get(job_id)
                 if stored is not None and not stored.is_over:
                     stored.events.append(event)
-                    if isinstance(
-                        event, TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
-                    ):
+                    if isinstance(event, _End):
                         self.settled.add(event.task_id)
             case PersistLease(lease_id, lessor):
                 self._leases[lessor.peer_id, lease_id] = effect

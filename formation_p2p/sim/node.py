@@ -1,11 +1,11 @@
-"""One peer of a simulated world, and what it has told so far."""
+"""One peer of a simulated world, with its clock, and what it has told so far."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dispatch.job import Job
@@ -20,12 +20,37 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import NOTHING, Used
-from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World
+
+
+# A timer never fires before its time on the machine's own clock, whatever rounding does.
+_LATE_S: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Of one machine: no two run alike. `rate` is how many of its seconds pass in one of the
+    world's; `began_s` is what it showed when the world began, and `unix_off_s` by how much its
+    calendar is ahead."""
+
+    rate: float = 1.0
+    began_s: float = 0.0
+    unix_off_s: float = 0.0
+
+    def mono_s(self, world_s: float) -> float:
+        return world_s * self.rate + self.began_s
+
+    def world_s(self, mono_s: float) -> float:
+        """When, in the world's time, this clock has reached `mono_s`; infinity for never."""
+        late_s = 0.0 if self == TRUE else _LATE_S
+        return (mono_s - self.began_s) / self.rate + late_s
+
+
+TRUE: Final = Clock()
 
 
 class SimPeer(Protocol):

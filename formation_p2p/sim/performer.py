@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 
 class Performer:
-    """Of one world. `unknown_s` is how far an address is that no node has."""
+    """Of one world."""
 
-    def __init__(self, world: World, unknown_s: float) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._unknown_s = unknown_s
         self._delivered_s: dict[tuple[str, str], float] = {}
 
     def take(self, node: SimNode, effect: PeerEffect) -> None:
@@ -112,14 +111,13 @@ class Performer:
 
     def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
         world = self._world
-        other = world.find(to.peer_id)
+        other = world.peers.get(to.peer_id)
         if world.streams is not None and other is not None:
             world.streams.send(node, other, message)
             return
         if other is None or not other.alive:
             lost = Undelivered(to.peer_id, "connection refused")
-            delay_s = 2 * (self._unknown_s if other is None else world.latency(node, other))
-            world.later(delay_s, node, lost)
+            world.later(world.refusal_s(node, other), node, lost)
             return
         if world.is_cut(node, other):
             return

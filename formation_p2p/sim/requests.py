@@ -26,9 +26,8 @@ class Requests:
     """Of one world: every `ask` ends in one Answered or RequestFailed, by its timeout at the
     latest, unless the asker dies before."""
 
-    def __init__(self, world: World, unknown_s: float) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._unknown_s = unknown_s
         self._open: dict[int, _Asking] = {}
         self._count = 0
 
@@ -37,11 +36,9 @@ class Requests:
         node.messages[ask.cause] += 1
         world.messages[ask.cause] += 1
         asking = _Asking(node, node.life, ask, world.now_s + ask.timeout_s)
-        other = world.find(ask.to.peer_id)
+        other = world.peers.get(ask.to.peer_id)
         if other is None or not (other.alive or other.silent):
-            # No node has this address, or its host is up and the node is not.
-            delay_s = 2 * (self._unknown_s if other is None else world.latency(node, other))
-            self._fail(asking, world.now_s + delay_s, "connection refused")
+            self._fail(asking, world.now_s + world.refusal_s(node, other), "connection refused")
         elif world.is_in_vain(node, other) or world.is_lost():
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:

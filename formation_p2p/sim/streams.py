@@ -47,11 +47,11 @@ class _Frame:
 @dataclass(slots=True, eq=False)
 class _Stream:
     """`known` are the numbers of those who know it: its opener, and the other side once a frame
-    has arrived; `lives` are those that it connects. `flying` are the frames on their way, and
-    `sent_s` and `last_s` when each side last sent, and when that arrives."""
+    has arrived; `lives` are those that it connects, by number. `flying` are the frames on their
+    way, and `sent_s` and `last_s` when each side last sent, and when that arrives."""
 
     ends: tuple[SimNode, SimNode]
-    lives: tuple[int, int]
+    lives: dict[int, int]
     known: set[int]
     flying: list[_Frame] = field(default_factory=list)
     sent_s: dict[int, float] = field(default_factory=dict)
@@ -60,10 +60,7 @@ class _Stream:
     @property
     def is_whole(self) -> bool:
         """Whether both of its ends still live the life in which it was opened."""
-        return all(
-            node.alive and node.life == life
-            for node, life in zip(self.ends, self.lives, strict=True)
-        )
+        return all(node.alive and node.life == self.lives[node.number] for node in self.ends)
 
 
 class Streams:
@@ -86,7 +83,8 @@ class Streams:
             if not other.alive or self._is_cut(node, other):
                 self._refuse(node, other)
                 return
-            stream = _Stream((node, other), (node.life, other.life), {node.number})
+            lives = {node.number: node.life, other.number: other.life}
+            stream = _Stream((node, other), lives, {node.number})
             self._streams.setdefault(_pair(node, other), []).append(stream)
         self._sending[node.number, other.number] = stream
         stream.sent_s[node.number] = world.now_s
@@ -107,7 +105,7 @@ class Streams:
     def disconnect(self, a: SimNode, b: SimNode, reason: str = "the connection broke") -> None:
         lives = {a.number: a.life, b.number: b.life}
         for stream in list(self._streams.get(_pair(a, b), ())):
-            lives = {n.number: x for n, x in zip(stream.ends, stream.lives, strict=True)}
+            lives = stream.lives
             self._break(stream, reason)
         for node, other in ((a, b), (b, a)):
             if node.alive and node.life == lives[node.number]:
@@ -188,7 +186,6 @@ class Streams:
         a, b = stream.ends
         self._streams[_pair(a, b)].remove(stream)
         flying, stream.flying = stream.flying, []
-        lives = {node.number: life for node, life in zip(stream.ends, stream.lives, strict=True)}
         for node, other in ((a, b), (b, a)):
             frames = [frame for frame in flying if frame.sender is node]
             kept = 0 if self._is_cut(a, b) else self._rng.randint(0, len(frames))
@@ -196,7 +193,7 @@ class Streams:
             for frame in frames[:kept]:
                 at_s = max(at_s, frame.at_s) + late_s * self._rng.random()
                 for _ in range(1 + (self._rng.random() < TWICE_SHARE)):
-                    self._world.at(at_s, self._bring, frame, lives[other.number])
+                    self._world.at(at_s, self._bring, frame, stream.lives[other.number])
             if self._sending.get((node.number, other.number)) is stream:
                 del self._sending[node.number, other.number]
                 if self._world.now_s - stream.sent_s[node.number] < UNSURE_S:

@@ -39,15 +39,12 @@ from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.sim.addresses import private_address, public_address
-from formation_p2p.sim.clock import TRUE, Clock
-from formation_p2p.sim.connections import Connections
+from formation_p2p.sim.connections import Connections, private_address, public_address
 from formation_p2p.sim.executor import Run
-from formation_p2p.sim.node import SimNode, SimPeer
+from formation_p2p.sim.node import TRUE, Clock, SimNode, SimPeer
 from formation_p2p.sim.performer import Performer
 from formation_p2p.sim.requests import Requests
 from formation_p2p.sim.streams import Streams
-from formation_p2p.sim.trace import TraceDigest
 
 # 2026-01-01, so that records and grants have plausible times.
 EPOCH_UNIX_S: Final = 1_767_225_600.0
@@ -94,7 +91,7 @@ class World:
         lean: bool = False,
         loss: float = 0.0,
         connections: Connections | None = None,
-        trace: TraceDigest | None = None,
+        trace: Callable[[float, str, str, object], None] | None = None,
         parameters: PeerParameters = DEFAULT_PARAMETERS,
     ) -> None:
         self.rng = random.Random(seed)
@@ -130,8 +127,8 @@ class World:
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self.requests = Requests(self, LATENCY_S)
-        self.performer = Performer(self, LATENCY_S)
+        self.requests = Requests(self)
+        self.performer = Performer(self)
 
     # -- the people -----------------------------------------------------------------------------
 
@@ -217,15 +214,16 @@ class World:
 
     def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         """Have something happen in a while."""
-        self._at(self.now_s + delay_s, action, *arguments)
+        self.at(self.now_s + delay_s, action, *arguments)
 
     def at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
         """Have something happen at a time, or now where that has passed."""
-        self._at(max(at_s, self.now_s), action, *arguments)
+        self._count += 1
+        heapq.heappush(self._queue, (max(at_s, self.now_s), self._count, action, arguments))
 
     def later(self, delay_s: float, node: SimNode, event: PeerEvent) -> None:
         """Tell a node of something in a while, unless it dies before."""
-        self._at(self.now_s + delay_s, self.tell_life, node.life, node, event)
+        self.after(delay_s, self.tell_life, node.life, node, event)
 
     def wake(self, node: SimNode, *events: PeerEvent) -> None:
         """Have a node join; one of the `residents` is there at once, after these `events`."""
@@ -239,26 +237,16 @@ class World:
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
-        node.alive = False
-        node.executor.stop()
-        neighbours = [other for other in self._neighbours(node) if other is not node]
-        if self.streams is not None:
-            self.streams.died(node, neighbours)
-            return
         gone = Undelivered(node.identity.peer_id, "the connection broke")
-        for other in neighbours:
-            if not self.is_cut(node, other):
+        for other in self._die(node):
+            if self.streams is None and not self.is_cut(node, other):
                 self.later(LATENCY_S, other, gone)
 
     def vanish(self, node: SimNode) -> None:
         """As when the power fails: peers are not told, and requests to it time out."""
-        node.alive = False
         node.silent = True
-        node.executor.stop()
         node.forget()
-        neighbours = [other for other in self._neighbours(node) if other is not node]
-        if self.streams is not None:
-            self.streams.died(node, neighbours)
+        self._die(node)
 
     def restart(self, node: SimNode, *events: PeerEvent) -> None:
         """Begin a dead node's next life. Of `events` it is told after it has joined."""
@@ -314,10 +302,7 @@ class World:
         due_s = max(node.clock.world_s(peer.next_timeout()), self.now_s)
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
-            self._at(due_s, self._tick, node, due_s)
-
-    def find(self, peer_id: PeerId) -> SimNode | None:
-        return self.peers.get(peer_id)
+            self.at(due_s, self._tick, node, due_s)
 
     def _identity(self, name: str) -> Identity:
         return Identity.from_seed(hashlib.sha256(f"{self.seed}/{name}".encode()).digest())
@@ -331,15 +316,17 @@ class World:
         if node.life == life:
             self.tell(node, event)
 
-    def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (at_s, self._count, action, arguments))
-
-    def _neighbours(self, node: SimNode) -> list[SimNode]:
-        """The peers that are connected to a node that goes: all, if connections are not kept."""
-        if self.connections is None:
-            return self.numbered
-        return [self.numbered[number] for number in self.connections.close(node.number)]
+    def _die(self, node: SimNode) -> list[SimNode]:
+        """The peers that were connected to it: all others, if connections are not kept."""
+        node.alive = False
+        node.executor.stop()
+        neighbours = self.numbered
+        if self.connections is not None:
+            neighbours = [self.numbered[number] for number in self.connections.close(node.number)]
+        others = [other for other in neighbours if other is not node]
+        if self.streams is not None:
+            self.streams.died(node, others)
+        return others
 
     def is_cut(self, a: SimNode, b: SimNode) -> bool:
         return a.side != b.side or (bool(self._cuts) and frozenset((a.name, b.name)) in self._cuts)
@@ -355,6 +342,10 @@ class World:
             return False
         return not self.connections.are_connected(a.number, b.number)
 
+    def refusal_s(self, node: SimNode, other: SimNode | None) -> float:
+        """Until a host says that nothing listens there, or that no node has this address."""
+        return 2 * (LATENCY_S if other is None else self.latency(node, other))
+
     def delay_s(self, a: SimNode, b: SimNode) -> float:
         one_way_s = self.latency(a, b)
         if self.connections is None:
@@ -366,7 +357,7 @@ class World:
         if not self.lean:
             self.sent.append(Sent(self.now_s, a.name, b.name, message))
         if self._trace is not None:
-            self._trace.delivered(self.now_s, a.name, b.name, message)
+            self._trace(self.now_s, a.name, b.name, message)
 
     def delivered(self, a: SimNode, b: SimNode, message: work.WorkMessage) -> None:
         """What a stream brings."""

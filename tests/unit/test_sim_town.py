@@ -30,10 +30,10 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.task import Task
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.trace import TraceDigest
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from simulations.liars import Liar, Lie, lying
 from simulations.residents import Residents
+from simulations.trace import TraceDigest
 
 NEEDS = Requirements(driver="process")
 
@@ -70,7 +70,7 @@ def test_a_lean_world_says_the_same_and_keeps_only_counts() -> None:
     digests = []
     for lean in (False, True):
         trace = TraceDigest()
-        world = World(4, lean=lean, trace=trace)
+        world = World(4, lean=lean, trace=trace.delivered)
         nodes = village(world, 12)
         nodes[1].submit(Job("sums", (Task("sums/0", NEEDS, b""),)))
         world.elapse(5)

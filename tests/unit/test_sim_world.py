@@ -25,11 +25,10 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.task import Task
 from formation_p2p.sim import world as world_module
-from formation_p2p.sim.clock import TRUE, Clock
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
-from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.node import TRUE, Clock, SimNode
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import LATENCY_S, World
 
@@ -398,7 +397,7 @@ def test_a_node_that_died_lives_again_and_what_was_on_its_way_is_not_for_it() ->
     world.later(LATENCY_S, alice, Fenced("an old lease"))
     world.kill(alice)
     world.restart(alice, world.machine(cpu=2))
-    assert world.find(alice.identity.peer_id) is alice
+    assert world.peers.get(alice.identity.peer_id) is alice
     assert (alice.life, alice.alive, alice.running) == (1, True, {})
     world.elapse(5)
     assert results(bob) == [b"0"]  # in its second life
