@@ -11,6 +11,7 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.tracing import Tracing
+from formation_p2p.host.shell import Observe
 from formation_p2p.host.storage.journal import JournalParameters
 from formation_p2p.host.storage.state import Retention
 
@@ -36,6 +37,7 @@ class NodeConfig:
     tracing: Tracing | None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     journal: JournalParameters | None = None
+    observers: tuple[Observe, ...] = ()
 
 
 class NodeBase:

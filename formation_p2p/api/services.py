@@ -49,7 +49,8 @@ class NodeServices:
         self.sizes = MemorySamples(config.home.path)
         self._recorder = MemoryRecorder(self.sizes)
         traced = () if config.tracing is None else (config.tracing.observe,)
-        self.observability = Observability(config.metrics, (self._recorder.observe, *traced))
+        watching = (self._recorder.observe, *traced, *config.observers)
+        self.observability = Observability(config.metrics, watching)
         self._closing = ExitStack()
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None

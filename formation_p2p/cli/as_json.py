@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from formation_p2p.api.job import JobHandle
+from formation_p2p.cli.words import Json, put
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
-    TaskBegan,
-    TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
     TaskRecalled,
-    TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
     WorkerLost,
@@ -30,25 +27,18 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.hardware import Hardware
-
-Json = dict[str, Any]
-
-
-def put(document: Json) -> None:
-    """One JSON document, on a line of its own."""
-    print(json.dumps(document), flush=True)
+from formation_p2p.host.observe.status_json import event_in_json, worker_in_json
 
 
-def lines_of(job: JobHandle) -> Callable[[JobEvent], Awaitable[None]]:
-    """What writes the events of a job of processes, each as a line."""
+def lines_of(job: JobHandle, /, **also: str) -> Callable[[JobEvent], Awaitable[None]]:
+    """What writes the events of a job of processes, each as a line that says `also` this."""
     lines = EventLines({task.task_id: task.label for task in job.tasks})
 
     async def write(event: JobEvent) -> None:
         # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
-        await asyncio.to_thread(put, lines.line(event))
+        await asyncio.to_thread(put, {**also, **lines.line(event)})
 
     return write
 
@@ -64,11 +54,7 @@ def hardware(found: Hardware) -> Json:
 
 def profile(worker: Profile) -> Json:
     return {
-        "peer_id": worker.peer_id,
-        "capability": asdict(worker.capability),
-        "capacity": asdict(worker.capacity),
-        "labels": dict(worker.labels),
-        "drivers": list(worker.drivers),
+        **worker_in_json(worker),
         "addresses": list(worker.addresses),
         "price_micro": worker.price_micro,
         "expires_unix_s": worker.expires_unix_s,
@@ -108,22 +94,6 @@ def refusal(worker: PeerId, why: Refusal) -> Json:
     return {"worker": worker, "kind": type(why).__name__.lower(), "why": str(why), **asdict(why)}
 
 
-def rights(allowed: Rights) -> Json:
-    return {
-        "may": sorted(allowed.may),
-        "drivers": None if allowed.drivers is None else sorted(allowed.drivers),
-        "max_priority": allowed.max_priority,
-        "priority_weight_milli": allowed.weight_milli,
-        "cpu_milli_hours": allowed.quota.cpu_milli_hours,
-        "gpu_milli_hours": allowed.quota.gpu_milli_hours,
-        "concurrent": allowed.quota.leases,
-        "hours": None if allowed.hours is None else str(allowed.hours),
-        "labels": [f"{key}={value}" for key, value in sorted(allowed.labels)],
-        "place": asdict(allowed.place),
-        "expires_unix_s": allowed.expires_unix_s,
-    }
-
-
 class EventLines:
     """The events of a job of processes, a line each: `event` names it, `task` is a task's label.
 
@@ -133,54 +103,35 @@ class EventLines:
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = labels
-        self._decoders: dict[tuple[str, bool], codecs.IncrementalDecoder] = {}
+        # By task, and whether it is for stderr.
+        self._decoders: defaultdict[tuple[str, bool], codecs.IncrementalDecoder] = defaultdict(
+            lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
+        )
 
     def line(self, event: JobEvent) -> Json:
+        told = event_in_json(event)
+        if isinstance(event, WorkerLost | JobEnded):
+            return told
+        task = {"event": told["event"], "task": self._labels[event.task_id]}
         match event:
             case TaskPlaced(task_id, attempt_id, worker, _, nearest):
                 # Another attempt's first bytes do not go on from the last one's.
                 for is_stderr in (False, True):
                     self._decoders.pop((task_id, is_stderr), None)
-                task = self._task("placed", task_id)
                 return {**task, "attempt": attempt_id, "worker": worker, "nearest": nearest}
-            case TaskBegan(task_id, worker):
-                return {**self._task("began", task_id), "worker": worker}
+            case TaskRecalled(_, attempt_id):
+                return {**task, "attempt": attempt_id}
             case TaskPrinted(task_id, is_stderr, data):
-                stream = "stderr" if is_stderr else "stdout"
-                text = self._decoder(task_id, is_stderr).decode(data)
-                return {**self._task("printed", task_id), "stream": stream, "text": text}
-            case TaskSucceeded(task_id, worker, result, ran_ms, used):
-                task = self._task("succeeded", task_id)
-                told = {"worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
-                return {**task, **told, **_process(result)}
-            case TaskRetried(task_id, attempt):
-                return {**self._task("retried", task_id), **asdict(attempt)}
-            case TaskRecalled(task_id, attempt_id):
-                return {**self._task("recalled", task_id), "attempt": attempt_id}
-            case TaskGaveUp(task_id, attempts, kind, result, waited_for):
-                task = self._task("failed", task_id)
-                tries = [asdict(each) for each in attempts]
-                label = self._labels.get(waited_for)
-                told = {"kind": kind, "attempts": tries, "waited_for": label}
-                return {**task, **told, **_process(result)}
-            case TaskUnplaceable(task_id, reasons):
-                refusals = [refusal(worker, why) for worker, why in reasons]
-                return {**self._task("unplaceable", task_id), "refusals": refusals}
-            case TaskCancelled(task_id):
-                return self._task("cancelled", task_id)
-            case WorkerLost(worker, why):
-                return {"event": "worker_lost", "worker": worker, "why": why}
-            case JobEnded():
-                return {"event": "ended", **asdict(event)}
-
-    def _task(self, event: str, task_id: str) -> Json:
-        return {"event": event, "task": self._labels[task_id]}
-
-    def _decoder(self, task_id: str, is_stderr: bool) -> codecs.IncrementalDecoder:
-        key = (task_id, is_stderr)
-        if key not in self._decoders:
-            self._decoders[key] = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        return self._decoders[key]
+                told["text"] = self._decoders[task_id, is_stderr].decode(data)
+            case TaskSucceeded(result=result):
+                told |= _process(result)
+            case TaskGaveUp(result=result, waited_for=waited_for):
+                told |= {"waited_for": self._labels.get(waited_for), **_process(result)}
+            case TaskUnplaceable(_, reasons):
+                told["refusals"] = [refusal(worker, why) for worker, why in reasons]
+            case _:
+                pass
+        return {**task, **told}
 
 
 def _process(result: bytes) -> Json:

@@ -1,17 +1,30 @@
-"""Files that go with a task and come back from it."""
+"""Files that go with a task and come back from it; those that are too large to travel with it are
+offered by content, and fetched by it."""
 
 from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
-from formation_p2p.core.units import format_bytes
+from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from formation_p2p.api.node import Node
+    from formation_p2p.core.workload.blob import Blob
+
+# A file up to here goes with the task: to fetch it would take a round trip more.
+INLINE_BYTES: Final = 256 * KIB
+# All that do, well within what one message carries.
+ALL_INLINE_BYTES: Final = 4 * MIB
+# A transfer under a few megabytes is over before a person has read the bar.
+SHOWN_BYTES: Final = 8 * MIB
 
 
 def named(field: str, paths: Iterable[Path]) -> dict[str, Path]:
@@ -27,7 +40,7 @@ def named(field: str, paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_input(path: Path) -> bytes:
     """A plain file that fits into a task. Raises LocalError."""
-    with _local(path):
+    with local(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise LocalError(f"{path} is not a plain file; name files one by one, or pack a folder")
@@ -38,6 +51,21 @@ def read_input(path: Path) -> bytes:
                 "a task; put it on storage that the workers can reach"
             )
         return path.read_bytes()
+
+
+def inline(files: Mapping[str, Path]) -> tuple[dict[str, bytes], dict[str, Path]]:
+    """Those that go with the task, read, and the others. Raises LocalError."""
+    contents: dict[str, bytes] = {}
+    others: dict[str, Path] = {}
+    left_bytes = ALL_INLINE_BYTES
+    for name, path in files.items():
+        size = path.stat().st_size if path.is_file() else 0
+        if size > min(INLINE_BYTES, left_bytes):
+            others[name] = path
+        else:
+            contents[name] = read_input(path)
+            left_bytes -= size
+    return contents, others
 
 
 def read_stdin(source: str) -> bytes:
@@ -53,7 +81,7 @@ def read_stdin(source: str) -> bytes:
 
 def make_folder(folder: Path) -> None:
     """Raises LocalError."""
-    with _local(folder):
+    with local(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -68,31 +96,45 @@ def check_outputs(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_outputs(folder: Path, names: Iterable[str], files: Mapping[str, bytes]) -> None:
-    """Put the files that were asked for below a folder, over what is there, as cp does.
+    """Put the files that were asked for below a folder, over what is there, as cp does. Raises
+    TaskFailed where one is missing, LocalError where one cannot be written."""
+    for name, path in _wanted(folder, names, files):
+        with local(path):
+            path.write_bytes(files[name])
 
-    `names` are plain relative names (core/workload/process.py checks). A worker may answer with
-    others: those are left out, since it must not choose what is written here. Raises TaskFailed
-    where one is missing, LocalError where one cannot be written.
-    """
+
+async def fetch_outputs(
+    node: Node, folder: Path, names: Iterable[str], outputs: Mapping[str, Blob]
+) -> None:
+    """As `write_outputs`, of what was too large to come with the result. Raises Unreachable too."""
+    for name, path in _wanted(folder, names, outputs):
+        with _bar(name, outputs[name].size_bytes) as show:
+            await node.get(outputs[name], path, progress=show)
+
+
+def _wanted(
+    folder: Path, names: Iterable[str], sent: Mapping[str, object]
+) -> Iterator[tuple[str, Path]]:
+    """`names` are plain relative names (core/workload/process.py checks). A worker may answer with
+    others: those are left out, since it must not choose what is written here."""
     for name in names:
-        if name not in files:
+        if name not in sent:
             raise TaskFailed(f"the worker did not send {name} back; try another worker")
         path = folder / name
         make_folder(path.parent)
-        with _local(path):
-            path.write_bytes(files[name])
+        yield name, path
 
 
 def append(path: Path, data: bytes) -> None:
     """Raises LocalError."""
-    with _local(path), path.open("ab") as file:
+    with local(path), path.open("ab") as file:
         file.write(data)
 
 
 def write_tail(path: Path, tail: bytes) -> None:
     """Write the kept end of a task's output, unless the file already has all of it. Raises
     LocalError."""
-    with _local(path):
+    with local(path):
         if len(tail) == MAX_TAIL_BYTES and path.exists() and path.read_bytes().endswith(tail):
             return
         if tail:
@@ -102,8 +144,25 @@ def write_tail(path: Path, tail: bytes) -> None:
 
 
 @contextmanager
-def _local(path: Path) -> Iterator[None]:
+def local(path: Path) -> Iterator[None]:
+    """Raises LocalError where this machine has something against the file."""
     try:
         yield
     except OSError as error:
         raise LocalError(f"{path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _bar(name: str, size_bytes: int) -> Iterator[Callable[[int, int], None] | None]:
+    """How far it is, where somebody looks on."""
+    if size_bytes < SHOWN_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from formation_p2p.cli.tables import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, TransferSpeedColumn(), console=console(stderr=True)) as bar:
+        row = bar.add_task(name, total=size_bytes)
+        yield lambda done, size: bar.update(row, completed=done)

@@ -1,16 +1,16 @@
-"""Options that several commands share, and how their values are read."""
+"""How options are declared, those that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from formation_p2p.cli.logs import log_from
-from formation_p2p.cli.option import option
+import typer
+
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
 from formation_p2p.core.resources.limits import Limits
 from formation_p2p.core.trust.grants import Right, check
@@ -22,6 +22,20 @@ from formation_p2p.host.machine.home import Home
 # As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB.
 _MAX_JOIN_CHARS: Final = 16 * 1024
 _PREFIX: Final = re.compile(r"\s*formation\d+:")
+
+_DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.ASCII)
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def option(flags: str, metavar: str, help: str, **more: Any) -> Any:
+    """Of a command. `more` is as typer has it; a default is shown where `show_default` asks."""
+    shown = {"metavar": metavar or None, "help": help, "show_default": False, **more}
+    return typer.Option(*flags.split(), **shown)
+
+
+def argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
 
 HomeOption = Annotated[
     Path | None,
@@ -62,16 +76,6 @@ MetricsOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, option("--json", "", "Write JSON for programs, not text for people.")]
-VerboseOption = Annotated[
-    int,
-    option(
-        "-v --verbose",
-        "",
-        "Log to stderr; twice for everything, with tracebacks of errors.",
-        count=True,
-        callback=lambda verbosity: log_from(verbosity),
-    ),
-]
 CpuOption = Annotated[str | None, option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")]
 MemoryOption = Annotated[str | None, option("--memory", "SIZE", "Memory to offer, such as 8GiB.")]
 StorageOption = Annotated[
@@ -98,27 +102,38 @@ def refuse_local(scope: Scope) -> None:
         raise InvalidInput("scope", problem)
 
 
-def limits_of(
-    cpu: str | None,
-    memory: str | None,
-    storage: str | None,
-    network: int | None,
-    gpus: int | None,
-) -> Limits:
-    """Raises InvalidInput."""
+def parse_duration_s(text: str, field: str = "duration") -> float:
+    """Seconds of `30`, `90s`, `5m`, `1.5h`, `30d`, `4w`. Raises InvalidInput.
+
+    >>> parse_duration_s("1.5h")
+    5400.0
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidInput(field, f"{text!r} is not a duration; write it like 90s, 5m, 2h or 30d")
+    number, unit = match.groups()
+    duration_s = float(number) * _UNITS_S[unit]
+    if duration_s == 0:
+        raise InvalidInput(field, f"{text!r} is zero; write it like 90s, 5m, 2h or 30d")
+    return duration_s
+
+
+def parsed(field: str, text: str | None, parse: Callable[[str], int]) -> int | None:
+    """None where nothing was written. Raises InvalidInput where `parse` raises ValueError."""
     try:
-        field = "cpu"
-        cpu_milli = None if cpu is None else parse_milli(cpu)
-        field = "memory"
-        memory_bytes = None if memory is None else parse_bytes(memory)
-        field = "storage"
-        storage_bytes = None if storage is None else parse_bytes(storage)
+        return None if text is None else parse(text)
     except ValueError as problem:
         raise InvalidInput(field, str(problem)) from None
+
+
+def limits_of(
+    cpu: str | None, memory: str | None, storage: str | None, network: int | None, gpus: int | None
+) -> Limits:
+    """Raises InvalidInput."""
     return Limits(
-        cpu_milli=cpu_milli,
-        memory_bytes=memory_bytes,
-        storage_bytes=storage_bytes,
+        cpu_milli=parsed("cpu", cpu, parse_milli),
+        memory_bytes=parsed("memory", memory, parse_bytes),
+        storage_bytes=parsed("storage", storage, parse_bytes),
         network_mbps=network,
         gpu_count=gpus,
     )

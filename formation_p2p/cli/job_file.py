@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from formation_p2p.cli.files import named, read_input
-from formation_p2p.cli.job_inputs import inputs_of, read_text
+from formation_p2p.cli.files import local, named, read_input
 from formation_p2p.cli.kinds import Kind
-from formation_p2p.cli.task_flags import FLAGS, words_of_file
-from formation_p2p.cli.toml_values import text, typed
+from formation_p2p.cli.task_flags import FLAGS, text, typed, words_of_file
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import shown
@@ -30,9 +29,6 @@ from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.task import MAX_TASKS
 from formation_p2p.host.policies import options_of
-
-if TYPE_CHECKING:
-    from formation_p2p.core.workload.work import Work
 
 # All inputs of a job are held in memory until it ends.
 MAX_INPUT_BYTES: Final = 2 * GIB
@@ -71,26 +67,10 @@ class JobFile:
     options: TaskOptions
     tasks: tuple[TaskLine, ...]
 
-    def plan(self) -> Plan:
-        """With the files read. Raises InvalidInput, LocalError."""
-        return Plan(
-            tuple(
-                PlannedTask(
-                    spec,
-                    line.label,
-                    line.after,
-                    line.needs,
-                    line.memory_given,
-                    line.learnt_as,
-                )
-                for spec, line in zip(self.specs(), self.tasks, strict=True)
-            )
-        )
-
-    def specs(self, max_input_bytes: int = MAX_INPUT_BYTES) -> list[Work]:
+    def plan(self, max_input_bytes: int = MAX_INPUT_BYTES) -> Plan:
         """With the files read, each once. Raises InvalidInput, LocalError."""
         contents: dict[Path, bytes] = {}
-        specs: list[Work] = []
+        planned: list[PlannedTask] = []
         left_bytes = max_input_bytes
         for task in self.tasks:
             for path in task.files_in.values():
@@ -102,18 +82,17 @@ class JobFile:
                 problem = f"those of all tasks have more than {limit}; split the job"
                 raise InvalidInput("files_in", problem)
             files_in = {name: contents[path] for name, path in task.files_in.items()}
-            try:
+            with _inside(f"task {task.label}"):
                 process = ProcessSpec(task.argv, task.env, task.stdin, files_in, task.files_out)
-                spec = task.kind.of(process)
-            except InvalidInput as error:
-                raise InvalidInput(f"task {task.label}: {error.field}", error.problem) from None
-            specs.append(spec)
-        return specs
+                work = task.kind.of(process)
+            about = (task.label, task.after, task.needs, task.memory_given, task.learnt_as)
+            planned.append(PlannedTask(work, *about))
+        return Plan(tuple(planned))
 
 
 def read_job_file(path: Path) -> JobFile:
     """Raises InvalidInput, LocalError."""
-    return parse_job_file(read_text("job file", path), path.parent)
+    return parse_job_file(_read("job file", path), path.parent)
 
 
 def parse_job_file(content: str, folder: Path) -> JobFile:
@@ -164,11 +143,9 @@ def _tasks(
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
     name = text(f"{where}: name", table.get("name", ""))
-    inputs, sent = inputs_of(f"{where}: inputs", table.get("inputs"), folder)
-    try:
+    inputs, sent = _inputs(f"{where}: inputs", table.get("inputs"), folder)
+    with _inside(where):
         every = parameters_of(*_matrix(where, table), inputs=inputs)
-    except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
     for place, parameters in enumerate(every):
         label = label_of(name, telling(parameters)) or str(count + place)
         file = str(parameters["input"]) if sent else None
@@ -242,10 +219,8 @@ def _kind(where: str, table: dict[str, Any], folder: Path, fill: Callable[[str],
         for key in ("wasm", "image")
     )
     fuel = typed(f"{where}: fuel", table.get("fuel", 0), int, "a whole number")
-    try:
+    with _inside(where):
         return Kind(None if wasm is None else folder / wasm, fuel, image)
-    except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
 
 
 def _each(field: str, value: object) -> list[str]:
@@ -270,6 +245,60 @@ def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requireme
     needs, given = needs_of(text(field, value), parameters)
     assert needs is not None, "they are None only without a text"
     return needs, given
+
+
+def _inputs(field: str, value: object, folder: Path) -> tuple[list[str], bool]:
+    """One for each task, none where nothing is said; and whether they are files of `folder`, to be
+    sent along. Raises InvalidInput, LocalError."""
+    match value:
+        case None:
+            return [], False
+        case {"lines": str(name), **rest} if not rest:
+            stripped = map(str.strip, _read(name, folder / name).splitlines())
+            lines = [line for line in stripped if line]
+            if not lines:
+                raise InvalidInput(field, f"{name} has no line; write one for each task")
+            return lines, False
+        case [_, *_] if all(type(item) is str for item in value):
+            files = [file for item in value for file in _files(field, str(item), folder)]
+            return list(dict.fromkeys(files)), True
+        case _:
+            problem = (
+                'is neither a list of files, such as ["images/*.png"], nor { lines = "urls.txt" }'
+            )
+            raise InvalidInput(field, problem)
+
+
+def _read(what: str, path: Path) -> str:
+    """Raises LocalError; InvalidInput for a file that is not UTF-8 text."""
+    try:
+        with local(path):
+            return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(what, f"{path} is not UTF-8 text") from None
+
+
+def _files(field: str, pattern: str, folder: Path) -> list[str]:
+    if not any(sign in pattern for sign in "*?["):
+        return [pattern]
+    try:
+        if (folder / pattern).is_file():  # which is called so
+            return [pattern]
+        found = sorted(str(x.relative_to(folder)) for x in folder.glob(pattern) if x.is_file())
+    except (OSError, ValueError, NotImplementedError, RecursionError) as error:
+        raise InvalidInput(field, f"{shown(pattern)} names no files here: {error}") from None
+    if not found:
+        raise InvalidInput(field, f"{shown(pattern)} names no file; look for it in {folder}")
+    return found
+
+
+@contextmanager
+def _inside(where: str) -> Iterator[None]:
+    """Names the task in what is raised of one of its fields."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str]) -> None:

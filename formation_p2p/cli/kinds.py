@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from formation_p2p.cli.files import read_input
-from formation_p2p.cli.option import option
+from formation_p2p.cli.flags import option
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.process import ProcessSpec

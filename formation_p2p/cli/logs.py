@@ -1,15 +1,41 @@
-"""Logs: on stderr, a line each, for those who ask for them."""
+"""Logs: on stderr, a line each, for those who ask for them with `-v`."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
-from typing import Final
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Final
 
+from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import one_line, printable
 
 # What this package logs at no, one and two `-v`. What its libraries log comes with the last alone.
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+_HELP: Final = "Log to stderr; twice for everything, with tracebacks of errors."
+_VERBOSE: Final = inspect.Parameter(
+    "verbose",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=0,
+    annotation=Annotated[int, option("-v --verbose", "", _HELP, count=True)],
+)
+
+
+def logged(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with `-v` after its own options."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def call(verbose: int, **arguments: Any) -> None:
+        log_from(verbose)
+        command(**arguments)
+
+    parameters = [*signature.parameters.values(), _VERBOSE]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
 class _Lines(logging.Handler):

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
+from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.option import option
 from formation_p2p.cli.task_flags import takes
-from formation_p2p.cli.words import say
-from formation_p2p.core.placement.task_options import (
-    DEFAULT_OPTIONS,
-    TaskOptionWords,
-)
+from formation_p2p.cli.words import put, say
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionWords
 from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
@@ -54,7 +51,6 @@ def workers(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the workers of the network; of a large one, some hundreds.
 
@@ -74,7 +70,7 @@ def workers(
             found = await node.workers()
             alone = "" if found else await why_alone(node, place)
         if as_json:
-            documents.put({"workers": [documents.profile(each) for each in found]})
+            put({"workers": [documents.profile(each) for each in found]})
         elif found:
             tables.console().print(tables.workers(found))
         if alone:
@@ -91,8 +87,7 @@ def workers(
 def explain(
     words: TaskOptionWords,
     name: Annotated[
-        str,
-        option("--name", "NAME", "The workers nearest to this name come first."),
+        str, option("--name", "NAME", "The workers nearest to this name come first.")
     ] = "a task",
     discovery: Annotated[
         bool,
@@ -101,7 +96,6 @@ def explain(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show which workers could run a task, in the order of rank, and why the others could not.
 
@@ -133,7 +127,7 @@ def explain(
             document = documents.decision(decision, rejected)
             if discovery:
                 document["discovery"] = documents.trace(found.trace)
-            documents.put(document)
+            put(document)
         else:
             console = tables.console()
             if decision.ranked:
@@ -174,7 +168,6 @@ def profile(
     gpus: flags.GpusOption = None,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show what this machine would offer as a worker, and what of that is free.
 
@@ -191,7 +184,7 @@ def profile(
     place = Home(home).path
     found = probe(next(each for each in (place, *place.parents) if each.is_dir()), limits)
     if as_json:
-        documents.put(documents.hardware(found))
+        put(documents.hardware(found))
         return
     tables.console().print(tables.hardware(found))
     for note in found.notes:

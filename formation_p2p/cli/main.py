@@ -5,9 +5,11 @@ A command imports the node when it runs, so that `--help` is fast.
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import logging
 import os
+import platform
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +18,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from formation_p2p import __version__
 from formation_p2p.cli import (
+    flags,
     look,
     network,
     resume,
@@ -28,10 +32,10 @@ from formation_p2p.cli import (
     top,
     trust,
     usage,
-    version,
 )
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
-from formation_p2p.cli.words import say
+from formation_p2p.cli.logs import logged
+from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import FormationError
 
 log = logging.getLogger(__name__)
@@ -95,9 +99,22 @@ And from any of them:
 )
 
 
+def version(as_json: flags.JsonOption = False) -> None:
+    """Print the version of formation, libp2p and Python."""
+    found = {
+        "formation": __version__,
+        "libp2p": importlib.metadata.version("libp2p"),
+        "python": platform.python_version(),
+    }
+    if as_json:
+        put(found)
+    else:
+        print("\n".join(f"{name} {number}" for name, number in found.items()))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version.version()
+        version()
         raise typer.Exit
 
 
@@ -121,9 +138,9 @@ def formation(
 _AS_IT_IS = {"allow_interspersed_args": False}
 
 
-def _add(command: Callable[..., None], epilog: str = "", brief: str = "", **more: Any) -> None:
+def _add(command: Callable[..., None], epilog: str, brief: str = "", **more: Any) -> None:
     """`brief` is for the list of commands, where the first line of the command's help is long."""
-    app.command(command.__name__, epilog=epilog, short_help=brief or None, **more)(command)
+    app.command(epilog=epilog, short_help=brief or None, **more)(logged(command))
 
 
 _add(serve.worker, serve.WORKER_EPILOG, cls=serve.WorkerCommand)
@@ -142,4 +159,4 @@ _add(trust.trust, trust.TRUST_EPILOG, "Show which peers this machine trusts.")
 _add(sizes.sizes, sizes.SIZES_EPILOG, "Show the memory that tasks used.")
 _add(usage.usage, usage.USAGE_EPILOG, "Show how this machine was used.")
 app.add_typer(network.app, name="network")
-_add(version.version)
+app.command()(version)

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.durations import parse_duration_s
-from formation_p2p.cli.option import option
-from formation_p2p.cli.words import date, say
+from formation_p2p.cli.flags import argument, option, parse_duration_s
+from formation_p2p.cli.logs import logged
+from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.core.trust.grants import (
@@ -68,13 +68,13 @@ FederationOption = Annotated[
 
 
 @app.command(epilog=CREATE_EPILOG)
+@logged
 def create(
     cell: CellOption = "",
     org: OrgOption = "",
     federation: FederationOption = "",
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
@@ -84,13 +84,14 @@ def create(
     place = Home(home)
     network = place.create_network(Place(cell=cell, org=org, federation=federation))
     if as_json:
-        _put({"network_id": network.network_id.hex(), "home": str(place.path)})
+        put({"network_id": network.network_id.hex(), "home": str(place.path)})
         return
     print(f"created network {_short(network)}; its root key is {place.path / 'root.key'}")
     say("next: run `formation gate` where others can reach it, then `formation network invite`")
 
 
 @app.command(epilog=INVITE_EPILOG)
+@logged
 def invite(
     may: Annotated[
         list[Right] | None,
@@ -136,7 +137,6 @@ def invite(
     ] = None,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Print an invite: one line of text with which another machine joins the network.
 
@@ -144,16 +144,21 @@ def invite(
     (`formation network show` prints the id of a node). Works where the network was created.
     """
     expires_unix_s = min(int(time.time() + parse_duration_s(expires, "expires")), MAX_EXPIRY_UNIX_S)
+    quota = Quota(
+        flags.parsed("cpu-hours", cpu_hours, parse_milli),
+        flags.parsed("gpu-hours", gpu_hours, parse_milli),
+        concurrent,
+    )
     rights = Rights(
         expires_unix_s,
         frozenset(may or Right),
         frozenset(drivers) if drivers else None,
         priority,
-        Quota(_milli("cpu-hours", cpu_hours), _milli("gpu-hours", gpu_hours), concurrent),
+        quota,
         None if hours is None else parse_hours(hours),
         frozenset(flags.pairs_of("label", labels or ()).items()),
         Place(cell=cell, org=org, federation=federation),
-        _milli("priority-weight", weight) or 0,
+        flags.parsed("priority-weight", weight, parse_milli) or 0,
     )
     try:
         peer_id = None if peer is None else parse_peer_id(peer)
@@ -162,9 +167,7 @@ def invite(
     join = Home(home).invite(rights, peer_id)
     gates = parse_invite(join).gates
     if as_json:
-        from formation_p2p.cli.as_json import rights as in_json
-
-        _put({"join": join, "gates": list(gates), "peer_id": peer, **in_json(rights)})
+        put({"join": join, "gates": list(gates), "peer_id": peer, **_in_json(rights)})
     else:
         print(join)
     holder = "its holder" if peer is None else "that peer only"
@@ -177,14 +180,13 @@ def invite(
 
 
 @app.command(epilog=JOIN_EPILOG)
+@logged
 def join(
     invite: Annotated[
-        str,
-        typer.Argument(metavar="INVITE|FILE|-", help="The invite, a file with it, or - for stdin."),
+        str, argument("INVITE|FILE|-", "The invite, a file with it, or - for stdin.")
     ],
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Join the network of an invite, or replace this node's grant in its network.
 
@@ -195,7 +197,7 @@ def join(
     network = place.join(parse_invite(flags.read_invite(invite)))
     rights = network.rights
     if as_json:
-        _put(_document(place, network))
+        put(_document(place, network))
         return
     print(f"joined network {_short(network)}; this node may {_in_words(rights)}")
     if not network.gates:
@@ -203,10 +205,10 @@ def join(
 
 
 @app.command()
+@logged
 def show(
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show this machine's network, its gates, and what its grant allows."""
     place = Home(home)
@@ -217,7 +219,7 @@ def show(
             f"one with `formation network join -`; its peer id is {place.identity().peer_id}"
         )
     if as_json:
-        _put(_document(place, network))
+        put(_document(place, network))
         return
     rights = network.rights
     gates = network.gates or ("none; see `formation gate`",)
@@ -231,14 +233,11 @@ def show(
 
 
 @app.command("add-gate")
+@logged
 def add_gate(
-    gate: Annotated[
-        str,
-        typer.Argument(metavar="MULTIADDR", help="Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"),
-    ],
+    gate: Annotated[str, argument("MULTIADDR", "Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…")],
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Add a gate that runs on another machine to the invites made on this machine.
 
@@ -246,68 +245,63 @@ def add_gate(
     """
     network = Home(home).add_gate(gate)
     if as_json:
-        _put({"gates": list(network.gates)})
+        put({"gates": list(network.gates)})
     else:
         print("\n".join(network.gates))
 
 
-def _document(home: Home, network: Network) -> dict[str, object]:
-    from formation_p2p.cli.as_json import rights as in_json
-
+def _document(home: Home, network: Network) -> Json:
     return {
         "network_id": network.network_id.hex(),
         "home": str(home.path),
         "peer_id": home.identity().peer_id,
         "gates": list(network.gates),
         "has_root_key": home.has_root_key(),
-        **in_json(network.rights),
+        **_in_json(network.rights),
     }
 
 
-def _put(document: dict[str, object]) -> None:
-    from formation_p2p.cli.as_json import put
-
-    put(document)
+def _in_json(allowed: Rights) -> Json:
+    return {
+        "may": sorted(allowed.may),
+        "drivers": None if allowed.drivers is None else sorted(allowed.drivers),
+        "max_priority": allowed.max_priority,
+        "priority_weight_milli": allowed.weight_milli,
+        "cpu_milli_hours": allowed.quota.cpu_milli_hours,
+        "gpu_milli_hours": allowed.quota.gpu_milli_hours,
+        "concurrent": allowed.quota.leases,
+        "hours": None if allowed.hours is None else str(allowed.hours),
+        "labels": [f"{key}={value}" for key, value in sorted(allowed.labels)],
+        "place": asdict(allowed.place),
+        "expires_unix_s": allowed.expires_unix_s,
+    }
 
 
 def _short(network: Network) -> str:
     return network.network_id.hex()[:12]
 
 
-def _milli(field: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_milli(text)
-    except ValueError as problem:
-        raise InvalidInput(field, str(problem)) from None
-
-
 def _in_words(rights: Rights) -> str:
     quota = rights.quota
-    may = " and ".join(sorted(rights.may)) or "do nothing"
-    parts = []
-    if rights.drivers is not None:
-        parts.append(f"for {', '.join(sorted(rights.drivers))}")
-    if rights.max_priority != MAX_PRIORITY:
-        parts.append(f"up to priority {rights.max_priority}")
-    if rights.weight_milli != EVEN_WEIGHT_MILLI:
-        parts.append(f"with priorities weighed by {format_milli(rights.weight_milli)}")
-    limits = []
-    if quota.cpu_milli_hours is not None:
-        limits.append(f"{format_hours(quota.cpu_milli_hours)} CPU-hours a month")
-    if quota.gpu_milli_hours is not None:
-        limits.append(f"{format_hours(quota.gpu_milli_hours)} GPU-hours a month")
+    of_quota = {
+        "CPU-hours a month": quota.cpu_milli_hours,
+        "GPU-hours a month": quota.gpu_milli_hours,
+    }
+    limits = [f"{format_hours(x)} {what}" for what, x in of_quota.items() if x is not None]
     if quota.leases is not None:
         limits.append(f"{quota.leases} {'task' if quota.leases == 1 else 'tasks'} at once")
-    if limits:
-        parts.append(f"with {', '.join(limits)}")
-    if rights.labels:
-        labels = (f"{key}={value}" for key, value in sorted(rights.labels))
-        parts.append(f"on workers with {', '.join(labels)}")
-    if rights.hours is not None:
-        parts.append(f"at {rights.hours} UTC")
-    of = [f"{circle} {name}" for circle, name in asdict(rights.place).items() if name]
-    if of:
-        parts.append(f"as one of {', '.join(of)}")
-    end = rights.expires_unix_s
-    parts.append("for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}")
-    return f"{may} {', '.join(parts)}"
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(rights.labels))
+    of = ", ".join(f"{circle} {name}" for circle, name in asdict(rights.place).items() if name)
+    weight, end = rights.weight_milli, rights.expires_unix_s
+    parts = (
+        f"for {', '.join(sorted(rights.drivers))}" if rights.drivers is not None else "",
+        f"up to priority {rights.max_priority}" if rights.max_priority != MAX_PRIORITY else "",
+        f"with priorities weighed by {format_milli(weight)}" if weight != EVEN_WEIGHT_MILLI else "",
+        f"with {', '.join(limits)}" if limits else "",
+        f"on workers with {labels}" if labels else "",
+        f"at {rights.hours} UTC" if rights.hours is not None else "",
+        f"as one of {of}" if of else "",
+        "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}",
+    )
+    may = " and ".join(sorted(rights.may)) or "do nothing"
+    return f"{may} {', '.join(filter(None, parts))}"

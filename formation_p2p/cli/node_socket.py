@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from formation_p2p.cli.words import Json
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.status import reachable
-
-Json = dict[str, Any]
 
 # A node answers at once, but for a look at the network; one that is suspended does not.
 ANSWER_S: Final = 20.0
@@ -38,17 +37,14 @@ def sockets_of(home: Home) -> list[Path]:
 
 def answers(path: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
     """Each line of the answer. Raises LocalError where the node does not answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(timeout_s)
-        try:
-            with reachable(path) as name:
-                client.connect(name)
+    try:
+        with _connected(path, timeout_s) as client:
             client.sendall(f"{json.dumps(question)}\n".encode())
             with client.makefile(encoding="utf-8") as lines:
                 for line in lines:
                     yield json.loads(line)
-        except (OSError, ValueError) as error:
-            raise LocalError(f"the node at {path} does not answer: {error}") from error
+    except (OSError, ValueError) as error:
+        raise LocalError(f"the node at {path} does not answer: {error}") from error
 
 
 def answer(path: Path, question: Json) -> Json:
@@ -98,11 +94,15 @@ def _open_sockets(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
 
 def _is_open(path: Path) -> bool:
     """Whether somebody listens; a node that was killed leaves its socket behind."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_S)
-        try:
-            with reachable(path) as name:
-                client.connect(name)
-        except OSError:
-            return False
+    with contextlib.suppress(OSError), _connected(path, ANSWER_S):
         return True
+    return False
+
+
+@contextlib.contextmanager
+def _connected(path: Path, timeout_s: float | None) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
+        with reachable(path) as name:
+            client.connect(name)
+        yield client

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from formation_p2p.api.job import TaskResult
 from formation_p2p.api.node import Node
-from formation_p2p.cli.as_json import put
 from formation_p2p.cli.exits import DONE, FAILED, code_of
-from formation_p2p.cli.words import one_line, refusal_in_words, say, short, tally
+from formation_p2p.cli.words import one_line, put, refusal_in_words, say, short, tally
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,

@@ -8,29 +8,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.data import fetch_outputs
-from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import make_folder, write_outputs, write_tail
+from formation_p2p.cli.files import fetch_outputs, make_folder, write_outputs, write_tail
+from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
 from formation_p2p.cli.kinds import process_of
-from formation_p2p.cli.option import option
 from formation_p2p.cli.submit import bar, report
-from formation_p2p.cli.words import say
+from formation_p2p.cli.words import Json, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.core.units import parse_bytes
 from formation_p2p.core.workload.matrix import folder_label
+from formation_p2p.host.storage.state import Retention, State, peek
 
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle, TaskResult
     from formation_p2p.api.node import Node
-    from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.workload.task import Task
     from formation_p2p.host.storage.rows import JobSummary
 
@@ -61,11 +57,10 @@ def resume(
     state: StateArgument,
     job_id: Annotated[
         str | None,
-        typer.Argument(
-            metavar="JOB",
-            help="Wait for this job, or show how it ended: its id, or the start of it. By default "
-            "all jobs in progress.",
-            show_default=False,
+        argument(
+            "JOB",
+            "Wait for this job, or show how it ended: its id, or the start of it. By default all "
+            "jobs in progress.",
         ),
     ] = None,
     cancel: Annotated[bool, option("--cancel", "", "Cancel waiting and running tasks.")] = False,
@@ -76,7 +71,6 @@ def resume(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Continue jobs whose program ended, crashed or was killed, and wait for them.
 
@@ -89,7 +83,7 @@ def resume(
 
     async def follow_all(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.cli.as_json import EventLines, put
+        from formation_p2p.cli.as_json import lines_of
         from formation_p2p.cli.outcomes import exit_code_of
 
         began_s = time.monotonic()
@@ -99,22 +93,15 @@ def resume(
             if not jobs:
                 say(f"formation: no job is in progress in {state}; see `formation jobs`")
                 return DONE
-            with (
-                contextlib.nullcontext()
-                if as_json
-                else bar(sum(len(j.tasks) for j in jobs)) as show
-            ):
+            total = sum(len(job.tasks) for job in jobs)
+            with contextlib.nullcontext() if as_json else bar(total) as show:
 
                 async def follow(job: JobHandle) -> None:
-                    lines = EventLines({task.task_id: task.label for task in job.tasks})
-
-                    async def write(event: JobEvent) -> None:
-                        await asyncio.to_thread(put, {"job": job.job_id, **lines.line(event)})
-
+                    told = show or lines_of(job, job=job.job_id)
                     if cancel:
                         job.cancel()
                     async for event in job.events():
-                        await (write if show is None else show)(event)
+                        await told(event)
 
                 await asyncio.gather(*(follow(job) for job in jobs))
             results: list[TaskResult] = []
@@ -187,22 +174,16 @@ def jobs(
         str, option("--keep-size", "SIZE", "The largest size of the file.", show_default=True)
     ] = "1GiB",
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """List the jobs of a state file, whether or not a program continues them.
 
     Jobs in progress are always kept; ended jobs for 30 days, up to the last 1,000, and while the
     file is smaller than 1 GiB, unless --prune deletes more of them. Needs no network.
     """
-    from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import jobs as table
-    from formation_p2p.host.storage.state import Retention, State, peek
 
-    try:
-        size_bytes = parse_bytes(keep_size)
-    except ValueError as problem:
-        raise InvalidInput("keep-size", str(problem)) from None
+    size_bytes = flags.parsed("keep-size", keep_size, parse_bytes) or 0
     retention = Retention(parse_duration_s(keep_time, "keep-time"), keep_jobs, size_bytes)
     _check_there(state)
     found = peek(state)
@@ -218,7 +199,7 @@ def jobs(
         say(f"formation: {state} keeps no jobs")
 
 
-def _document(job: JobSummary) -> dict[str, Any]:
+def _document(job: JobSummary) -> Json:
     return {
         "job": job.job_id,
         "name": job.name,

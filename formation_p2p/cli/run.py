@@ -9,22 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
-import typer
-
 from formation_p2p.cli import flags
-from formation_p2p.cli.data import fetch_outputs, inline, put_inputs
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import check_outputs, named, read_stdin
+from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named, read_stdin
+from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
-from formation_p2p.cli.option import option
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
-from formation_p2p.core.placement.task_options import (
-    DEFAULT_OPTIONS,
-    TaskOptionWords,
-)
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionWords
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.policies import options_of
@@ -58,11 +52,7 @@ def run(
     words: TaskOptionWords,
     argv: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ARGV",
-            help="The command and its arguments, as the worker is to run them.",
-            show_default=False,
-        ),
+        argument("ARGV", "The command and its arguments, as the worker is to run them."),
     ] = None,
     files_in: Annotated[
         list[Path] | None,
@@ -88,7 +78,6 @@ def run(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Run one command on a worker, and wait for it.
 
@@ -118,9 +107,9 @@ def run(
         from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
         async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
-            sent = replace(spec, inputs=await put_inputs(node, large))
+            inputs = {name: await node.put(path) for name, path in large.items()}
             job = await node.submit(
-                kind.of(sent),
+                kind.of(replace(spec, inputs=inputs)),
                 name=spec.argv[0],
                 labels=[one_line(spec.argv[0])],
                 options=options,

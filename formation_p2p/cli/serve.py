@@ -7,27 +7,24 @@ import contextlib
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from typer.core import TyperCommand
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
+from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.option import option
-from formation_p2p.cli.task_flags import price_of
-from formation_p2p.cli.words import say
+from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.units import parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
-    from formation_p2p.host.drivers.driver import DriverMaker
+    from formation_p2p.host.drivers.machine import Sandboxing
     from formation_p2p.host.machine.home import Home
 
 GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
@@ -58,9 +55,7 @@ Examples:
 
 ListenOption = Annotated[list[str], option("--listen", "MULTIADDR", "Listen here. Repeatable.")]
 
-# As supervised.Sandboxing, which is behind much that need not be imported to print a help text.
-Sandbox = Literal["auto", "required", "off"]
-SANDBOXES: Final[tuple[Sandbox, ...]] = ("auto", "required", "off")
+SANDBOXES: Final = ("auto", "required", "off")
 
 
 class WorkerCommand(TyperCommand):
@@ -118,7 +113,6 @@ def worker(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Lend this machine to the network until Ctrl-C.
 
@@ -126,26 +120,25 @@ def worker(
     for each task that has run. On Ctrl-C it withdraws and cancels its tasks, which
     their submitters place elsewhere. With --json, each event is a line of JSON.
     """
-    wanted = _sandbox(sandbox)
+    if sandbox not in SANDBOXES:
+        raise InvalidInput("sandbox", f"{sandbox!r} is none of {', '.join(SANDBOXES)}")
     limits = flags.limits_of(cpu, memory, storage, network, gpus)
     said = flags.pairs_of("label", labels or ())
-    asked = price_of(price, "price") or 0
+    asked = flags.parsed("price", price, parse_micro) or 0
     given = ScopeShares.parse(shares or ())
     place = flags.home_of(home, join)
     flags.require(place, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
-        from formation_p2p.api.node import Node
-        from formation_p2p.cli.as_json import put
         from formation_p2p.cli.tables import offer_in_words
-        from formation_p2p.cli.watched import Watch
-        from formation_p2p.cli.worklog import WorkLog, show_as_json
+        from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
+        from formation_p2p.host.drivers.installed import set_up_drivers
 
         leave = asyncio.Event()
         log = WorkLog()
-        watch = Watch()
-        makers = await asyncio.to_thread(_makers, drivers, place.path, wanted, watch)
-        async with Node.join(home=place.path, listen=listen, metrics=metrics) as node:
+        chosen = cast("Sandboxing", sandbox)
+        makers = await asyncio.to_thread(set_up_drivers, drivers, place.path, chosen)
+        async with WatchedNode.join(home=place.path, listen=listen, metrics=metrics) as node:
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
             hardware = await node.worker(
@@ -167,13 +160,13 @@ def worker(
                 log.line(f"  offers {offer_in_words(can, sorted(makers), said, asked)}")
                 if limited := str(given):
                     log.line(f"  gives of its cores, at most: {limited}")
-            showing = asyncio.create_task(_show(watch, show_as_json if as_json else log.show))
+            showing = asyncio.create_task(_show(node.watch, show_as_json if as_json else log.show))
             showing.add_done_callback(lambda _: leave.set())  # the output was closed
             alone = asyncio.create_task(_say_when_alone(node, place))
-            with contextlib.nullcontext() if as_json else log.counting(watch):
+            with contextlib.nullcontext() if as_json else log.counting(node.watch):
                 await leave.wait()
             alone.cancel()
-        watch.close()
+        node.watch.close()
         await showing
         if as_json:
             put({"event": "left"})
@@ -186,23 +179,6 @@ async def _show(watch: Watch, show: Callable[[Sequence[WorkEvent]], None]) -> No
     async for events in watch.events():
         # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
         await asyncio.to_thread(show, events)
-
-
-def _sandbox(text: str) -> Sandbox:
-    for known in SANDBOXES:
-        if text == known:
-            return known
-    raise InvalidInput("sandbox", f"{text!r} is none of {', '.join(SANDBOXES)}")
-
-
-def _makers(
-    names: Sequence[str], home: Path, sandbox: Sandbox, watch: Watch
-) -> dict[str, DriverMaker]:
-    """Raises InvalidInput, LocalError."""
-    from formation_p2p.host.drivers.installed import set_up_drivers
-
-    made = set_up_drivers(names, home, sandbox)
-    return {name: partial(watch.watched, make) for name, make in made.items()}
 
 
 async def _say_when_alone(node: Node, home: Home) -> None:
@@ -227,7 +203,6 @@ def gate(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Be the peer through which others join, until Ctrl-C.
 
@@ -239,7 +214,6 @@ def gate(
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
-        from formation_p2p.cli.as_json import put
 
         leave = asyncio.Event()
         joining = Node.join(

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.option import option
-from formation_p2p.cli.words import say
+from formation_p2p.cli.flags import option
+from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.memory_samples import MemorySamples
 
 SIZES_EPILOG: Final = """
 \b
@@ -28,7 +29,6 @@ def sizes(
     ] = None,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how much memory and processor time tasks used, by kind.
 
@@ -36,10 +36,8 @@ def sizes(
     of their memory plus 20 %. A task that exceeds it is tried again with more. The kind is the
     program of the task, or the kind given in a job file.
     """
-    from formation_p2p.cli.as_json import put
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import sizes as table
-    from formation_p2p.host.storage.memory_samples import MemorySamples
 
     file = MemorySamples(Home(home).path)
     if forget is not None:

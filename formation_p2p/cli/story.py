@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.words import one_line, short
-
-Json = dict[str, Any]
+from formation_p2p.cli.words import Json, one_line, put, short
 
 EPILOG: Final = """
 \b
@@ -21,19 +17,15 @@ Examples:
 
 
 def story(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Its id: the job's, or how that begins, /NUMBER.")
-    ],
+    task: Annotated[str, flags.argument("TASK", "Its id: the job's, or how that begins, /NUMBER.")],
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the way of one task: who was found, asked and refused, where it ran, and when.
 
     The node that submitted the task tells it, while it runs from this home. It remembers its last
     tasks, some thousands. Each line says how long after the one before it came.
     """
-    from formation_p2p.cli.as_json import put
     from formation_p2p.cli.node_socket import answer, sockets_of
     from formation_p2p.core.errors import InvalidInput
     from formation_p2p.host.machine.home import Home
@@ -46,8 +38,7 @@ def story(
     if as_json:
         put(told)
         return
-    for line in in_lines(told["story"]):
-        print(line)
+    print("\n".join(in_lines(told["story"])))
 
 
 def in_lines(entries: list[Json]) -> list[str]:

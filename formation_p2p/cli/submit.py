@@ -10,14 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import append, make_folder, write_outputs
+from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED, TaskLine, read_job_file
-from formation_p2p.cli.option import option
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed
@@ -82,9 +80,7 @@ Examples:
 @takes("max_price_micro", "learn")
 def submit(
     words: TaskOptionWords,
-    job_file: Annotated[
-        Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)
-    ],
+    job_file: Annotated[Path, argument("JOB.toml", "The job file.")],
     out_dir: Annotated[
         Path | None,
         option("--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."),
@@ -94,7 +90,6 @@ def submit(
     home: flags.HomeOption = None,
     join: flags.JoinOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Run the tasks of a TOML file, and wait for them.
 

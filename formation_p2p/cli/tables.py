@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from formation_p2p.api.job import TaskResult
-from formation_p2p.cli.words import date, one_line, printable, refusal_in_words, short
+from formation_p2p.cli.words import Json, date, one_line, printable, refusal_in_words, short
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.as_text import DISTANCE_DIGITS, Column, TermTable, terms_of
@@ -72,13 +75,58 @@ def workers(profiles: Iterable[Profile]) -> Table:
     return table_of(columns, shown)
 
 
-def workers_now(workers: Iterable[dict[str, Any]]) -> Table:
-    """As `workers`, of what a node told of them in JSON."""
+def nodes(running: Iterable[Json], workers: Iterable[Json]) -> Group:
+    """The nodes of this machine and the network's workers, of what the nodes told in JSON."""
+    parts: list[Table | Text] = []
+    for node in running:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node["since_unix_s"]))
+        kind = "node" if node["free"] is None else "worker"
+        peers = "1 peer" if node["peers"] == 1 else f"{node['peers']} peers"
+        head = f"{kind} {short(node['peer_id'])}  pid {node['pid']}  {peers}"
+        parts.append(Text(f"{head}  since {since}", "bold"))
+        parts += [table for table in _of_node(node) if table.rows]
+        parts.append(Text())
+    return Group(*parts, _workers_now(workers))
 
-    def free(of: str, shown: Callable[[int], str]) -> Callable[[dict[str, Any]], str]:
+
+def _of_node(node: Json) -> Iterator[Table]:
+    """Its jobs, the leases that it holds, and those that it has granted."""
+    jobs = plain_table("job", "name", "tasks", "waiting", "in flight", "done", "failed")
+    for job in node["jobs"]:
+        without = job["failed"] + job["unplaceable"] + job["cancelled"]
+        counts = (job["tasks"], job["waiting"], job["in_flight"], job["succeeded"], without)
+        jobs.add_row(job["job_id"], one_line(job["name"]) or "-", *map(str, counts))
+    yield jobs
+    held = plain_table("lease of", *_OF_LEASE, "")
+    for lease in node["held"]:
+        held.add_row(*_lease(lease, "worker"), "no answer" if lease["suspect"] else "")
+    yield held
+    granted = plain_table("leased to", *_OF_LEASE, "expires in")
+    for lease in node["granted"]:
+        left = "ending" if lease["ending"] else f"{lease['expires_in_s']:.0f} s"
+        granted.add_row(*_lease(lease, "owner"), left)
+    yield granted
+
+
+_OF_LEASE: Final = ("needs", "priority", "in flight")
+
+
+def _lease(lease: Json, peer: str) -> tuple[str, ...]:
+    needs = lease["needs"]
+    parts = [f"cpu={format_milli(needs['cpu_milli'])}", format_bytes(needs["memory_bytes"])]
+    if needs.get("gpu_count"):
+        parts.append(f"gpu={needs['gpu_count']}")
+    shown = printable(" ".join([*parts, str(needs.get("driver", ""))]))
+    return short(lease[peer]), shown, str(lease["priority"]), str(lease["in_flight"])
+
+
+def _workers_now(workers: Iterable[Json]) -> Table:
+    """As `workers`."""
+
+    def free(of: str, shown: Callable[[int], str]) -> Callable[[Json], str]:
         return lambda each: f"{shown(each['capacity'][of])}/{shown(each['capability'][of])}"
 
-    columns: Columns[dict[str, Any]] = {
+    columns: Columns[Json] = {
         "worker": lambda each: short(each["peer_id"]),
         "cpu free": free("cpu_milli", format_milli),
         "memory free": free("memory_bytes", format_bytes),
@@ -247,8 +295,5 @@ FREE: Final[Columns[Profile]] = {"cpu free": _cpu, "memory free": _memory, "gpus
 
 
 def _gpus(can: Capability) -> str:
-    counts: dict[str, int] = {}
-    for gpu in can.gpus:
-        name = f"{gpu.model} {format_bytes(gpu.memory_bytes)}"
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(f"{gpu.model} {format_bytes(gpu.memory_bytes)}" for gpu in can.gpus)
     return printable(" + ".join(f"{n} x {name}" for name, n in counts.items()))

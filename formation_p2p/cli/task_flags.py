@@ -3,20 +3,22 @@ that make jobs, and keys of the job file. Each is described here once."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, cast
+from functools import partial, wraps
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from formation_p2p.cli.durations import parse_duration_s
-from formation_p2p.cli.toml_values import text, typed
+from formation_p2p.cli.flags import parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions, TaskOptionWords
+from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import parse_micro
 from formation_p2p.host.policies import POLICIES
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,17 @@ class Flag:
         return self.key or self.name.replace("-", "_")
 
 
-def price_of(price: str | None, option: str) -> int | None:
-    """In millionths. Raises InvalidInput."""
-    if price is None:
-        return None
-    try:
-        return parse_micro(price)
-    except ValueError as problem:
-        raise InvalidInput(option, str(problem)) from None
+def text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"{shown(value)} is not a text; put it in quotes")
+    return value
+
+
+def typed(field: str, value: object, kind: type[T], wanted: str) -> T:
+    # bool is an int to Python, but not to a person who writes `attempts = true`.
+    if type(value) is not kind:
+        raise InvalidInput(field, f"{shown(value)} is not {wanted}")
+    return value
 
 
 def _as_written(field: str, value: Any) -> object:
@@ -65,15 +70,7 @@ def _duration(field: str, value: Any) -> object:
 
 
 def _price(field: str, value: Any) -> object:
-    return price_of(text(field, value), field)
-
-
-def _whole_number(field: str, value: Any) -> object:
-    return typed(field, value, int, "a whole number")
-
-
-def _bool(field: str, value: Any) -> object:
-    return typed(field, value, bool, "true or false")
+    return parsed(field, text(field, value), parse_micro)
 
 
 def _texts(field: str, value: Any) -> object:
@@ -84,8 +81,8 @@ def _needs(field: str, value: Any) -> object:
     return value if isinstance(value, dict) else text(field, value)
 
 
-COUNT: Final = Form(int, _as_written, _whole_number)
-YES_OR_NO: Final = Form(bool, _as_written, _bool)
+COUNT: Final = Form(int, _as_written, partial(typed, kind=int, wanted="a whole number"))
+YES_OR_NO: Final = Form(bool, _as_written, partial(typed, kind=bool, wanted="true or false"))
 TEXT: Final = Form(str, _as_written, text)
 TEXTS: Final = Form(list[str], _as_written, _texts)
 NEEDS: Final = Form(str, _as_written, _needs)
@@ -181,7 +178,7 @@ def takes(
             else:
                 parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
-        @functools.wraps(command)
+        @wraps(command)
         def call(**arguments: Any) -> None:
             given = {option: arguments.pop(option) for option in options}
             command(**arguments, words=_read(given))

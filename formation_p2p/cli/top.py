@@ -5,21 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.option import option
-from formation_p2p.cli.words import one_line, printable, say, short
+from formation_p2p.cli.flags import option
+from formation_p2p.cli.words import Json, one_line, printable, put, say, short
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.home import Home
-
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-
-Json = dict[str, Any]
 
 # As often as a person looks again.
 EVERY_S: Final = 1.0
@@ -44,7 +36,6 @@ def top(
     once: Annotated[bool, option("--once", "", "Show it once and end.")] = False,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show jobs, leases and workers, live, until Ctrl-C.
 
@@ -53,8 +44,6 @@ def top(
     the free capacity that they last announced, up to a minute ago. With --json, each refresh is a
     line of JSON.
     """
-    from formation_p2p.cli.as_json import put
-
     place = Home(home)
     if as_json:
         while True:
@@ -64,13 +53,14 @@ def top(
             time.sleep(EVERY_S)
     from rich.live import Live
 
-    from formation_p2p.cli.tables import console
+    from formation_p2p.cli.tables import console, nodes
 
-    if once:
-        console().print(_shown(_look(place, with_workers=True)))
-        return
     seen = _look(place, with_workers=True)
-    with Live(_shown(seen), console=console(), screen=True, auto_refresh=False) as live:
+    shown = nodes(seen["nodes"], _as_of_now(seen))
+    if once:
+        console().print(shown)
+        return
+    with Live(shown, console=console(), screen=True, auto_refresh=False) as live:
         looked_s = time.monotonic()
         while True:
             time.sleep(EVERY_S)
@@ -81,20 +71,17 @@ def top(
                 looked_s = time.monotonic()
             else:
                 seen["workers"] = workers
-            live.update(_shown(seen), refresh=True)
+            live.update(nodes(seen["nodes"], _as_of_now(seen)), refresh=True)
 
 
 def logs(
     job: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB", help="Of this job alone: its id, or how it begins.", show_default=False
-        ),
+        flags.argument("JOB", "Of this job alone: its id, or how it begins."),
     ] = "",
     follow: Annotated[bool, option("-f --follow", "", "Continue until Ctrl-C.")] = False,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show the events of the jobs of this machine's nodes, and the output of their tasks.
 
@@ -102,7 +89,6 @@ def logs(
     jobs of a command disappear here when the command ends, and remain in the file of --state. With
     --json, each event is a line of JSON.
     """
-    from formation_p2p.cli.as_json import put
     from formation_p2p.cli.node_socket import told_by_all
 
     question = {"ask": "events", "job": job, "follow": follow}
@@ -147,73 +133,6 @@ def _as_of_now(seen: Json) -> list[Json]:
         {**each, "capacity": free.get(each["peer_id"], each["capacity"])}
         for each in seen["workers"]
     ]
-
-
-# -- in tables ------------------------------------------------------------------------------------
-
-
-def _shown(seen: Json) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
-    from formation_p2p.cli.tables import workers_now
-
-    parts: list[Table | Text] = []
-    for node in seen["nodes"]:
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node["since_unix_s"]))
-        kind = "node" if node["free"] is None else "worker"
-        peers = "1 peer" if node["peers"] == 1 else f"{node['peers']} peers"
-        head = f"{kind} {short(node['peer_id'])}  pid {node['pid']}  {peers}"
-        parts.append(Text(f"{head}  since {since}", "bold"))
-        parts += [table for table in (_jobs(node), _held(node), _granted(node)) if table.rows]
-        parts.append(Text())
-    parts.append(workers_now(_as_of_now(seen)))
-    return Group(*parts)
-
-
-def _jobs(node: Json) -> Table:
-    from formation_p2p.cli.tables import plain_table
-
-    jobs = plain_table("job", "name", "tasks", "waiting", "in flight", "done", "failed")
-    for job in node["jobs"]:
-        without = job["failed"] + job["unplaceable"] + job["cancelled"]
-        counts = (job["tasks"], job["waiting"], job["in_flight"], job["succeeded"], without)
-        jobs.add_row(job["job_id"], one_line(job["name"]) or "-", *map(str, counts))
-    return jobs
-
-
-def _held(node: Json) -> Table:
-    from formation_p2p.cli.tables import plain_table
-
-    held = plain_table("lease of", "needs", "priority", "in flight", "")
-    for lease in node["held"]:
-        suspect = "no answer" if lease["suspect"] else ""
-        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["in_flight"]), suspect)
-        held.add_row(short(lease["worker"]), *what)
-    return held
-
-
-def _granted(node: Json) -> Table:
-    from formation_p2p.cli.tables import plain_table
-
-    granted = plain_table("leased to", "needs", "priority", "in flight", "expires in")
-    for lease in node["granted"]:
-        left = "ending" if lease["ending"] else f"{lease['expires_in_s']:.0f} s"
-        what = (_needs(lease["needs"]), str(lease["priority"]), str(lease["in_flight"]), left)
-        granted.add_row(short(lease["owner"]), *what)
-    return granted
-
-
-def _needs(needs: Json) -> str:
-    from formation_p2p.core.units import format_bytes, format_milli
-
-    parts = [f"cpu={format_milli(needs['cpu_milli'])}", format_bytes(needs["memory_bytes"])]
-    if needs.get("gpu_count"):
-        parts.append(f"gpu={needs['gpu_count']}")
-    return printable(" ".join([*parts, str(needs.get("driver", ""))]))
-
-
-# -- in lines -------------------------------------------------------------------------------------
 
 
 def _in_words(event: Json) -> list[str]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from pathlib import Path
+from typing import Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.option import option
-from formation_p2p.cli.words import date, say, short
+from formation_p2p.cli.flags import option
+from formation_p2p.cli.words import date, put, say, short
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.trust.parameters import TrustParameters
+from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.units import format_milli
 from formation_p2p.core.workload.hints import MIN_PEER_CHARS
+from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.home import Home
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from formation_p2p.core.trust.reputation import Reputation, Standing
+from formation_p2p.host.storage.trust import Verdict, leave_note, peek
 
 TRUST_EPILOG: Final = """
 \b
@@ -46,17 +44,14 @@ class _Known:
 def trust(
     peer: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PEER",
-            help="Show all that makes up the score of this one: a peer id, or the end of one.",
-            show_default=False,
+        flags.argument(
+            "PEER", "Show all that makes up the score of this one: a peer id, or the end of one."
         ),
     ] = None,
     wrong: Annotated[bool, option("--wrong", "", "Report a false result of PEER.")] = False,
     forget: Annotated[bool, option("--forget", "", "Reset PEER to a stranger.")] = False,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how far this machine trusts other peers, and why.
 
@@ -69,19 +64,19 @@ def trust(
         raise InvalidInput("peer", "name the one that is meant: formation trust PEER --wrong")
     if wrong and forget:
         raise InvalidInput("forget", "say one thing of a peer: --wrong, or --forget")
-    place = Home(home)
-    known = _known(place)
+    known = _known(Home(home))
+    meant = None
     if peer is not None:
         if wrong or forget:
             _check_meant(peer, known)
         meant = _meant(peer, known)
-        known = _knowing(meant, known)
+        # Those that know the peer; the first where none does.
+        known = [each for each in known if _rows(each, meant)] or known[:1]
         if wrong or forget:
             known = _say(meant, known, forget=forget)
-    else:
-        meant = None
     if as_json:
-        _put(known, meant)
+        shown = ((each.node, row) for each in known for row in _shown(each, meant))
+        put({"peers": [{"node": node, **asdict(row)} for node, row in shown]})
     elif not known:
         say("formation: no node has run from here yet, so that nothing is known of anyone")
     elif meant is None:
@@ -92,8 +87,6 @@ def trust(
 
 
 def _known(home: Home) -> list[_Known]:
-    from formation_p2p.host.storage.trust import peek
-
     found: list[_Known] = []
     for path in sorted(home.path.glob("trust-*.db")):
         index = path.stem.removeprefix("trust-")
@@ -114,11 +107,6 @@ def _check_meant(text: str, known: list[_Known]) -> None:
         raise InvalidInput("peer", f"{text!r} may be another; write {least} at the least")
 
 
-def _knowing(meant: PeerId, known: list[_Known]) -> list[_Known]:
-    """Those that know the peer; the first where none does."""
-    return [each for each in known if _rows(each, meant)] or known[:1]
-
-
 def _meant(text: str, known: list[_Known]) -> PeerId:
     """Raises InvalidInput for what is neither a peer id nor the end of one that is known."""
     try:
@@ -137,8 +125,6 @@ def _meant(text: str, known: list[_Known]) -> PeerId:
 
 def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:
     """What these nodes know with that."""
-    from formation_p2p.host.storage.trust import Verdict, leave_note, peek
-
     what = Verdict.FORGET if forget else Verdict.WRONG
     for each in known:
         leave_note(each.path, meant, what)
@@ -146,25 +132,12 @@ def _say(meant: PeerId, known: list[_Known], *, forget: bool) -> list[_Known]:
 
 
 def _rows(known: _Known, meant: PeerId | None = None) -> list[Standing]:
-    from formation_p2p.host.clock import moment
-
     rows = known.reputation.standings(moment())
     return [row for row in rows if meant in (None, row.peer_id)]
 
 
-def _put(known: list[_Known], meant: PeerId | None) -> None:
-    from formation_p2p.cli.as_json import put
-
-    peers: list[dict[str, Any]] = [
-        {"node": each.node, **asdict(row)} for each in known for row in _shown(each, meant)
-    ]
-    put({"peers": peers})
-
-
 def _shown(known: _Known, meant: PeerId | None) -> list[Standing]:
     """As `_rows`; a stranger too, where it is asked for."""
-    from formation_p2p.host.clock import moment
-
     if meant is None:
         return _rows(known)
     return [known.reputation.explain(meant, moment())]
@@ -173,7 +146,6 @@ def _shown(known: _Known, meant: PeerId | None) -> list[Standing]:
 def _show_all(known: list[_Known]) -> None:
     from formation_p2p.cli.tables import Columns, console, table_of
 
-    several = len(known) > 1
     rows = [(each.node, row) for each in known for row in _rows(each)]
     if not rows:
         say("formation: nothing is known of anyone yet; scores come with the work that is done")
@@ -192,7 +164,7 @@ def _show_all(known: list[_Known]) -> None:
         "told of by": lambda each: str(len(each[1].heard) or "-"),
         "last seen": lambda each: _ago(each[1].seen_unix_s),
     }
-    if not several:
+    if len(known) == 1:
         del columns["node"]
     console().print(table_of(columns, shown))
     if len(rows) > len(shown):
@@ -201,7 +173,6 @@ def _show_all(known: list[_Known]) -> None:
 
 def _show(known: _Known, meant: PeerId) -> None:
     from formation_p2p.cli.tables import console, plain_table
-    from formation_p2p.core.trust.parameters import TrustParameters
 
     (row,) = _shown(known, meant)
     print(f"peer   {row.peer_id}")
@@ -227,12 +198,7 @@ def _show(known: _Known, meant: PeerId) -> None:
 def _in_words(row: Standing) -> str:
     if row.seen_unix_s is None:
         return "none"
-    counts = {
-        "good": row.successes,
-        "errors": row.errors,
-        "lost": row.lost,
-        "wrong": row.wrong,
-    }
+    counts = {"good": row.successes, "errors": row.errors, "lost": row.lost, "wrong": row.wrong}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     return f"{said} in all, the last {_ago(row.seen_unix_s)}"
 

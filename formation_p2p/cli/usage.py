@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.option import option
-from formation_p2p.cli.words import say
+from formation_p2p.cli.flags import option
+from formation_p2p.cli.words import Json, printable, put, say, short
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
 from formation_p2p.host.machine.home import Home
-
-if TYPE_CHECKING:
-    from formation_p2p.host.storage.usage import AccountUsage
+from formation_p2p.host.storage.usage import USAGE, AccountUsage, peek
 
 USAGE_EPILOG: Final = """
 \b
@@ -38,19 +36,14 @@ def usage(
     ] = None,
     home: flags.HomeOption = None,
     as_json: flags.JsonOption = False,
-    verbose: flags.VerboseOption = 0,
 ) -> None:
     """Show how much of this machine's worker each grant used this month, and its limits."""
-    from formation_p2p.host.storage.usage import USAGE, peek
-
     when = month or month_of(time.time())
     if _MONTH.fullmatch(when) is None:
         raise InvalidInput("month", f"{when!r} is not a month; write it like 2026-11")
     path = Home(home).path / USAGE
     found = peek(path, when) if path.exists() else ()
     if as_json:
-        from formation_p2p.cli.as_json import put
-
         put({"month": when, "usage": [_document(each) for each in found]})
     elif found:
         _show(found)
@@ -71,19 +64,15 @@ def _show(found: tuple[AccountUsage, ...]) -> None:
 
 
 def _who(usage: AccountUsage) -> str:
-    from formation_p2p.cli.words import printable, short
-
     name = usage.account.name
-    if usage.account.is_peer:
-        return printable(short(name))
-    return f"grant {printable(name[:_GRANT_DIGITS])}"
+    return printable(short(name) if usage.account.is_peer else f"grant {name[:_GRANT_DIGITS]}")
 
 
 def _of(milli_s: int, limit: int | None) -> str:
     return in_hours(milli_s) if limit is None else f"{in_hours(milli_s)} of {format_hours(limit)}"
 
 
-def _document(usage: AccountUsage) -> dict[str, Any]:
+def _document(usage: AccountUsage) -> Json:
     account = usage.account
     return {
         "account": account.name,

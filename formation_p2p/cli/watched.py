@@ -1,33 +1,39 @@
-"""Drivers that report the tasks they run to the owner of the worker."""
+"""What a worker shows of its work: a line for each task, and one that lives on a terminal."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
-from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
-from formation_p2p.host.drivers.driver import (
-    BlobAccess,
-    Driver,
-    Execution,
-    LeaseDriver,
-    Report,
-    Turns,
-    UsesBlobs,
-)
+from rich.live import Live
+from rich.text import Text
+
+from formation_p2p.api.config import NodeConfig
+from formation_p2p.api.node import Node
+from formation_p2p.cli.tables import console
+from formation_p2p.cli.words import one_line, printable, put
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.negotiation.session import Fence
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import Joined, PeerEvent
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.host.clock import moment
 
 # Events that wait for a stopped terminal or an unread pipe; past it the oldest are dropped.
 MAX_UNSHOWN: Final = 1000
 # Events within this time are shown together: people do not read faster.
 BREATH_S: Final = 0.1
+# Tasks that end within one breath and have a line each; of more, only how many there were is told.
+MAX_LINES: Final = 20
 
-
-# How what never ended by itself has ended.
-TAKEN_BACK: Final = ("cancelled", "its owner took it back, or its lease ended")
+# How what did not end by itself has ended.
+TAKEN_BACK: Final = Failed(FailureKind.CANCELLED, "its owner took it back, or its lease ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,9 @@ class Watch:
         self._events: deque[WorkEvent] = deque(maxlen=MAX_UNSHOWN)
         self._news = asyncio.Event()
         self._closed = False
-
-    def watched(self, make: Callable[[], Driver | LeaseDriver]) -> Driver | LeaseDriver:
-        driver = make()
-        if isinstance(driver, LeaseDriver):
-            return _WatchedForLease(driver, self._tell)
-        return _Watched(driver, self._tell)
+        # Attempts that have not ended, by lease; and when those began that run.
+        self._leases: dict[str, dict[str, WorkBegan]] = {}
+        self._began_s: dict[tuple[str, str], float] = {}
 
     async def events(self) -> AsyncIterator[list[WorkEvent]]:
         """All that happens until `close`, as much of it at once as there is. One reader only."""
@@ -85,135 +88,118 @@ class Watch:
 
     def close(self) -> None:
         """Once the node has been left: nothing will happen any more."""
+        self._take_back(list(self._leases), moment())
         self._closed = True
         self._news.set()
 
-    def _tell(self, event: WorkEvent) -> None:
+    def observe(self, event: PeerEvent, effects: Sequence[PeerEffect], now: Moment) -> None:
         """On the node's thread."""
-        if isinstance(event, WorkBegan):
+        match event:
+            case ExecutionStarted(lease_id, attempt_id):
+                self._begin(lease_id, attempt_id, now)
+            case ExecutionsEnded(lease_id, ended):
+                for each in ended:
+                    if each.ran_us:  # else it was taken back before it began
+                        self._begin(lease_id, each.attempt_id, now)
+                    self._end(lease_id, each.attempt_id, each.outcome, each.ran_us / 1e6)
+            case Joined():  # perhaps again, after a crash of the network stack
+                self._take_back(list(self._leases), now)
+            case _:
+                pass
+        for effect in effects:
+            match effect:
+                case Execute(lease_id):
+                    has = (effect.driver, effect.cpu_milli, effect.memory_bytes, effect.device_ids)
+                    attempts = self._leases.setdefault(lease_id, {})
+                    attempts |= {x.attempt_id: WorkBegan(x.attempt_id, *has) for x in effect.work}
+                case Fence(lease_id):
+                    self._take_back([lease_id], now)
+                case _:
+                    pass
+
+    def _begin(self, lease_id: str, attempt_id: str, now: Moment) -> None:
+        began = self._leases.get(lease_id, {}).get(attempt_id)
+        if began is not None and (lease_id, attempt_id) not in self._began_s:
+            self._began_s[lease_id, attempt_id] = now.mono_s
             self.running += 1
-        else:
-            self.running -= 1
-            self.succeeded += event.how == "succeeded"
-            self.failed += event.how != "succeeded"
+            self._tell(began)
+
+    def _end(self, lease_id: str, attempt_id: str, outcome: Outcome, ran_s: float) -> None:
+        began = self._leases.get(lease_id, {}).pop(attempt_id, None)
+        if began is None or self._began_s.pop((lease_id, attempt_id), None) is None:
+            return
+        how, message = "succeeded", ""
+        if isinstance(outcome, Failed):
+            taken_back = outcome.kind is FailureKind.CANCELLED
+            how, message = outcome.kind.value, (TAKEN_BACK if taken_back else outcome).message
+        self.running -= 1
+        self.succeeded += how == "succeeded"
+        self.failed += how != "succeeded"
+        self._tell(WorkEnded(attempt_id, began.driver, how, message, round(ran_s * 1000)))
+
+    def _take_back(self, leases: Sequence[str], now: Moment) -> None:
+        for lease_id in leases:
+            for attempt_id in list(self._leases.get(lease_id, ())):
+                ran_s = now.mono_s - self._began_s.get((lease_id, attempt_id), now.mono_s)
+                self._end(lease_id, attempt_id, TAKEN_BACK, ran_s)
+            self._leases.pop(lease_id, None)
+
+    def _tell(self, event: WorkEvent) -> None:
         self._events.append(event)
         if len(self._events) == 1:  # else the reader has not come to the end yet
             self._loop.call_soon_threadsafe(self._news.set)
 
 
-class _Watched:
-    """A driver that reports the tasks it runs."""
+class WatchedNode(Node):
+    """A node with a `watch` on the tasks that run on it."""
 
-    def __init__(self, driver: Driver, tell: Callable[[WorkEvent], None]) -> None:
-        self._driver = driver
-        self._tell = tell
-
-    @property
-    def name(self) -> str:
-        return self._driver.name
-
-    @property
-    def blobs(self) -> BlobAccess | None:
-        return self._driver.blobs if isinstance(self._driver, UsesBlobs) else None
-
-    @blobs.setter
-    def blobs(self, blobs: BlobAccess | None) -> None:
-        if isinstance(self._driver, UsesBlobs):
-            self._driver.blobs = blobs
-
-    async def run(self, execution: Execution, report: Report) -> Outcome:
-        self._tell(_began(execution, self.name))
-        how, message = TAKEN_BACK
-        began_s = time.monotonic()
-        try:
-            outcome = await self._driver.run(execution, report)
-            how, message = _how(outcome)
-            return outcome
-        finally:
-            ran_ms = round((time.monotonic() - began_s) * 1000)
-            self._tell(WorkEnded(execution.execution_id, self.name, how, message, ran_ms))
-
-    async def end_lease(self, lease_id: str) -> None:
-        await self._driver.end_lease(lease_id)
+    def __init__(self, config: NodeConfig) -> None:
+        self.watch = Watch()
+        super().__init__(replace(config, observers=(self.watch.observe,)))
 
 
-class _WatchedForLease:
-    """The same for a driver that serves a whole lease."""
-
-    def __init__(self, driver: LeaseDriver, tell: Callable[[WorkEvent], None]) -> None:
-        self._driver = driver
-        self._tell = tell
-
-    @property
-    def name(self) -> str:
-        return self._driver.name
-
-    async def serve(self, turns: Turns) -> None:
-        watched = _WatchedTurns(turns, self._driver.name, self._tell)
-        try:
-            await self._driver.serve(cast(Turns, watched))
-        finally:
-            watched.close()
+def show_as_json(events: Sequence[WorkEvent]) -> None:
+    for event in events:
+        put({"event": "began" if isinstance(event, WorkBegan) else "ended", **asdict(event)})
 
 
-class _WatchedTurns:
-    """Turns that report when an execution begins and ends."""
+class WorkLog:
+    """For people."""
 
-    def __init__(self, turns: Turns, driver: str, tell: Callable[[WorkEvent], None]) -> None:
-        self._turns = turns
-        self._driver = driver
-        self._tell = tell
-        self._taken: dict[str, Execution] = {}
-        self._began_s: dict[str, float] = {}
+    def __init__(self) -> None:
+        self._console = console()
 
-    def __getattr__(self, name: str) -> Any:
-        """What needs no watching."""
-        return getattr(self._turns, name)
+    def show(self, events: Sequence[WorkEvent]) -> None:
+        ended = [event for event in events if isinstance(event, WorkEnded)]
+        now = time.strftime("%H:%M:%S")
+        if len(ended) > MAX_LINES:
+            failed = [event for event in ended if event.how != "succeeded"]
+            self.line(f"{now}  {len(ended)} tasks, {len(failed)} without a result")
+            ended = failed[:MAX_LINES]
+        for event in ended:
+            self.line(f"{now}  {event.attempt}  {event.driver}  {_in_words(event)}")
 
-    def take(self) -> Execution:
-        execution = self._turns.take()
-        self._taken[execution.execution_id] = execution
-        return execution
+    def line(self, text: str) -> None:
+        self._console.print(printable(text), soft_wrap=True)
 
-    def put_back(self, execution: Execution) -> None:
-        self._taken.pop(execution.execution_id, None)
-        self._turns.put_back(execution)
+    @contextlib.contextmanager
+    def counting(self, watch: Watch) -> Iterator[None]:
+        """Keep the counts in the last line, where there is a terminal to keep them on."""
+        if not self._console.is_terminal:
+            yield
+            return
 
-    def begin(self, execution_id: str) -> None:
-        execution = self._taken.pop(execution_id, None)
-        if execution is not None:
-            self._began_s[execution_id] = time.monotonic()
-            self._tell(_began(execution, self._driver))
-        self._turns.begin(execution_id)
+        def counts() -> Text:
+            return Text(
+                f"{watch.running} running, {watch.succeeded} done, {watch.failed} failed", "dim"
+            )
 
-    def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
-        self._taken.pop(execution_id, None)
-        self._end(execution_id, *_how(outcome))
-        self._turns.ended(execution_id, outcome, used)
-
-    def close(self) -> None:
-        """The lease ended, and with it what still ran."""
-        for execution_id in list(self._began_s):
-            self._end(execution_id, *TAKEN_BACK)
-
-    def _end(self, execution_id: str, how: str, message: str) -> None:
-        began_s = self._began_s.pop(execution_id, None)
-        if began_s is not None:
-            ran_ms = round((time.monotonic() - began_s) * 1000)
-            self._tell(WorkEnded(execution_id, self._driver, how, message, ran_ms))
+        with Live(get_renderable=counts, console=self._console, transient=True):
+            yield
 
 
-def _began(execution: Execution, driver: str) -> WorkBegan:
-    return WorkBegan(
-        execution.execution_id,
-        driver,
-        execution.cpu_milli,
-        execution.memory_bytes,
-        execution.device_ids,
-    )
-
-
-def _how(outcome: Outcome) -> tuple[str, str]:
-    return (
-        (outcome.kind.value, outcome.message) if isinstance(outcome, Failed) else ("succeeded", "")
-    )
+def _in_words(event: WorkEnded) -> str:
+    took = f"{event.ran_ms / 1000:.1f} s"
+    if event.how == "succeeded":
+        return f"done in {took}"
+    return one_line(f"{event.how} after {took}: {event.message}")

@@ -1,15 +1,20 @@
-"""How small things are written for people. What comes from others is made safe here."""
+"""How small things are written for people, where what comes from others is made safe, and for
+programs."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Infeasible, Refusal
 from formation_p2p.core.resources.gpu import format_compute_capability
+
+Json = dict[str, Any]
 
 # Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
 SHORT_ID_CHARS: Final = 8
@@ -20,6 +25,11 @@ MAX_LINE_CHARS: Final = 500
 def say(text: str) -> None:
     """One line to the person, beside whatever the command puts out."""
     print(one_line(text), file=sys.stderr, flush=True)
+
+
+def put(document: Json) -> None:
+    """One JSON document, on a line of its own."""
+    print(json.dumps(document), flush=True)
 
 
 def printable(text: str) -> str:
@@ -48,10 +58,7 @@ def refusal_in_words(refusal: Refusal) -> str:
 
 def tally(reasons: Iterable[str]) -> str:
     """`memory: needs 8GiB, has 4GiB (3 workers); …`, the most frequent first."""
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    ordered = Counter(reasons).most_common()
     return "; ".join(why if n == 1 else f"{why} ({n} workers)" for why, n in ordered)
 
 

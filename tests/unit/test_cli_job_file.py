@@ -236,7 +236,7 @@ def test_files_are_named_from_the_job_files_own_folder(tmp_path: Path) -> None:
         stdin = "x"
         """,
     )
-    assert read_job_file(path).specs() == [
+    assert [task.work for task in read_job_file(path).plan().tasks] == [
         ProcessSpec(("wc", "a.txt"), stdin=b"x", files_in={"a.txt": b"a\n"})
     ]
 
@@ -252,13 +252,13 @@ def test_a_job_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> Non
 def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nargv = ["a"]\nfiles_in = ["none.txt"]')
     with pytest.raises(LocalError, match=r"none\.txt: No such file"):
-        read_job_file(path).specs()
+        read_job_file(path).plan()
 
 
 def test_what_no_process_takes_is_refused_with_the_name_of_the_task(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nlabel = "x"\nargv = ["a"]\nfiles_out = ["../b"]')
     with pytest.raises(InvalidInput, match=r"task x: files_out: '\.\./b' is not a plain"):
-        read_job_file(path).specs()
+        read_job_file(path).plan()
 
 
 def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path) -> None:
         """,
     )
     with pytest.raises(InvalidInput, match="files_in: those of all tasks have more than 20B"):
-        read_job_file(path).specs(max_input_bytes=20)
+        read_job_file(path).plan(max_input_bytes=20)
 
 
 def test_a_task_may_be_a_module_or_run_in_an_image(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_task_may_be_a_module_or_run_in_an_image(tmp_path: Path) -> None:
         tmp_path,
     )
     module = (tmp_path / "count-a.wasm").read_bytes()
-    assert job.specs() == [
+    assert [task.work for task in job.plan().tasks] == [
         WasmSpec(module, ProcessSpec(("count-a.wasm", "words-a")), 1000),
         WasmSpec(module, ProcessSpec(("count-a.wasm",))),
         ContainerSpec("alpine:3.22", ProcessSpec(("true",))),
@@ -312,9 +312,9 @@ def test_a_task_is_of_one_kind() -> None:
     assert refused(task + "fuel = 7") == "task 1: fuel: is for a module; name one with wasm"
     assert refused(task + "fuel = '7'") == "task 1: fuel: '7' is not a whole number"
     with pytest.raises(InvalidInput, match="task 0: image: is not a name of an image"):
-        parsed(task + "image = '-v'").specs()
+        parsed(task + "image = '-v'").plan()
     with pytest.raises(LocalError, match=r"a\.wasm: No such file"):
-        parsed(task + "wasm = 'a.wasm'").specs()
+        parsed(task + "wasm = 'a.wasm'").plan()
 
 
 # -- many tasks in an order -------------------------------------------------------------------

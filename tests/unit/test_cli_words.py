@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 from formation_p2p.api.job import TaskResult
 from formation_p2p.cli import exits
 from formation_p2p.cli.as_json import EventLines
-from formation_p2p.cli.durations import parse_duration_s
 from formation_p2p.cli.files import (
     check_outputs,
     named,
@@ -24,7 +23,7 @@ from formation_p2p.cli.files import (
     write_outputs,
     write_tail,
 )
-from formation_p2p.cli.flags import limits_of, pairs_of, read_invite
+from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_invite
 from formation_p2p.cli.interrupt import Interrupt, run_interruptible
 from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
@@ -35,11 +34,16 @@ from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
+    TaskBegan,
+    TaskCancelled,
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
+    TaskRecalled,
+    TaskRetried,
     TaskSucceeded,
     TaskUnplaceable,
+    WorkerLost,
 )
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import (
@@ -334,6 +338,39 @@ def test_a_character_cut_in_two_is_put_together() -> None:
     lines.line(TaskPrinted("j/0", True, b"\xc3"))
     lines.line(TaskPlaced("j/0", "j/0#2", BOB, "lease", True))
     assert lines.line(TaskPrinted("j/0", True, b"a"))["text"] == "a"
+
+
+def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
+    lines = EventLines({"j/0": "x"})
+    attempt = Attempt("j/0#1", BOB, "gone", True)
+    x = {"task": "x"}
+    assert [
+        lines.line(TaskPlaced("j/0", "j/0#1", BOB, "lease", True)),
+        lines.line(TaskBegan("j/0", BOB)),
+        lines.line(TaskPrinted("j/0", True, b"a")),
+        lines.line(TaskRetried("j/0", attempt)),
+        lines.line(TaskRecalled("j/0", "j/0#2")),
+        lines.line(TaskGaveUp("j/0", (attempt,), None, b"", "j/0")),
+        lines.line(TaskCancelled("j/0")),
+        lines.line(WorkerLost(BOB, "gone")),
+    ] == [
+        {"event": "placed", **x, "attempt": "j/0#1", "worker": BOB, "nearest": True},
+        {"event": "began", **x, "worker": BOB},
+        {"event": "printed", **x, "stream": "stderr", "text": "a"},
+        {"event": "retried", **x, **asdict(attempt)},
+        {"event": "recalled", **x, "attempt": "j/0#2"},
+        {
+            "event": "failed",
+            **x,
+            "kind": None,
+            "attempts": [asdict(attempt)],
+            "waited_for": "x",
+            "exit_code": None,
+            "files": {},
+        },
+        {"event": "cancelled", **x},
+        {"event": "worker_lost", "worker": BOB, "why": "gone"},
+    ]
 
 
 def test_events_are_json_even_where_a_result_is_nonsense() -> None:

@@ -1,0 +1,86 @@
+"""What a worker tells its owner of the tasks that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.core.negotiation.session import Fence
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import Joined, PeerEvent, Tick
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+
+WORK = tuple(Work(attempt, b"", b"", None) for attempt in ("a", "b", "c"))
+EXECUTE = Execute("lease", "python", 1000, 512, 0, False, ("gpu0",), WORK, cause="test")
+
+
+def told(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:
+    """What a watch that sees this shows, a second apart, and its counts before it is closed."""
+
+    async def watched() -> tuple[list[WorkEvent], str]:
+        watch = Watch()
+        for second, (event, effects) in enumerate(seen):
+            watch.observe(event, effects, Moment(second, second))
+        counts = f"{watch.running} {watch.succeeded} {watch.failed}"
+        watch.close()
+        return [each async for batch in watch.events() for each in batch], counts
+
+    return asyncio.run(watched())
+
+
+def began(attempt: str) -> WorkBegan:
+    return WorkBegan(attempt, "python", 1000, 512, ("gpu0",))
+
+
+def ended(attempt: str, outcome: Outcome, ran_us: int) -> tuple[PeerEvent, Sequence[PeerEffect]]:
+    return ExecutionsEnded("lease", (Ended(attempt, outcome, ran_us),)), ()
+
+
+def test_a_task_that_ends_at_once_has_begun_too() -> None:
+    events, counts = told((Tick(), [EXECUTE]), ended("a", Succeeded(b""), 1500))
+    assert events == [began("a"), WorkEnded("a", "python", "succeeded", "", 2)]
+    assert counts == "0 1 0"
+
+
+def test_a_long_one_begins_once_and_fails_with_its_reason() -> None:
+    exit_1 = Failed(FailureKind.EXIT, "exit: 1")
+    started = ExecutionStarted("lease", "a")
+    events, counts = told((Tick(), [EXECUTE]), (started, ()), ended("a", exit_1, 70_000))
+    assert events == [began("a"), WorkEnded("a", "python", "exit", "exit: 1", 70)]
+    assert counts == "0 0 1"
+
+
+def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_told_of() -> None:
+    killed = Failed(FailureKind.CANCELLED, "it was killed")
+    taken_back = ("python", "cancelled", "its owner took it back, or its lease ended")
+    events, counts = told(
+        (Tick(), [EXECUTE]),
+        ended("a", killed, 1000),
+        ended("b", killed, 0),
+        (ExecutionStarted("lease", "c"), ()),
+        (Tick(), [Fence("lease", cause="test")]),
+        ended("c", killed, 5),
+    )
+    assert events == [
+        began("a"),
+        WorkEnded("a", *taken_back, 1),
+        began("c"),
+        WorkEnded("c", *taken_back, 1000),
+    ]
+    assert counts == "0 0 2"
+
+
+def test_nothing_goes_on_after_a_crash_of_the_network_stack() -> None:
+    seen = ((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()), (Joined((), ()), ()))
+    events, counts = told(*seen)
+    assert [type(event) for event in events] == [WorkBegan, WorkEnded]
+    assert counts == "0 0 1"
+
+
+def test_what_runs_when_the_node_is_left_ends_with_it() -> None:
+    events, counts = told((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()))
+    assert [type(event) for event in events] == [WorkBegan, WorkEnded]
+    assert counts == "1 0 0"
