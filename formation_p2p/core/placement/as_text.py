@@ -51,20 +51,14 @@ def as_text(decision: Decision) -> str:
     if decision.ranked:
         terms = terms_of(decision.ranked)
         shown = terms.columns
-        heads = [("rank", "worker", *(each.name for each in shown), "distance", "")]
+        rows = [("rank", "worker", *(each.name for each in shown), "distance", "")]
         if any(each.weight for each in shown):
-            heads.append(("", "", *(each.weight for each in shown), "", ""))
-        rows = [
-            (
-                str(rank),
-                _short(each.profile.peer_id),
-                *(column.cells[rank - 1] for column in shown),
-                f"{each.distance:064x}"[:DISTANCE_DIGITS],
-                _lacking(each),
-            )
-            for rank, each in enumerate(decision.ranked, start=1)
-        ]
-        lines += _aligned([*heads, *rows])
+            rows.append(("", "", *(each.weight for each in shown), "", ""))
+        for place, each in enumerate(decision.ranked):
+            cells = (column.cells[place] for column in shown)
+            far = f"{each.distance:064x}"[:DISTANCE_DIGITS]
+            rows.append((str(place + 1), _short(each.profile.peer_id), *cells, far, _lacking(each)))
+        lines += _aligned(rows)
         if terms.alike:
             lines.append(terms.alike)
     lines += _aligned([(_short(peer_id), str(why)) for peer_id, why in decision.rejected])

@@ -82,13 +82,13 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise InvalidInput("policy", f"there are more than {MAX_DEPTH} brackets in each other")
         policy = self._sum(depth)
-        while self._took("&"):
+        while self._took("sign", "&"):
             policy = Gated(policy, self._sum(depth))
         return policy
 
     def _sum(self, depth: int) -> PlacementPolicy:
         parts = [self._weighted(depth)]
-        while self._took("+"):
+        while self._took("sign", "+"):
             parts.append(self._weighted(depth))
         [(weight, policy), *others] = parts
         if weight is None and not others:
@@ -96,23 +96,19 @@ class _Reader:
         return Sum(tuple((1.0 if weight is None else weight, policy) for weight, policy in parts))
 
     def _weighted(self, depth: int) -> tuple[float | None, PlacementPolicy]:
-        token = self._next()
-        if not token or not token["number"]:
-            return None, self._single(depth)
-        self.rest = self.rest[token.end() :]
-        return float(token["number"]), self._single(depth)
+        weight = self._took("number")
+        return float(weight["number"]) if weight else None, self._single(depth)
 
     def _single(self, depth: int) -> PlacementPolicy:
-        if self._took("("):
+        if self._took("sign", "("):
             policy = self.gated(depth + 1)
-            if not self._took(")"):
+            if not self._took("sign", ")"):
                 where = f"before {shown(self.rest)}" if self.rest else "at the end"
                 raise InvalidInput("policy", f"a bracket is open; write &, + or ) {where}")
             return policy
-        token = self._next()
-        if not token or not (token["trust"] or token["name"] in self._policies):
+        token = self._took("trust") or self._took("name", *self._policies)
+        if not token:
             raise self._problem()
-        self.rest = self.rest[token.end() :]
         self._terms += 1
         if self._terms > MAX_TERMS:
             raise InvalidInput("policy", f"there are more than {MAX_TERMS} terms; leave some out")
@@ -122,15 +118,13 @@ class _Reader:
         items = [item.strip() for item in given.split(",")] if given else []
         return made(token["name"], self._policies[token["name"]], items)
 
-    def _next(self) -> re.Match[str] | None:
-        return _TOKEN.match(self.rest)
-
-    def _took(self, sign: str) -> bool:
-        token = self._next()
-        if not token or token["sign"] != sign:
-            return False
+    def _took(self, kind: str, *texts: str) -> re.Match[str] | None:
+        """Reads the next token, if it is of this kind, and one of the texts where there are any."""
+        token = _TOKEN.match(self.rest)
+        if not token or not token[kind] or (texts and token[kind] not in texts):
+            return None
         self.rest = self.rest[token.end() :]
-        return True
+        return token
 
     def _problem(self) -> InvalidInput:
         rest = self.rest.strip()

@@ -102,15 +102,6 @@ PRESETS: Final[Mapping[str, Scored]] = {
 }
 
 
-def _capacity(task: TaskView, candidate: Candidate) -> float:
-    profile = candidate.profile
-    return free_part(task.needs, profile.capability, profile.capacity)
-
-
-def _data(task: TaskView, candidate: Candidate) -> float:
-    return min(candidate.local_bytes, candidate.data_bytes) / max(candidate.data_bytes, 1)
-
-
 def _hints(task: TaskView, candidate: Candidate) -> float:
     hints, labels = task.hints, dict(candidate.profile.labels)
     wanted = any(labels.get(key) == value for key, value in hints.labels)
@@ -125,12 +116,14 @@ def _jitter(task: TaskView, candidate: Candidate) -> float:
 
 
 _VALUES: Final[Mapping[str, Callable[[TaskView, Candidate], float]]] = {
-    "trust": lambda _, candidate: trust_in(candidate) / 1000,
-    "capacity": _capacity,
-    "queue": lambda _, candidate: max(_LONG_QUEUE - candidate.queue, 0) / _LONG_QUEUE,
-    "rtt": lambda _, candidate: nearness(candidate.rtt_us),
-    "data": _data,
-    "scope": lambda _, candidate: _AFFINITY[candidate.scope] / _AFFINITY[0],
+    "trust": lambda _, each: trust_in(each) / 1000,
+    "capacity": lambda task, each: free_part(
+        task.needs, each.profile.capability, each.profile.capacity
+    ),
+    "queue": lambda _, each: max(_LONG_QUEUE - each.queue, 0) / _LONG_QUEUE,
+    "rtt": lambda _, each: nearness(each.rtt_us),
+    "data": lambda _, each: min(each.local_bytes, each.data_bytes) / max(each.data_bytes, 1),
+    "scope": lambda _, each: _AFFINITY[each.scope] / _AFFINITY[0],
     "hints": _hints,
     "jitter": _jitter,
 }

@@ -37,13 +37,8 @@ class Ledger:
     """Reservations against a fixed capability, to which `Limits` have been applied. `claims`
     chooses the devices. Labels and drivers are checked before, by `fits`."""
 
-    def __init__(
-        self,
-        capability: Capability,
-        claims: Claims = claims_on,
-        max_reservations: int = MAX_RESERVATIONS,
-    ) -> None:
-        self.max_reservations = max_reservations
+    def __init__(self, capability: Capability, claims: Claims = claims_on) -> None:
+        self.max_reservations = MAX_RESERVATIONS
         self._capability = capability
         self._claims = claims
         self._free = idle(capability)

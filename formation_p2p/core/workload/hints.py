@@ -117,10 +117,10 @@ class Hints:
                 raise InvalidInput("required", f"{shown(name)} is not among what is given: {given}")
 
     def prefers(self, peer_id: PeerId) -> bool:
-        return _is_named(peer_id, self.prefer)
+        return peer_id.endswith(self.prefer)
 
     def avoids(self, peer_id: PeerId) -> bool:
-        return _is_named(peer_id, self.avoid)
+        return peer_id.endswith(self.avoid)
 
     @property
     def data_bytes(self) -> int:
@@ -229,10 +229,6 @@ def _parse_blob(text: str) -> Blob:
 def _weight(blob: Blob) -> int:
     """In bytes; empty data weighs something, too."""
     return max(blob.size_bytes, 1)
-
-
-def _is_named(peer_id: PeerId, ends: tuple[str, ...]) -> bool:
-    return any(peer_id.endswith(end) for end in ends)
 
 
 def _check_each(kind: Kind, given: tuple[str, ...], check: Callable[[Kind, object], None]) -> None:
