@@ -84,19 +84,25 @@ def as_weight(number: object) -> float:
 class PlacementPolicy(Protocol):
     """What `Node.submit(policy=…)` takes. `str()` of those built in is read by `parse_policy`."""
 
+    __slots__ = ()
+
     def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
         """Why a worker may not run the task; None where it may."""
+        return None
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         """One for each candidate, in their order; higher is better."""
+        return [NO_SCORE] * len(candidates)
 
     def home(self, key: Key, workers: Peers) -> PeerId | None:
         """The worker that a task with this key waits for, where the policy spreads tasks over
         workers by their keys; None where it ranks workers when they are asked."""
+        return None
 
     @property
     def seeks_room(self) -> bool:
         """Whether free capacity decides, so that discovery names workers with room first."""
+        return False
 
 
 PolicyFactory: TypeAlias = Callable[..., PlacementPolicy]
@@ -127,20 +133,15 @@ def checked_scores(
     if len(scores) != len(candidates):
         raise BadScores(f"{name} gave {len(scores)} scores for {len(candidates)} workers")
     for score in scores:
-        if wrong := _wrong_with(score):
+        if not isinstance(score, Score):
+            raise BadScores(f"{name} gave {score!r}, which is not a Score")
+        if not _is_finite(score.value) or not 0 <= score.value <= 1:
+            wrong = f"a score of {score.value!r}, which is not a float from 0 to 1"
             raise BadScores(f"{name} gave {wrong}")
+        if not _are_terms(score.terms):
+            hint = "write a tuple of Term(name, value), which are finite floats"
+            raise BadScores(f"{name} gave terms that are none; {hint}: {score.terms!r}")
     return scores
-
-
-def _wrong_with(score: object) -> str | None:
-    if not isinstance(score, Score):
-        return f"{score!r}, which is not a Score"
-    if not _is_finite(score.value) or not 0 <= score.value <= 1:
-        return f"a score of {score.value!r}, which is not a float from 0 to 1"
-    if not _are_terms(score.terms):
-        hint = "write a tuple of Term(name, value), which are finite floats"
-        return f"terms that are none; {hint}: {score.terms!r}"
-    return None
 
 
 def _are_terms(terms: object) -> bool:
@@ -157,24 +158,11 @@ def _is_finite(number: object) -> bool:
     return isinstance(number, _NUMBERS) and isfinite(number)
 
 
-class Policy:
+class Policy(PlacementPolicy):
     """A base for policies, with the operators. By itself it admits all, nearest first. Write a
     custom policy as a frozen dataclass below it, so that equal ones share leases."""
 
     __slots__ = ()
-
-    def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
-        return None
-
-    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        return [NO_SCORE] * len(candidates)
-
-    def home(self, key: Key, workers: Peers) -> PeerId | None:
-        return None
-
-    @property
-    def seeks_room(self) -> bool:
-        return False
 
     def __and__(self, other: PlacementPolicy) -> Gated:
         """The workers that both admit, as the second ranks them."""
