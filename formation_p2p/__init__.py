@@ -51,7 +51,6 @@ from formation_p2p.core.placement.candidate import TaskView as TaskView
 from formation_p2p.core.placement.cheapest import Cheapest as Cheapest
 from formation_p2p.core.placement.decision import Decision as Decision
 from formation_p2p.core.placement.decision import Ranked as Ranked
-from formation_p2p.core.placement.hashing import HASHES as HASHES
 from formation_p2p.core.placement.packed import Packed as Packed
 from formation_p2p.core.placement.policy import PlacementPolicy as PlacementPolicy
 from formation_p2p.core.placement.policy import Policy as Policy
@@ -61,6 +60,7 @@ from formation_p2p.core.placement.scored import Scored as Scored
 from formation_p2p.core.placement.spread import Spread as Spread
 from formation_p2p.core.placement.task_options import TaskOptions as TaskOptions
 from formation_p2p.core.placement.trusted import Trusted as Trusted
+from formation_p2p.core.placement.xor import HASHES as HASHES
 from formation_p2p.core.placement.xor import Xor as Xor
 from formation_p2p.core.placement.xor import cluster as cluster
 from formation_p2p.core.placement.xor import rank_by_xor as rank_by_xor
@@ -82,8 +82,8 @@ from formation_p2p.core.refusals import TooDear as TooDear
 from formation_p2p.core.refusals import Unwanted as Unwanted
 from formation_p2p.core.resources.capability import Capability as Capability
 from formation_p2p.core.resources.capability import Capacity as Capacity
+from formation_p2p.core.resources.capability import Limits as Limits
 from formation_p2p.core.resources.gpu import Gpu as Gpu
-from formation_p2p.core.resources.limits import Limits as Limits
 from formation_p2p.core.resources.parse import parse_requirements as parse_requirements
 from formation_p2p.core.resources.requirements import Requirements as Requirements
 from formation_p2p.core.trust.experience import Experience as Experience

@@ -38,7 +38,7 @@ from formation_p2p.core.placement.task_options import (
     needs_of,
 )
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob

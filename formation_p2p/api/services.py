@@ -18,7 +18,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.resources.bounds import sorted_labels
-from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.blobs.store import BlobStore

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
-from formation_p2p.core.resources.limits import Limits
+from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.trust.grants import Right, check
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import parse_bytes, parse_milli

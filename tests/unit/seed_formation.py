@@ -14,9 +14,15 @@ import pytest
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement.balanced import rendezvous
-from formation_p2p.core.placement.hashing import default_hasher, sha256_low64
 from formation_p2p.core.placement.nearest import Peers
-from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.core.placement.xor import (
+    Xor,
+    cluster,
+    default_hasher,
+    rank_by_xor,
+    responsible,
+    sha256_low64,
+)
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
 from formation_p2p.core.resources.fits import claims_on, fits, fits_now

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, peer_id_of
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.hashing import HASHES, default_hasher, sha256_low64
 from formation_p2p.core.placement.nearest import Peers
-from formation_p2p.core.placement.xor import Xor, cluster, rank_by_xor, responsible
+from formation_p2p.core.placement.xor import (
+    HASHES,
+    Xor,
+    cluster,
+    default_hasher,
+    rank_by_xor,
+    responsible,
+    sha256_low64,
+)
 from tests.support.placement_world import nearest_first, order, peer, placed, task, worker
 
 NAMES = ("alice", "bob", "carol", "dave", "erin")

@@ -2,11 +2,18 @@
 
 Every node that knows the same workers names the same one, without a question to any of them. The
 shares are not even: each worker gets what lies in the gap around its key (see `balanced`).
+
+The keys are those of the DHT (core/keyspace.py). In a mixed cluster every node has to name the same
+worker as the nodes of another system, Formation, beside it: for that there are its hashes of names.
+
+Sources of these: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012; what Rust's
+`DefaultHasher` makes of a `str` (SipHash-1-3, both keys zero, the text and a byte 0xff).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -14,13 +21,16 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.hashing import hash_of
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import Policy, Score, Term, scored
 from formation_p2p.core.resources.bounds import shown
 
 # Two of three outvote one that is wrong.
 CLUSTER_SIZE: Final = 3
+
+_MASK: Final = 2**64 - 1
+# "somepseudorandomlygeneratedbytes": the state that both keys are mixed into.
+_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
 class Named(Protocol):
@@ -40,7 +50,7 @@ def rank_by_xor(
     """The workers, nearest to the task first; of two at the same distance, the lower id. A worker
     that is named twice is ranked once.
 
-    `task` is its key, or its name. `hashed`, one of `hashing.HASHES` or its name, makes numbers of
+    `task` is its key, or its name. `hashed`, one of `HASHES` or its name, makes numbers of
     the task's name and of the workers' ids; without it they are the keys of the DHT. Raises
     InvalidInput.
     """
@@ -80,11 +90,70 @@ def cluster(
     return rank_by_xor(task, workers, hashed)[:size]
 
 
+def default_hasher(name: str) -> int:
+    """As Formation's form-pack ranks nodes for a build: Rust's `DefaultHasher`."""
+    return _siphash13(name.encode() + b"\xff")
+
+
+def sha256_low64(name: str) -> int:
+    """As Formation's form-state ranks nodes for a task: the first 8 bytes of SHA-256, the lowest
+    first."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+
+
+HASHES: Final[Mapping[str, Callable[[str], int]]] = {
+    "default-hasher": default_hasher,
+    "sha256-64": sha256_low64,
+}
+"""By the name that a policy is written with: `xor(sha256-64)`."""
+
+
+def hash_of(field: str, name: str) -> Callable[[str], int]:
+    """Raises InvalidInput for a name that none of them has."""
+    if name not in HASHES:
+        known = " and ".join(sorted(HASHES))
+        raise InvalidInput(field, f"{shown(name)} is not a hash of names; there are {known}")
+    return HASHES[name]
+
+
+def _siphash13(message: bytes) -> int:
+    """One round for each word, three at the end; both keys zero."""
+    tail = len(message) % 8
+    padded = message + bytes(7 - tail) + bytes([len(message) & 0xFF])
+    a, b, c, d = _START
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        a, b, c, d = _round(a, b, c, d ^ word)
+        a ^= word
+    c ^= 0xFF
+    for _ in range(3):
+        a, b, c, d = _round(a, b, c, d)
+    return a ^ b ^ c ^ d
+
+
+def _round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
+    a = a + b & _MASK
+    b = _rotated(b, 13) ^ a
+    a = _rotated(a, 32)
+    c = c + d & _MASK
+    d = _rotated(d, 16) ^ c
+    a = a + d & _MASK
+    d = _rotated(d, 21) ^ a
+    c = c + b & _MASK
+    b = _rotated(b, 17) ^ c
+    c = _rotated(c, 32)
+    return a, b, c, d
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 64 - bits) & _MASK
+
+
 @dataclass(frozen=True, slots=True)
 class Xor(Policy):
     """The nearest first: all score alike, so that the distance decides.
 
-    `hashing` names one of `hashing.HASHES`, by which the ranks go then. Raises InvalidInput.
+    `hashing` names one of `HASHES`, by which the ranks go then. Raises InvalidInput.
     """
 
     hashing: str = ""

@@ -1,4 +1,4 @@
-"""What a machine can do, and what is free of it now."""
+"""What a machine can do, what of it the node may use, and what is free of it now."""
 
 from __future__ import annotations
 
@@ -72,6 +72,43 @@ def idle(capability: Capability) -> Capacity:
     """The capacity of a machine that runs nothing."""
     gpus = (GpuFree(gpu.device_id, WHOLE_GPU_MILLI, gpu.memory_bytes) for gpu in capability.gpus)
     return Capacity(*amounts(capability), tuple(gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the node may use of the machine. None is no limit. `gpu_count` keeps the first so many
+    devices."""
+
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    storage_bytes: int | None = None
+    network_mbps: int | None = None
+    gpu_count: int | None = None
+
+
+def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capability:
+    """`offered`, with the limits that are set in its place, at most what the hardware has.
+
+    `offered` is the hardware less a reserve for the rest of the machine. A network speed that was
+    not measured (0 or 1) is taken as declared. Raises InvalidInput for a limit below zero or past
+    the hardware.
+    """
+    *known, network = amounts(hardware)
+    most = (*known, network if network > 1 else bounds.MAX_NETWORK_MBPS)
+    set_ = (limits.cpu_milli, limits.memory_bytes, limits.storage_bytes, limits.network_mbps)
+    cpu, memory, storage, speed = map(_chosen, bounds.AMOUNTS, set_, amounts(offered), most)
+    count = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
+    gpus = hardware.gpus[:count]
+    return Capability(cpu, memory, storage, speed, gpus, offered.arch, offered.os)
+
+
+def _chosen(field: str, limit: int | None, offered: int, most: int) -> int:
+    if limit is None:
+        return offered
+    bounds.check_amount(field, limit, 0, limit)
+    if limit > most:
+        raise InvalidInput(field, f"the limit is {limit}, the machine has {most}; lower the limit")
+    return limit
 
 
 def _check(machine: Capability | Capacity, kind: type[Gpu] | type[GpuFree]) -> None:

@@ -21,9 +21,8 @@ import pynvml
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import MAX_NETWORK_MBPS
-from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, Limits, limited
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.limits import Limits, limited
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
 from formation_p2p.host.machine.nvml import GpuReading, read_gpus
