@@ -13,10 +13,11 @@ settings.load_profile("formation")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Without coverage where a test is `at_length`. The mark `no_cover` of pytest-cov stops one
-    collector, and lets xdist's workers go on with another."""
+    """Without coverage where a test is `at_length`, or drawn by hypothesis: which branches that
+    reaches changes from run to run. The mark `no_cover` of pytest-cov stops one collector, and
+    lets xdist's workers go on with another."""
     tracer = sys.gettrace()
-    if item.get_closest_marker("at_length") is not None:
+    if any(item.get_closest_marker(mark) for mark in ("at_length", "hypothesis")):
         sys.settrace(None)
     try:
         return (yield)

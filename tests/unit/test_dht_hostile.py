@@ -69,6 +69,7 @@ def test_one_that_answers_who_looks_for_it_and_takes_nothing_is_given_up_for_thi
     assert asked_by(town, "alice") < HONEST_MESSAGES
 
 
+@pytest.mark.at_length
 def test_siblings_that_a_holder_names_on_its_own_machine_hold_no_more_than_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,6 +110,7 @@ def test_where_too_few_others_are_known_those_of_a_crowded_subnet_do() -> None:
     assert set(alone.dht.nearest(b"a name", campus, 4)) == {Contact(alone.own.peer_id), *campus}
 
 
+@pytest.mark.at_length
 def test_peers_that_call_a_shard_full_and_empty_in_turn_move_nobody_without_end() -> None:
     """A worker followed them every five seconds, with all that it announces."""
     town, alice = settled(*people(12))
@@ -131,6 +133,7 @@ def is_settled(worker: Worker) -> bool:
     return bool(spans) and all(low == high for low, high in spans)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     "lie",
     [
