@@ -110,7 +110,6 @@ def test_where_too_few_others_are_known_those_of_a_crowded_subnet_do() -> None:
     assert set(alone.dht.nearest(b"a name", campus, 4)) == {Contact(alone.own.peer_id), *campus}
 
 
-@pytest.mark.at_length
 def test_peers_that_call_a_shard_full_and_empty_in_turn_move_nobody_without_end() -> None:
     """A worker followed them every five seconds, with all that it announces."""
     town, alice = settled(*people(12))
@@ -133,7 +132,6 @@ def is_settled(worker: Worker) -> bool:
     return bool(spans) and all(low == high for low, high in spans)
 
 
-@pytest.mark.at_length
 @pytest.mark.parametrize(
     "lie",
     [

@@ -7,6 +7,8 @@ import decimal
 import fractions
 import os
 import pickle
+import subprocess
+import sys
 import uuid
 from collections import Counter, OrderedDict, deque
 from contextlib import suppress
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.plain_pickle import MAX_INT_BITS, NotPlain, load_result
 
 PLAIN = [
@@ -82,6 +85,16 @@ def test_a_caller_that_trusts_its_workers_gets_its_own_classes() -> None:
     assert load_result(pickle.dumps(OfTheCaller(1)), trust=True) == OfTheCaller(1)
 
 
+def test_a_pickle_that_cannot_be_read_is_not_plain() -> None:
+    with pytest.raises(NotPlain, match="could not be read: UnpicklingError"):
+        load_result(b"\x80\x05e.", trust=False)
+
+
+def test_an_exception_of_another_module_is_refused() -> None:
+    with pytest.raises(NotPlain, match="SystemExit"):
+        load_result(pickle.dumps(SystemExit(1)), trust=False)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_load_or_are_not_plain(raw: bytes) -> None:
     with suppress(NotPlain):
@@ -127,6 +140,76 @@ class Asks:
 def test_a_few_bytes_do_not_ask_for_a_large_value(bomb: Asks) -> None:
     with pytest.raises(NotPlain, match="far more memory or time"):
         load_result(pickle.dumps(bomb), trust=False)
+
+
+BIG = b"B" + (4 * MIB).to_bytes(4, "little") + bytes(4 * MIB) + b"\x94"
+LIST = b"](" + b"N" * 400_000 + b"e\x94"
+STATE = b"}(" + b"".join(b"M" + i.to_bytes(2, "little") + b"N" for i in range(2000)) + b"u\x94"
+
+
+def made(module: str, name: str) -> bytes:
+    """The opcodes that look up a name."""
+    names = (module.encode(), name.encode())
+    return b"".join(b"\x8c" + bytes([len(each)]) + each for each in names) + b"\x93\x94"
+
+
+AGAIN = b"]" + b"(h\x01h\x00\x85Re" * 500
+BOMBS = {
+    "copies": BIG + made("builtins", "bytearray") + AGAIN,
+    "errors": BIG + made("builtins", "UnicodeDecodeError") + AGAIN,
+    "joined": BIG + made("pathlib", "PosixPath") + b"h\x01(" + b"h\x00" * 500 + b"tR",
+    "sets": LIST + made("builtins", "set") + AGAIN,
+    "attributes": STATE + made("builtins", "ValueError") + b"]" + b"(h\x01)Rh\x00be" * 2000,
+    "empty sets": b"](" + b"\x8f" * 4_000_000 + b"e",
+}
+# A process of its own: what it has had at the most never falls.
+READ = """
+import resource, sys
+from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
+pickled = sys.stdin.buffer.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    load_result(pickled, trust=False)
+except NotPlain as refusal:
+    print(refusal)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_one_large_value_named_again_and_again_does_not_take_the_callers_memory(bomb: str) -> None:
+    pickled = b"\x80\x05" + BOMBS[bomb] + b"."
+    with pytest.raises(NotPlain, match="far more memory than"):
+        load_result(pickled, trust=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READ], input=pickled, capture_output=True, timeout=60, check=True
+    )
+    refusal, grown_kib = done.stdout.decode().splitlines()
+    assert "far more memory than" in refusal
+    assert 1024 * int(grown_kib) < 250 * MIB
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{} for _ in range(500_000)],
+        [0x8F8F8F8F] * 1_000_000 + list(range(10**6)),
+        [datetime.date(2026, 1, 1 + i % 28) for i in range(20_000)],
+        [bytearray(b"x" * 100_000) for _ in range(80)],
+        [deque([i]) for i in range(20_000)],
+        {str(i): (i, float(i)) for i in range(200_000)},
+    ],
+    ids=["empty dicts", "ints", "dates", "arrays", "deques", "table"],
+)
+def test_much_plain_data_is_within_the_budget(value: object) -> None:
+    assert load_result(pickle.dumps(value, 5), trust=False) == value
+
+
+def test_an_exception_keeps_its_attributes() -> None:
+    error = ValueError("wrong")
+    error.add_note("seen at noon")
+    read = load_result(pickle.dumps([error, KeyError("k")]), trust=False)
+    assert read[0].__notes__ == ["seen at noon"]
 
 
 @pytest.mark.parametrize(
