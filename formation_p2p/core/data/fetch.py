@@ -10,7 +10,7 @@ Feed it a Tick every TICK_S; it ends with Fetched or GaveUp.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -292,18 +292,14 @@ class Fetch:
         return "; ".join(told) or "no source is known"
 
     def _open_more(self, now_s: float) -> Iterator[Effect]:
-        busy = [s for s in self._sources.values() if s.state in (_Is.OPENING, _Is.OPEN)]
+        sources = self._sources.values()
+        busy = [s for s in sources if s.state in (_Is.OPENING, _Is.OPEN)]
         quick = [s for s in busy if s.state is _Is.OPEN or s.since_s + HEDGE_S > now_s]
         # One that answers is enough until it is known how much is to be fetched.
         chunks = len(self._lacking) if self._lacking is not None else 1
-        places = min(
-            min(MAX_OPEN, -(-chunks // WINDOW_CHUNKS)) - len(quick), 2 * MAX_OPEN - len(busy)
-        )
-        resting = [
-            source
-            for source in self._sources.values()
-            if source.state is _Is.RESTING and source.since_s <= now_s
-        ]
+        useful = min(MAX_OPEN, -(-chunks // WINDOW_CHUNKS))
+        places = min(useful - len(quick), 2 * MAX_OPEN - len(busy))
+        resting = [s for s in sources if s.state is _Is.RESTING and s.since_s <= now_s]
         resting.sort(key=lambda source: source.losses)  # stable: then as they were told of
         for source in resting[: max(places, 0)]:
             source.state, source.since_s = _Is.OPENING, now_s
@@ -325,15 +321,7 @@ class Fetch:
     def _overdue(self, peer: PeerId, now_s: float) -> int | None:
         """A chunk that another source owes for too long, and that was not asked for twice."""
         assert self._lacking is not None
-        owed: dict[int, list[float]] = {}
-        for source in self._sources.values():
-            for index, asked_s in source.wanted.items():
-                if index in self._lacking:
-                    owed.setdefault(index, []).append(asked_s)
-        mine = self._sources[peer].wanted
-        late = [
-            index
-            for index, asked in owed.items()
-            if len(asked) == 1 and asked[0] + SLOW_S <= now_s and index not in mine
-        ]
-        return min(late, default=None)
+        owed = [each for source in self._sources.values() for each in source.wanted.items()]
+        times = Counter(index for index, _ in owed)
+        late = {index for index, asked_s in owed if times[index] == 1 and asked_s + SLOW_S <= now_s}
+        return min((late & self._lacking) - self._sources[peer].wanted.keys(), default=None)

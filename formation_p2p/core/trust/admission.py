@@ -20,7 +20,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights, read_grant
-from formation_p2p.core.trust.hours import Hours, opening_in_words
+from formation_p2p.core.trust.hours import opening_in_words
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
@@ -216,20 +216,17 @@ def not_good_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denie
     if missing:
         why = f"the grant is for workers with {' and '.join(missing)}, and this one is without"
         return Denied(_SUBMIT, why)
-    if rights.hours is None or rights.hours.include(now.unix_s):
+    hours = rights.hours
+    if hours is None or hours.include(now.unix_s):
         return None
-    return _closed(rights.hours, now)
-
-
-def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
-    account, used = item
-    return used.gpu_milli_s, used.cpu_milli_s, account
-
-
-def _closed(hours: Hours, now: Moment) -> Denied:
     opening = hours.opening(now.unix_s)
     if opening is None:
         return Denied(_SUBMIT, "the grant is good at no hour of the week; ask for another")
     wait_s = opening - now.unix_s
     why = f"the grant is good {hours} UTC; that begins next {opening_in_words(opening)}"
     return Denied(_SUBMIT, why, None if wait_s >= MAX_WAIT_S else int(wait_s * 1000) + 1)
+
+
+def _by_use(item: tuple[str, Used]) -> tuple[int, int, str]:
+    account, used = item
+    return used.gpu_milli_s, used.cpu_milli_s, account

@@ -10,7 +10,7 @@ Source: Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009, for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -106,9 +106,6 @@ class PeerHistory:
             self.wrong += 1
             bad += WRONG_WEIGHT * age.unit
         self.good, self.bad = _remembered(good, bad, age)
-
-    def copy(self) -> PeerHistory:
-        return replace(self)
 
     def aged(self, age: Age) -> tuple[int, int]:
         """Good and bad, as they count now. A clock that was put back ages nothing."""

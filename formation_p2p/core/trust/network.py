@@ -72,7 +72,8 @@ class Network:
         """The gates as peers to dial, each once, with all of its addresses."""
         found: dict[PeerId, tuple[str, ...]] = {}
         for gate in self.gates:
-            peer_id, address = _contact(gate)
+            address, _, text = gate.rpartition("/p2p/")
+            peer_id = parse_peer_id(text)
             found[peer_id] = (*found.get(peer_id, ()), address)
         return tuple(Contact(peer_id, addresses) for peer_id, addresses in found.items())
 
@@ -141,11 +142,6 @@ def _one_form(gate: str) -> str:
         problem = f"{gate[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"
         raise InvalidInput("gate", problem) from error
     return text
-
-
-def _contact(gate: str) -> tuple[PeerId, str]:
-    address, _, peer_id = gate.rpartition("/p2p/")
-    return parse_peer_id(peer_id), address
 
 
 def _checksum(body: bytes) -> bytes:

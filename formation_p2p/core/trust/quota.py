@@ -58,13 +58,11 @@ class Quota:
 
     def exceeded(self, used: Used, takes_gpu: bool) -> str | None:
         """Why who has used so much may use nothing more, this month."""
-        cpu, gpu = self.cpu_milli_hours, self.gpu_milli_hours
-        if cpu is not None and used.cpu_milli_s >= cpu * _MILLI_SECONDS:
-            spent = f"{in_hours(used.cpu_milli_s)}/{format_hours(cpu)}"
-            return f"Monthly CPU quota exceeded: {spent} hours"
-        if gpu is not None and takes_gpu and used.gpu_milli_s >= gpu * _MILLI_SECONDS:
-            spent = f"{in_hours(used.gpu_milli_s)}/{format_hours(gpu)}"
-            return f"Monthly GPU quota exceeded: {spent} hours"
+        cpu, gpu = self.cpu_milli_hours, self.gpu_milli_hours if takes_gpu else None
+        for kind, most, milli_s in ("CPU", cpu, used.cpu_milli_s), ("GPU", gpu, used.gpu_milli_s):
+            if most is not None and milli_s >= most * _MILLI_SECONDS:
+                spent = f"{in_hours(milli_s)}/{format_hours(most)}"
+                return f"Monthly {kind} quota exceeded: {spent} hours"
         return None
 
     def is_full(self, leases: int) -> str | None:

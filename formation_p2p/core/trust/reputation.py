@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import BadRecord
@@ -115,7 +115,8 @@ class Reputation:
         """Called for each result: takes a microsecond."""
         account = self._accounts.get(peer_id)
         if account is None:
-            account = self._begin(peer_id, now)
+            self._make_room(now)
+            account = self._accounts[peer_id] = PeerHistory()
         account.add(experience, self._age_at(now.unix_s), now.unix_s)
         self._changed.add(peer_id)
 
@@ -125,19 +126,13 @@ class Reputation:
             self._changed.add(peer_id)
         self._silence(peer_id)
 
-    def _begin(self, peer_id: PeerId, now: Moment) -> PeerHistory:
-        if len(self._accounts) >= self.parameters.max_peers:
+    def _make_room(self, now: Moment) -> None:
+        most, known = self.parameters.max_peers, self._accounts
+        if len(known) >= most:
             age = self._age_at(now.unix_s)
-            known = self._accounts
-            least = heapq.nsmallest(
-                max(1, self.parameters.max_peers // 10),
-                known,
-                key=lambda each: (sum(known[each].aged(age)), each),
-            )
-            for each in least:
+            seen = {peer_id: sum(history.aged(age)) for peer_id, history in known.items()}
+            for each in heapq.nsmallest(max(1, most // 10), seen, key=lambda x: (seen[x], x)):
                 self.forget(each)
-        account = self._accounts[peer_id] = PeerHistory()
-        return account
 
     # -- gossip --------------------------------------------------------------------------
 
@@ -213,11 +208,7 @@ class Reputation:
 
     def _opinions(self, now: Moment) -> Mapping[PeerId, Opinion]:
         age = self._age_at(now.unix_s)
-        aged = {
-            peer_id: account.aged(age)
-            for peer_id, account in self._accounts.items()
-            if peer_id != self._own
-        }
+        aged = {who: known.aged(age) for who, known in self._accounts.items() if who != self._own}
         worst = heapq.nsmallest(MAX_SUBJECTS // 2, aged, key=lambda each: (-aged[each][1], each))
         best = heapq.nsmallest(MAX_SUBJECTS, aged, key=lambda each: (-aged[each][0], each))
         told = list(dict.fromkeys((*worst, *best)))[:MAX_SUBJECTS]
@@ -307,7 +298,7 @@ class Reputation:
         accounts = ((each, self._accounts.get(each)) for each in sorted(changed))
         said = ((each, self._voices.get(each)) for each in sorted(voices))
         return Changes(
-            tuple((peer_id, x.copy() if x else None) for peer_id, x in accounts),
+            tuple((peer_id, replace(x) if x else None) for peer_id, x in accounts),
             tuple((peer_id, x.raw if x else None) for peer_id, x in said),
         )
 

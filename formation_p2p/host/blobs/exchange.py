@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -146,13 +146,7 @@ class Exchange:
         self, blob: Blob, part: Callable[[Manifest], Part], progress: Progress | None
     ) -> None:
         async with self._places:
-            with ExitStack() as opened:
-                run = _Run(self, blob, part, opened)
-                async with trio.open_nursery() as nursery:
-                    failure = await run.until_over(nursery, progress or (lambda done, size: None))
-                    nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+            await _Run(self, blob, part).until_over(progress or (lambda done, size: None))
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
         """Put copies of blobs at these paths, fetching what is not here. Raises LocalError,
@@ -186,12 +180,10 @@ class _Run:
         exchange: Exchange,
         blob: Blob,
         part: Callable[[Manifest], Part],
-        opened: ExitStack,
     ) -> None:
         self._exchange = exchange
         self._blob = blob
         self._make_part = part
-        self._opened = opened
         self._part: Part | None = None
         self._machine = Fetch(blob, exchange._me, trio.current_time(), exchange.stall_s)
         self._streams: dict[PeerId, DataStream] = {}
@@ -201,35 +193,36 @@ class _Run:
         self._buffers: list[bytearray] = []  # free ones
         self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
         self._arrival = trio.Event()
-        self._reading = 0
-        self._ended = trio.lowlevel.ParkingLot()
 
-    async def until_over(self, nursery: trio.Nursery, progress: Progress) -> Exception | None:
-        """Returns what to raise: from inside a nursery it would come out in a group."""
-        self._nursery = nursery
-        while not self._over.is_set():
-            self._feed(fetching.Tick())
-            progress(self._machine.done_bytes, self._blob.size_bytes)
-            with trio.move_on_after(fetching.TICK_S):
-                await self._over.wait()
-        if self._failure is not None:
-            return self._failure
-        assert self._part is not None
+    async def until_over(self, progress: Progress) -> None:
+        """Raises LocalError, Unreachable."""
         try:
-            await _run_in_thread(self._part.finish)
-        except OSError as error:
-            return _disk(error)
+            async with trio.open_nursery() as self._nursery:
+                while not self._over.is_set():
+                    self._feed(fetching.Tick())
+                    progress(self._machine.done_bytes, self._blob.size_bytes)
+                    with trio.move_on_after(fetching.TICK_S):
+                        await self._over.wait()
+                if self._failure is None:
+                    await self._finish()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            if self._part is not None:
+                self._part.close()
+        if self._failure is not None:
+            raise self._failure  # from inside the nursery it would come out in a group
         progress(self._blob.size_bytes, self._blob.size_bytes)
-        for scope in self._scopes.values():
-            scope.cancel()
-        while self._reading:
-            await self._ended.park()
         have = Have(self._exchange.contact.addresses)
         with trio.move_on_after(GOODBYE_S):
             for stream in self._streams.values():
                 await stream.close(have)
-        self._streams.clear()
-        return None
+
+    async def _finish(self) -> None:
+        assert self._part is not None
+        try:
+            await _run_in_thread(self._part.finish)
+        except OSError as error:
+            self._fail(_disk(error))
 
     def _feed(self, event: fetching.Event) -> None:
         for effect in self._machine.handle(event, trio.current_time()):
@@ -256,10 +249,9 @@ class _Run:
 
     async def _inspect(self, manifest: Manifest) -> None:
         try:
-            self._part = await _run_in_thread(self._make_part, manifest)
-            self._opened.callback(self._part.close)
-            self._feed(fetching.Inspected(await _run_in_thread(self._part.inspect)))
-            await self._store_all(self._part)
+            part = self._part = await _run_in_thread(self._make_part, manifest)
+            self._feed(fetching.Inspected(await _run_in_thread(part.inspect)))
+            await self._store_all(part)
         except OSError as error:
             self._fail(_disk(error))
         except LocalError as error:
@@ -281,17 +273,11 @@ class _Run:
     # -- one source ------------------------------------------------------------------------------
 
     async def _source(self, source: Contact, manifest: bool, scope: trio.CancelScope) -> None:
-        peer = source.peer_id
-        self._reading += 1
-        try:
-            with scope:
-                event = await self._read(source, manifest)
-            if not scope.cancelled_caught:
-                log.debug("%s as a source of %s: %s", peer, self._blob.cid, event.why)
-                self._feed(event)
-        finally:
-            self._reading -= 1
-            self._ended.unpark_all()
+        with scope:
+            event = await self._read(source, manifest)
+        if not scope.cancelled_caught:
+            log.debug("%s as a source of %s: %s", source.peer_id, self._blob.cid, event.why)
+            self._feed(event)
 
     async def _read(self, source: Contact, manifest: bool) -> _End:
         """Until it ends, and how. Cancel it to end it earlier."""
@@ -327,52 +313,40 @@ class _Run:
                     opened_stream.abort("no longer a source")
 
     async def _take(self, peer: PeerId, stream: DataStream) -> _End:
-        ends: list[_End] = []
-        async with trio.open_nursery() as nursery:
-
-            async def take() -> None:
-                try:
-                    await self._take_chunks(peer, stream, nursery, ends.append)
-                except ProtocolViolation as error:
-                    ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))
-                except (RemoteError, IOException) as error:
-                    ends.append(fetching.SourceLost(peer, f"was cut: {error}"))
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(stream.write_all)
-            nursery.start_soon(take)
-        return ends[0]
-
-    async def _take_chunks(
-        self,
-        peer: PeerId,
-        stream: DataStream,
-        nursery: trio.Nursery,
-        end: Callable[[_End], None],
-    ) -> None:
         """Until the source refuses more, or what it sent is wrong."""
         places = trio.Semaphore(fetching.WINDOW_CHUNKS)
-        wrong = trio.Event()
+        ends: list[_End] = []
 
         def stored(index: int, right: bool) -> None:
             places.release()
             if right:
                 self._feed(fetching.ChunkStored(peer, index))
-            elif not wrong.is_set():
-                wrong.set()
+            elif not ends:
                 log.warning("%s sent wrong bytes for %s", peer, self._blob.cid)
-                end(fetching.SourceRefused(peer, "sent wrong bytes"))
+                ends.append(fetching.SourceRefused(peer, "sent wrong bytes"))
                 nursery.cancel_scope.cancel()
 
-        while True:
-            await places.acquire()
-            buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
-            reply = await stream.next(memoryview(buffer))
-            if isinstance(reply, BlobRefused):
-                end(fetching.SourceRefused(peer, reply.why))
-                return
-            self._arrived.append(_Arrived(*reply, buffer, stored))
-            self._arrival.set()
+        async def take() -> None:
+            try:
+                while True:
+                    await places.acquire()
+                    buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
+                    reply = await stream.next(memoryview(buffer))
+                    if isinstance(reply, BlobRefused):
+                        ends.append(fetching.SourceRefused(peer, reply.why))
+                        break
+                    self._arrived.append(_Arrived(*reply, buffer, stored))
+                    self._arrival.set()
+            except ProtocolViolation as error:
+                ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))
+            except (RemoteError, IOException) as error:
+                ends.append(fetching.SourceLost(peer, f"was cut: {error}"))
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write_all)
+            nursery.start_soon(take)
+        return ends[0]
 
 
 _End = fetching.SourceLost | fetching.SourceRefused

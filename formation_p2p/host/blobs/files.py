@@ -12,7 +12,6 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from formation_p2p.core.data.manifest import Manifest
@@ -52,12 +51,7 @@ class Content:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def read(self, index: int, buffer: memoryview, *, wait: bool = True) -> memoryview | None:

@@ -20,9 +20,10 @@ import os
 import shutil
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -73,8 +74,8 @@ class BlobStore:
         self._root = root
         self._limit_bytes = limit_bytes
         self._lock = threading.RLock()
-        self._cached: dict[Cid, _Entry] = {}  # the latest used at the end
-        self._put: dict[Cid, Put] = {}  # likewise
+        self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
+        self._put: OrderedDict[Cid, Put] = OrderedDict()  # likewise
         self._told: Told = lambda here, gone: None
         # Whole since an earlier life of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
@@ -145,7 +146,7 @@ class BlobStore:
             blob = manifest.blob
             with self._lock:
                 self._write(blob.cid, "manifest", manifest.encode())
-                self._write(blob.cid, "put", json.dumps(_fields(put)).encode())
+                self._write(blob.cid, "put", json.dumps(asdict(put)).encode())
                 self._put.pop(blob.cid, None)
                 self._put[blob.cid] = put
                 if len(self._put) > MAX_PUT:
@@ -204,9 +205,8 @@ class BlobStore:
             self._make_room(blob.size_bytes, on_disk=False)
             entry.size_bytes = blob.size_bytes
             self._write(blob.cid, "manifest", manifest.encode())
-            return Part(
-                manifest, self._path(blob.cid, "part"), lambda: self._finish(blob.cid), 0o400
-            )
+            path = self._path(blob.cid, "part")
+            return Part(manifest, path, lambda: self._finish(blob.cid), 0o400)
 
     def _finish(self, cid: Cid) -> None:
         with self._lock:
@@ -312,10 +312,9 @@ class BlobStore:
             return b""
 
     def _used(self, cid: Cid) -> None:
-        if (entry := self._cached.pop(cid, None)) is not None:
-            self._cached[cid] = entry
-        if (put := self._put.pop(cid, None)) is not None:
-            self._put[cid] = put
+        for known in (self._cached, self._put):
+            if cid in known:
+                known.move_to_end(cid)
         if self.holds(cid):
             with suppress(OSError):  # the order in which they go does not matter
                 os.utime(self._path(cid))
@@ -366,15 +365,6 @@ class BlobStore:
             self._path(cid, "put").unlink(missing_ok=True)
             if cid not in self._cached:
                 self._path(cid, "manifest").unlink(missing_ok=True)
-
-
-def _fields(put: Put) -> dict[str, str | int]:
-    return {
-        "path": put.path,
-        "size_bytes": put.size_bytes,
-        "modified_ns": put.modified_ns,
-        "inode": put.inode,
-    }
 
 
 def _local(path: Path, error: OSError) -> LocalError:

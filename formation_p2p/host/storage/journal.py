@@ -112,7 +112,7 @@ class Journal:
         if self._last_put == self._last_performed and not self._is_stored(effect):
             perform(effect)
             return
-        is_output = isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)
+        is_output = _is_output(effect)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
             if is_output and self._output >= self._parameters.max_output:
@@ -160,9 +160,8 @@ class Journal:
             self._news.notify_all()
         self._thread.join(self._parameters.close_s)
         if self._thread.is_alive():
-            log.error(
-                "%s could not be written; what was not stored is done again", self._state.path
-            )
+            path = self._state.path
+            log.error("%s could not be written; what was not stored is done again", path)
 
     # -- on the journal's thread ------------------------------------------------------------------
 

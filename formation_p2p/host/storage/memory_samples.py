@@ -22,15 +22,8 @@ from formation_p2p.core.workload.memory_estimate import (
     MemoryEstimate,
     learn,
 )
-from formation_p2p.host.storage.sqlite import (
-    Database,
-    Schema,
-    check_kind,
-    check_mode,
-    reading,
-    state_errors,
-    version_of,
-)
+from formation_p2p.host.storage import sqlite
+from formation_p2p.host.storage.sqlite import Schema
 
 log = logging.getLogger(__name__)
 
@@ -105,15 +98,14 @@ class MemorySamples:
     def add(self, samples: Iterable[Sample]) -> None:
         """Raises StateError."""
         with self._writing() as db:
-            kinds = set()
-            for each in samples:
-                kinds.add(each.kind)
-                db.execute(
-                    "INSERT INTO samples (kind, unix_s, ran_ms, memory_bytes, cpu_ms)"
-                    " VALUES (?, ?, ?, ?, ?)",
-                    (each.kind, time.time(), each.ran_ms, each.memory_bytes, each.cpu_ms),
-                )
-            db.executemany(_FORGET_OLD, [(kind, self._max_samples) for kind in sorted(kinds)])
+            rows = [(x.kind, time.time(), x.ran_ms, x.memory_bytes, x.cpu_ms) for x in samples]
+            db.executemany(
+                "INSERT INTO samples (kind, unix_s, ran_ms, memory_bytes, cpu_ms)"
+                " VALUES (?, ?, ?, ?, ?)",
+                rows,
+            )
+            kinds = sorted({kind for kind, *_ in rows})
+            db.executemany(_FORGET_OLD, [(kind, self._max_samples) for kind in kinds])
             db.execute(_FORGET_KINDS, (self._max_kinds,))
 
     def seen(self) -> tuple[KindSeen, ...]:
@@ -139,18 +131,19 @@ class MemorySamples:
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """None before the first sample. The file is not read whole to check it: a job
         that is submitted waits for this."""
-        with state_errors(self.path):
+        with sqlite.state_errors(self.path):
             if not self.path.exists():
                 yield None
                 return
-            check_mode(self.path)
-            with reading(self.path) as db:
-                check_kind(db, self.path, SCHEMA)
-                yield db if version_of(db, self.path, SCHEMA) else None
+            sqlite.check_mode(self.path)
+            with sqlite.reading(self.path) as db:
+                sqlite.check_kind(db, self.path, SCHEMA)
+                yield db if sqlite.version_of(db, self.path, SCHEMA) else None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with Database(self.path, SCHEMA, shared=True) as database, database.writing() as db:
+        opened = sqlite.Database(self.path, SCHEMA, shared=True)
+        with opened as database, database.writing() as db:
             yield db
 
 
@@ -158,23 +151,12 @@ def _seen(db: sqlite3.Connection, row: tuple[object, ...]) -> KindSeen:
     """Raises ValueError for what was not written so: SQLite keeps any value in any column, and a
     sum over other than numbers has a point."""
     match row:
-        case (
-            str(kind),
-            int(runs),
-            int(most_bytes),
-            int() | None as cpu_ms,
-            int(ran_ms),
-            float(last_unix_s),
+        case str(kind), int(runs), int(most_bytes), int() | None as cpu_ms, int(ran_ms), float(
+            last
         ):
-            return KindSeen(
-                kind,
-                runs,
-                most_bytes,
-                None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms,
-                ran_ms // runs,
-                last_unix_s,
-                learn(kind, _memory_of(db, kind)),
-            )
+            cpu_milli = None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms
+            learnt = learn(kind, _memory_of(db, kind))
+            return KindSeen(kind, runs, most, cpu_milli, ran_ms // runs, last_s, learnt)
         case _:
             raise ValueError("runs that do not count")
 

@@ -32,20 +32,17 @@ from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
 # What people say of peers, before a node has heard of it.
 MAX_NOTES: Final = 1_000
 
+_FIELDS: Final = [field.name for field in fields(PeerHistory)]
+_COLUMNS: Final = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIELDS)
 _TABLES: Final = (
-    # The columns after the first are the fields of PeerHistory.
-    """CREATE TABLE accounts (peer_id TEXT PRIMARY KEY, good INTEGER NOT NULL,
-        bad INTEGER NOT NULL, began_unix_s INTEGER NOT NULL, seen_unix_s INTEGER NOT NULL,
-        other_good INTEGER NOT NULL, other_bad INTEGER NOT NULL, other_unix_s INTEGER NOT NULL,
-        successes INTEGER NOT NULL, errors INTEGER NOT NULL, lost INTEGER NOT NULL,
-        wrong INTEGER NOT NULL, lost_unix_s INTEGER NOT NULL) WITHOUT ROWID""",
+    f"CREATE TABLE accounts (peer_id TEXT PRIMARY KEY, {_COLUMNS}) WITHOUT ROWID",
     "CREATE TABLE attestations (author TEXT PRIMARY KEY, attestation BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE said (number INTEGER PRIMARY KEY AUTOINCREMENT,"
     " peer_id TEXT NOT NULL, what TEXT NOT NULL)",
 )
 # "fort"
 SCHEMA: Final = Schema("peer histories", 0x666F7274, (_TABLES,))
-_FIELDS: Final = attrgetter(*(field.name for field in fields(PeerHistory)))
+_ROW: Final = attrgetter(*_FIELDS)
 
 
 class Verdict(StrEnum):
@@ -71,12 +68,8 @@ class TrustFile(WriteBehind):
         self._attestations: dict[PeerId, bytes | None] = {}
         self._notes: list[_Note] = []  # to be followed
         self._deleted = 0  # of the notes up to here
-        try:
-            with state_errors(self.database.path):
-                loaded = _load(self.database.connection, own, moment())
-        except BaseException:
-            self.database.close()
-            raise
+        with self.database.closed_on_error(), state_errors(self.database.path):
+            loaded = _load(self.database.connection, own, moment())
         self.reputation, self._done = loaded.reputation, loaded.done
         self._attestations.update(dict.fromkeys(loaded.stale))
 
@@ -101,8 +94,8 @@ class TrustFile(WriteBehind):
     def _store(self, db: sqlite3.Connection) -> None:
         db.executemany("DELETE FROM accounts WHERE peer_id = ?", _gone(self._histories))
         db.executemany(
-            "REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(peer_id, *_FIELDS(each)) for peer_id, each in self._histories.items() if each],
+            f"REPLACE INTO accounts VALUES (?{', ?' * len(_FIELDS)})",
+            [(peer_id, *_ROW(each)) for peer_id, each in self._histories.items() if each],
         )
         db.executemany("DELETE FROM attestations WHERE author = ?", _gone(self._attestations))
         db.executemany(

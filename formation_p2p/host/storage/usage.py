@@ -69,16 +69,10 @@ class UsageFile(WriteBehind):
         super().__init__(path, SCHEMA, shared=True, every_s=self._parameters.store_every_s)
         self._charged: _Charges = {}  # and not yet gathered
         self._waiting: _Charges = {}  # to be stored
-        try:
-            with self.database.writing() as db:
-                db.execute(
-                    "DELETE FROM usage WHERE month NOT IN "
-                    "(SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?)",
-                    (self._parameters.kept_months,),
-                )
-        except BaseException:
-            self.database.close()
-            raise
+        with self.database.closed_on_error(), self.database.writing() as db:
+            kept = "SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?"
+            sql = f"DELETE FROM usage WHERE month NOT IN ({kept})"
+            db.execute(sql, (self._parameters.kept_months,))
 
     def load(self) -> tuple[tuple[str, str, Used], ...]:
         """What a worker begins with, the newest month last: as much as it keeps in mind. The clock
