@@ -32,7 +32,6 @@ from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.host.blobs import files as blob_files
-from formation_p2p.host.blobs import store as blobs
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
@@ -715,7 +714,7 @@ def test_an_output_of_holes_that_does_not_fit_is_refused_before_it_is_read(
 ) -> None:
     """It costs the task nothing, and to read it would keep a core busy for minutes."""
     alice = Holder(tmp_path / "alice", limit_bytes=4 * MIB)
-    monkeypatch.setattr(blobs, "read_through", lambda file, path: pytest.fail("it was read"))
+    monkeypatch.setattr(blob_files, "read_through", lambda file, path: pytest.fail("it was read"))
     made = alice.folder / "made"
     with made.open("wb") as file:
         file.truncate(64 * 1024 * MIB)
@@ -739,7 +738,7 @@ def test_an_output_that_became_a_link_while_it_was_read_is_not_kept(
         path.symlink_to(key)
         return done
 
-    monkeypatch.setattr(blobs, "read_through", read_and_exchanged)
+    monkeypatch.setattr(blob_files, "read_through", read_and_exchanged)
     with made.open("rb") as file, pytest.raises(LocalError, match="exchanged"):
         alice.store.adopt(file.fileno(), made, 1.0)
     assert alice.store.content(Cid(RAW, digest_of(b"result"))) is None

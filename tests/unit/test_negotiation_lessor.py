@@ -44,7 +44,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import UNLIMITED, Quota, Used
+from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
@@ -602,7 +602,8 @@ class Counting(Alice):
         return answer.lease_id
 
     def used(self, now_s: float) -> Used:
-        return self.admission.used(BOB.peer_id, at(now_s))
+        months = self.admission.months
+        return months.get(month_of(at(now_s).unix_s), {}).get(BOB.peer_id, NOTHING)
 
 
 def test_a_lease_is_charged_when_it_is_renewed_and_when_it_is_released() -> None:

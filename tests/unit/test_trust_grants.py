@@ -6,6 +6,7 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import biscuit_auth
 import pytest
 from biscuit_auth import (
     AuthorizationError,
@@ -787,7 +788,7 @@ def test_a_panic_inside_biscuit_costs_the_grant_and_not_the_node(
         def block_source(self, block: int) -> str:
             raise PanicException("index out of bounds")
 
-    monkeypatch.setattr(grants, "Biscuit", Panics)
+    monkeypatch.setattr(biscuit_auth, "Biscuit", Panics)
     with pytest.raises(InvalidInput, match="could not be read"):
         grants.read_grant(what.encode(), bytes(32))
 
@@ -800,6 +801,6 @@ def test_an_interrupt_while_a_grant_is_read_is_not_taken_for_a_bad_grant(
         def from_bytes(*_: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(grants, "Biscuit", Interrupted)
+    monkeypatch.setattr(biscuit_auth, "Biscuit", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         grants.read_grant(b"interrupted", bytes(32))

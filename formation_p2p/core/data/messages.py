@@ -13,25 +13,11 @@ from typing import Annotated, Final
 
 from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.records import schema
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.records.schema import (
-    Schema,
-    boolean,
-    custom,
-    integer,
-    items,
-    octets,
-    text,
-)
-from formation_p2p.core.workload.blob import (
-    CHUNK_BYTES,
-    MAX_SOURCE_ADDRESS_CHARS,
-    MAX_SOURCE_ADDRESSES,
-    MAX_SOURCES,
-    Cid,
-    pack_contact,
-    unpack_contact,
-)
+from formation_p2p.core.records.schema import Schema
+from formation_p2p.core.workload import blob
+from formation_p2p.core.workload.blob import Cid
 
 # The largest is an Open with its grant: what a stranger can make us hold.
 MAX_REQUEST_BYTES: Final = 4096
@@ -39,10 +25,16 @@ MAX_REQUEST_BYTES: Final = 4096
 MAX_REPLY_BYTES: Final = MAX_MANIFEST_BYTES + 32 * 1024
 MAX_WHY_CHARS: Final = 256
 
-Index = Annotated[int, integer(0, MAX_CHUNKS - 1)]
-_ADDRESSES: Final = items(text(MAX_SOURCE_ADDRESS_CHARS), MAX_SOURCE_ADDRESSES)
-_CONTACTS: Final = items(custom(unpack_contact, pack_contact), MAX_SOURCES)
-_WHY: Final = custom(text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS])
+Index = Annotated[int, schema.integer(0, MAX_CHUNKS - 1)]
+_ADDRESSES: Final = schema.items(
+    schema.text(blob.MAX_SOURCE_ADDRESS_CHARS), blob.MAX_SOURCE_ADDRESSES
+)
+_CONTACTS: Final = schema.items(
+    schema.custom(blob.unpack_contact, blob.pack_contact), blob.MAX_SOURCES
+)
+_WHY: Final = schema.custom(
+    schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
+)
 _REQUESTS: Final[Schema[Request]] = Schema("data protocol", MAX_REQUEST_BYTES)
 _REPLIES: Final[Schema[Reply]] = Schema("data protocol", MAX_REPLY_BYTES)
 
@@ -52,9 +44,9 @@ _REPLIES: Final[Schema[Reply]] = Schema("data protocol", MAX_REPLY_BYTES)
 class Open:
     """I belong to your network, by this grant: do you have it? `manifest`: and tell its chunks."""
 
-    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
-    cid: Annotated[Cid, custom(Cid.from_bytes, Cid.to_bytes)]
-    manifest: Annotated[bool, boolean()] = True
+    grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
+    cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
+    manifest: Annotated[bool, schema.boolean()] = True
 
 
 @_REQUESTS.message(2)
@@ -77,7 +69,7 @@ class Opened:
     """I have it. `manifest` is empty where it was not asked for, or there is one chunk. `holders`
     fetched it from me, the latest first."""
 
-    manifest: Annotated[bytes, octets(MAX_MANIFEST_BYTES)] = b""
+    manifest: Annotated[bytes, schema.octets(MAX_MANIFEST_BYTES)] = b""
     holders: Annotated[tuple[Contact, ...], _CONTACTS] = ()
 
 
@@ -87,7 +79,7 @@ class Chunk:
     """So many bytes of chunk `index` follow this frame."""
 
     index: Index
-    size_bytes: Annotated[int, integer(0, CHUNK_BYTES)]
+    size_bytes: Annotated[int, schema.integer(0, blob.CHUNK_BYTES)]
 
 
 @_REPLIES.message(6)

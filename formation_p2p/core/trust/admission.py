@@ -97,10 +97,6 @@ class AdmissionController:
         """What each account has used, by month; the one charged last at the end."""
         return self._months
 
-    def used(self, account: str, now: Moment) -> Used:
-        """In this month."""
-        return self._months.get(month_of(now.unix_s), {}).get(account, NOTHING)
-
     def denied(
         self,
         grant: bytes,

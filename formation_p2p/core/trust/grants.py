@@ -26,15 +26,7 @@ from functools import lru_cache, reduce
 from operator import and_
 from typing import Final
 
-from biscuit_auth import (
-    Biscuit,
-    BiscuitBlockError,
-    BiscuitBuilder,
-    BiscuitValidationError,
-    BlockBuilder,
-    PrivateKey,
-    PublicKey,
-)
+import biscuit_auth
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
@@ -119,7 +111,7 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     """
     if not rights.may:
         raise InvalidInput("rights", "the grant would allow nothing; name submit, work or both")
-    builder = BiscuitBuilder()
+    builder = biscuit_auth.BiscuitBuilder()
     builder.merge(statements.write_facts(rights.may, rights.place))
     limits = statements.Block(
         peers=frozenset() if peer_id is None else frozenset({peer_id}),
@@ -132,7 +124,7 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
         labels=rights.labels,
     )
     builder.merge(_checked(limits))
-    private_key = PrivateKey(f"ed25519-private/{root.seed.hex()}")
+    private_key = biscuit_auth.PrivateKey(f"ed25519-private/{root.seed.hex()}")
     return bytes(builder.build(private_key).to_bytes())
 
 
@@ -226,7 +218,7 @@ def _check_set(field: str, given: object, most: int) -> None:
 _BOUNDED: Final = ("expires_unix_s", "max_priority", "weight_milli", "drivers", "labels")
 
 
-def _checked(limits: statements.Block) -> BlockBuilder:
+def _checked(limits: statements.Block) -> biscuit_auth.BlockBuilder:
     """Raises InvalidInput for an invalid limit."""
     for peer_id in limits.peers:
         try:
@@ -290,7 +282,9 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
         min(weights_milli),
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
-    names = [_account_name(revocation_id) for revocation_id in token.revocation_ids]
+    # Each block's signature, which only its author can make, in fewer characters.
+    hashes = (hashlib.sha256(bytes.fromhex(each)) for each in token.revocation_ids)
+    names = [each.hexdigest()[:GRANT_DIGITS] for each in hashes]
     accounts += (
         QuotaAccount(name, block.quota)
         for name, block in zip(names, blocks, strict=True)
@@ -307,21 +301,17 @@ _read_short: Final = lru_cache(maxsize=16_384)(_read)
 _read_long: Final = lru_cache(maxsize=2_048)(_read)
 
 
-def _account_name(revocation_id: str) -> str:
-    """A block's signature, which only its author can make, in fewer characters."""
-    return hashlib.sha256(bytes.fromhex(revocation_id)).hexdigest()[:GRANT_DIGITS]
-
-
 # biscuit-python parses what strangers send, and is kept to errors that cost no more than the grant.
 
 
-def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
+def _open(grant: bytes, root_public_key: bytes) -> biscuit_auth.Biscuit:
     """With every block's signature verified, from the root's on. Raises InvalidInput."""
     if len(grant) > MAX_GRANT_BYTES:
         raise InvalidInput("grant", f"{len(grant)} bytes; at most {MAX_GRANT_BYTES} are allowed")
     try:
-        token = Biscuit.from_bytes(grant, PublicKey(f"ed25519/{root_public_key.hex()}"))
-    except BiscuitValidationError as error:
+        public_key = biscuit_auth.PublicKey(f"ed25519/{root_public_key.hex()}")
+        token = biscuit_auth.Biscuit.from_bytes(grant, public_key)
+    except biscuit_auth.BiscuitValidationError as error:
         problem = "it is of another network, or was altered"
         raise InvalidInput("grant", problem) from error
     except BaseException as error:
@@ -331,11 +321,11 @@ def _open(grant: bytes, root_public_key: bytes) -> Biscuit:
     return token
 
 
-def _statements_of(token: Biscuit, block: int) -> list[str]:
+def _statements_of(token: biscuit_auth.Biscuit, block: int) -> list[str]:
     """Those of one block, as Biscuit prints them."""
     try:
         source = token.block_source(block)
-    except BiscuitBlockError as error:
+    except biscuit_auth.BiscuitBlockError as error:
         raise InvalidInput("grant", "one of its blocks cannot be read") from error
     except BaseException as error:
         raise _unless_panic(error) from error

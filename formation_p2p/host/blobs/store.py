@@ -32,15 +32,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Cid
-from formation_p2p.host.blobs.files import (
-    Content,
-    NoRoom,
-    Part,
-    Put,
-    check_disk,
-    copy_file,
-    read_through,
-)
+from formation_p2p.host.blobs import files
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +67,7 @@ class BlobStore:
         self._limit_bytes = limit_bytes
         self._lock = threading.RLock()
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
-        self._put: OrderedDict[Cid, Put] = OrderedDict()  # likewise
+        self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
         self._told: Told = lambda here, gone: None
         # Whole since an earlier life of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
@@ -107,7 +99,7 @@ class BlobStore:
         elif kind == "put":
             if status.st_size > _MAX_PUT_FILE_BYTES:
                 raise ValueError("it is too long")
-            self._put[cid] = Put(**json.loads(path.read_text()))
+            self._put[cid] = files.Put(**json.loads(path.read_text()))
         elif kind != "manifest":
             raise ValueError("it has no kind that is known")
 
@@ -139,10 +131,10 @@ class BlobStore:
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                manifest, status = read_through(file, path)
+                manifest, status = files.read_through(file, path)
             finally:
                 os.close(file)
-            put = Put.of(str(path), status)
+            put = files.Put.of(str(path), status)
             blob = manifest.blob
             with self._lock:
                 self._write(blob.cid, "manifest", manifest.encode())
@@ -164,7 +156,7 @@ class BlobStore:
         try:
             # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
             self._check_fits(os.fstat(file).st_size)
-            manifest, status = read_through(file, path)
+            manifest, status = files.read_through(file, path)
             blob = manifest.blob
             with self._lock:
                 entry = self._cached.get(blob.cid)
@@ -195,7 +187,7 @@ class BlobStore:
             raise LocalError(f"{path} was exchanged while it was read; leave outputs alone")
         new.rename(self._path(cid))
 
-    def part(self, manifest: Manifest) -> Part:
+    def part(self, manifest: Manifest) -> files.Part:
         """Make room for a blob, which must be pinned, and begin to fetch it, or go on. Raises
         NoRoom, OSError."""
         blob = manifest.blob
@@ -206,7 +198,7 @@ class BlobStore:
             entry.size_bytes = blob.size_bytes
             self._write(blob.cid, "manifest", manifest.encode())
             path = self._path(blob.cid, "part")
-            return Part(manifest, path, lambda: self._finish(blob.cid), 0o400)
+            return files.Part(manifest, path, lambda: self._finish(blob.cid), 0o400)
 
     def _finish(self, cid: Cid) -> None:
         with self._lock:
@@ -221,7 +213,7 @@ class BlobStore:
             entry = self._cached.get(cid)
             return entry is not None and entry.whole
 
-    def content(self, cid: Cid) -> Content | None:
+    def content(self, cid: Cid) -> files.Content | None:
         """To serve it; None where it is not here, or was changed since it was put."""
         with self._lock:
             put = None if self.holds(cid) else self._put.get(cid)
@@ -241,11 +233,11 @@ class BlobStore:
                 return None
         try:
             status = os.fstat(file)
-            if put is not None and Put.of(put.path, status) != put:
+            if put is not None and files.Put.of(put.path, status) != put:
                 raise ValueError("it was changed after it was put")
             block = self.manifest_block(cid)
             blob = Blob(cid, status.st_size)
-            return Content(Manifest.read(blob, block), file, put)
+            return files.Content(Manifest.read(blob, block), file, put)
         except OSError as error:
             os.close(file)
             log.warning("%s cannot be served now: %s", path, error)
@@ -266,13 +258,13 @@ class BlobStore:
         try:
             with open(self._path(cid), "rb", buffering=0) as source:  # noqa: PTH123
                 if cid in self._unverified:
-                    if read_through(source.fileno(), to)[0].blob.cid != cid:
+                    if files.read_through(source.fileno(), to)[0].blob.cid != cid:
                         self._forget(cid)
                         raise LocalError(f"{cid} was damaged on the disk; it is fetched again")
                     self._unverified.discard(cid)
                 into = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
                 try:
-                    copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
+                    files.copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
                 finally:
                     os.close(into)
         except OSError as error:
@@ -326,15 +318,15 @@ class BlobStore:
             self._evict_one()
         while not on_disk:
             try:
-                check_disk(self._root, size_bytes)
+                files.check_disk(self._root, size_bytes)
                 break
-            except NoRoom:
+            except files.NoRoom:
                 self._evict_one()
 
     def _check_fits(self, size_bytes: int) -> None:
         """Raises NoRoom for what never will."""
         if size_bytes > self.limit_bytes:
-            raise NoRoom(
+            raise files.NoRoom(
                 f"{format_bytes(size_bytes)} do not fit into this machine's cache of "
                 f"{format_bytes(self.limit_bytes)}; split the data, or choose another machine"
             )
@@ -345,7 +337,7 @@ class BlobStore:
             if not entry.pins and entry.kept_until_s <= now_s:
                 self._forget(cid)
                 return
-        raise NoRoom("everything in this machine's cache is in use; try again later")
+        raise files.NoRoom("everything in this machine's cache is in use; try again later")
 
     def _forget(self, cid: Cid) -> None:
         with self._lock:

@@ -151,9 +151,7 @@ def _seen(db: sqlite3.Connection, row: tuple[object, ...]) -> KindSeen:
     """Raises ValueError for what was not written so: SQLite keeps any value in any column, and a
     sum over other than numbers has a point."""
     match row:
-        case str(kind), int(runs), int(most_bytes), int() | None as cpu_ms, int(ran_ms), float(
-            last
-        ):
+        case str(kind), int(runs), int(most), int() | None as cpu_ms, int(ran_ms), float(last_s):
             cpu_milli = None if cpu_ms is None or not ran_ms else cpu_ms * 1000 // ran_ms
             learnt = learn(kind, _memory_of(db, kind))
             return KindSeen(kind, runs, most, cpu_milli, ran_ms // runs, last_s, learnt)

@@ -9,19 +9,7 @@ from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import Any, Final, get_args
 
-from formation_p2p.core.dispatch.job_events import (
-    Attempt,
-    JobEnded,
-    JobEvent,
-    PersistLease,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-)
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.saved import SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Contact
@@ -48,7 +36,7 @@ class JobSummary:
     job_id: str
     name: str
     tasks: int
-    ended: JobEnded
+    ended: job_events.JobEnded
     submitted_unix_s: float
     ended_unix_s: float | None
 
@@ -65,7 +53,7 @@ _LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids
 def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
     """Of a job's tasks, those that were placed or have ended."""
     tried: Counter[str] = Counter()
-    brought_nothing: defaultdict[str, list[Attempt]] = defaultdict(list)
+    brought_nothing: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
     for task_id, attempt_id, worker, why, lost in db.execute(
         "SELECT task_id, attempt_id, worker, why, lost"
         " FROM tasks JOIN attempts ON task = tasks.number WHERE job = ? ORDER BY task, failed",
@@ -73,7 +61,7 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
     ):
         tried[task_id] += 1
         if why is not None and lost not in _UNCOUNTED:
-            attempt = Attempt(attempt_id, PeerId(worker), why, bool(lost))
+            attempt = job_events.Attempt(attempt_id, PeerId(worker), why, bool(lost))
             brought_nothing[task_id].append(attempt)
     ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
     ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
@@ -117,12 +105,12 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
         " GROUP BY jobs.number ORDER BY jobs.number"
     )
     return tuple(
-        JobSummary(job_id, name, tasks, JobEnded(*ended), submitted_unix_s, ended_unix_s)
+        JobSummary(job_id, name, tasks, job_events.JobEnded(*ended), submitted_unix_s, ended_unix_s)
         for job_id, name, submitted_unix_s, ended_unix_s, tasks, *ended in summaries
     )
 
 
-def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
+def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.JobEvent]:
     """The events of a job, task by task in their order. One task is in memory at a time."""
     counts = dict.fromkeys(_ENDS, 0)
     with closing(db.cursor()) as tasks:
@@ -136,40 +124,40 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[JobEvent]:
                 " FROM attempts WHERE task = ? ORDER BY number",
                 (task,),
             ).fetchall():
-                yield TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
+                yield job_events.TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
                 if why is not None:
                     is_lost = lost in (1, _LOST_UNCOUNTED)
-                    attempt = Attempt(attempt_id, PeerId(worker), why, is_lost)
-                    yield TaskRetried(task_id, attempt, lost not in _UNCOUNTED)
+                    attempt = job_events.Attempt(attempt_id, PeerId(worker), why, is_lost)
+                    yield job_events.TaskRetried(task_id, attempt, lost not in _UNCOUNTED)
                 elif open_on is None:
-                    yield TaskRecalled(task_id, attempt_id)
+                    yield job_events.TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
                 counts[TaskState(end[0])] += 1
                 yield _read_end(task_id, *end)
     is_over = "SELECT 1 FROM jobs WHERE number = ? AND ended_unix_s IS NOT NULL"
     if db.execute(is_over, (number,)).fetchone():
-        yield JobEnded(*counts.values())
+        yield job_events.JobEnded(*counts.values())
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
-# In the order of JobEnded's fields.
+# In the order of job_events.JobEnded's fields.
 _ENDS: Final = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.UNPLACEABLE, TaskState.CANCELLED
 
 
-def _read_end(task_id: str, *columns: Any) -> JobEvent:
+def _read_end(task_id: str, *columns: Any) -> job_events.JobEvent:
     ended, worker, result, ran_ms, kind, told, waited_for = columns
     match TaskState(ended):
         case TaskState.SUCCEEDED:
-            return TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
+            return job_events.TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
         case TaskState.FAILED:
-            attempts = tuple(Attempt(*each) for each in _list(told))
+            attempts = tuple(job_events.Attempt(*each) for each in _list(told))
             failure = None if kind is None else FailureKind(kind)
-            return TaskGaveUp(task_id, attempts, failure, result, waited_for)
+            return job_events.TaskGaveUp(task_id, attempts, failure, result, waited_for)
         case TaskState.UNPLACEABLE:
             reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in _list(told))
-            return TaskUnplaceable(task_id, tuple(reasons))
+            return job_events.TaskUnplaceable(task_id, tuple(reasons))
         case _:
-            return TaskCancelled(task_id)
+            return job_events.TaskCancelled(task_id)
 
 
 def _list(raw: bytes) -> list[Any]:
@@ -189,59 +177,59 @@ _END: Final = (
 )
 
 
-def _lost(e: TaskRetried) -> int:
+def _lost(e: job_events.TaskRetried) -> int:
     if e.counts:
         return int(e.attempt.lost)
     return _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
 
 
-def _attempts(e: TaskGaveUp) -> bytes:
+def _attempts(e: job_events.TaskGaveUp) -> bytes:
     return encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
 
 
-def _refusals(e: TaskUnplaceable) -> bytes:
+def _refusals(e: job_events.TaskUnplaceable) -> bytes:
     return encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
 
 
 # Of events of jobs, what each adds: parameters of the statement after the job and the task. The
 # other events need no place on the disk.
 STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
-    TaskPlaced: (
+    job_events.TaskPlaced: (
         "INSERT OR REPLACE INTO attempts"
         " (task, attempt_id, worker, lease_id, open_on, nearest)"
         f" SELECT number, ?3, ?4, ?5, ?5, ?6 {_OF_TASK}",
         lambda e: (e.attempt_id, e.worker, e.lease_id, e.nearest),
     ),
-    TaskRetried: (
+    job_events.TaskRetried: (
         "UPDATE attempts SET why = ?4, lost = ?5, open_on = NULL, failed ="
         " (SELECT 1 + count(failed) FROM attempts AS other WHERE other.task = attempts.task)"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
         lambda e: (e.attempt.attempt_id, _plain(e.attempt.why), _lost(e)),
     ),
-    TaskRecalled: (
+    job_events.TaskRecalled: (
         "UPDATE attempts SET open_on = NULL"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
         lambda e: (e.attempt_id,),
     ),
-    TaskSucceeded: (
+    job_events.TaskSucceeded: (
         _END,
         lambda e: (TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""),
     ),
-    TaskGaveUp: (
+    job_events.TaskGaveUp: (
         _END,
         lambda e: (TaskState.FAILED, None, e.result, 0, e.kind, _attempts(e), e.waited_for),
     ),
-    TaskUnplaceable: (
+    job_events.TaskUnplaceable: (
         _END,
         lambda e: (TaskState.UNPLACEABLE, None, b"", 0, None, _refusals(e), ""),
     ),
-    TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
+    job_events.TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
 }
 PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 
 
-def persist_row(lease: PersistLease) -> Row:
+def persist_row(lease: job_events.PersistLease) -> Row:
     return (
         lease.lessor.peer_id,
         lease.lease_id,
