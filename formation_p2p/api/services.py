@@ -30,8 +30,7 @@ from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import RuntimeConfig, Shell
-from formation_p2p.host.storage.memory_recorder import MemoryRecorder
-from formation_p2p.host.storage.memory_samples import MemorySamples
+from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
 from formation_p2p.host.storage.usage import USAGE, UsageFile
 

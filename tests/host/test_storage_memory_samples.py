@@ -27,8 +27,7 @@ from formation_p2p.core.peer.events import Resume, Submit, Tick
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Usage
 from formation_p2p.core.workload.task import Task
-from formation_p2p.host.storage.memory_recorder import MemoryRecorder
-from formation_p2p.host.storage.memory_samples import SCHEMA, MemorySamples, Sample
+from formation_p2p.host.storage.memory_samples import SCHEMA, MemoryRecorder, MemorySamples, Sample
 from tests.support.state_world import BOB, NEEDS
 
 KIND = "process:train.py"

@@ -212,6 +212,7 @@ class Fetch:
             case _:
                 assert_never(event)
         out += self._pursue(now_s)
+        self._over = bool(out) and isinstance(out[-1], Fetched | GaveUp)
         return out
 
     # -- what happens to sources ---------------------------------------------------------------
@@ -269,11 +270,11 @@ class Fetch:
 
     def _pursue(self, now_s: float) -> Iterator[Effect]:
         if self._lacking is not None and not self._lacking:
-            yield self._end(Fetched())
+            yield Fetched()
         elif all(source.state is _Is.OUT for source in self._sources.values()):
-            yield self._end(GaveUp(f"no source has it: {self._reasons()}"))
+            yield GaveUp(f"no source has it: {self._reasons()}")
         elif self._progress_s + PATIENCE_S <= now_s:
-            yield self._end(GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {self._reasons()}"))
+            yield GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {self._reasons()}")
         else:
             if self._blob.cid.codec == RAW:
                 self._manifest = Manifest(self._blob.size_bytes, self._blob.cid.digest)
@@ -282,10 +283,6 @@ class Fetch:
                 yield Inspect(self._manifest)
             yield from self._open_more(now_s)
             yield from self._want_more(now_s)
-
-    def _end(self, last: Fetched | GaveUp) -> Effect:
-        self._over = True
-        return last
 
     def _reasons(self) -> str:
         told = (f"{peer} {source.why}" for peer, source in self._sources.items())

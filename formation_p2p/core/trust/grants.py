@@ -32,14 +32,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.bounds import (
-    MAX_DRIVERS,
-    MAX_LABELS,
-    check_amount,
-    check_name,
-    shown,
-    sorted_labels,
-)
+from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
@@ -82,19 +75,19 @@ class Rights:
     weight_milli: int = EVEN_WEIGHT_MILLI
 
     def __post_init__(self) -> None:
-        check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
-        check_amount("priority", self.max_priority, 0, MAX_PRIORITY)
-        check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
+        bounds.check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
+        bounds.check_amount("priority", self.max_priority, 0, MAX_PRIORITY)
+        bounds.check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
         _check_set("rights", self.may, len(Right))
         if not self.may <= frozenset(Right):
             raise InvalidInput("rights", "name Right.SUBMIT, Right.WORK or both")
         if self.drivers is not None:
-            _check_set("drivers", self.drivers, MAX_DRIVERS)
+            _check_set("drivers", self.drivers, bounds.MAX_DRIVERS)
             for driver in self.drivers:
-                check_name("drivers", driver)
-        _check_set("label", self.labels, MAX_LABELS)
+                bounds.check_name("drivers", driver)
+        _check_set("label", self.labels, bounds.MAX_LABELS)
         for label in self.labels:
-            sorted_labels((label,))
+            bounds.sorted_labels((label,))
 
     def allow_driver(self, driver: str) -> bool:
         return self.drivers is None or driver in self.drivers
@@ -209,7 +202,7 @@ def _why_not_submit(rights: Rights, driver: str | None, priority: int) -> str | 
 
 def _check_set(field: str, given: object, most: int) -> None:
     if not isinstance(given, frozenset):  # of a text, each letter would be one
-        raise InvalidInput(field, f"{shown(given)} is not a set; write frozenset({{…}})")
+        raise InvalidInput(field, f"{bounds.shown(given)} is not a set; write frozenset({{…}})")
     if len(given) > most:
         raise InvalidInput(field, f"there are more than {most}; leave some out")
 
@@ -266,6 +259,8 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
     may = granted if whole.may is None else granted & whole.may
+    kept = statements.CIRCLES if whole.circles is None else whole.circles
+    left = {circle: "" for circle in statements.CIRCLES if circle not in kept}
     # More than even is the root's alone to give.
     first_milli = blocks[0].weight_milli
     weights_milli = [EVEN_WEIGHT_MILLI if first_milli is None else first_milli]
@@ -278,7 +273,7 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
         whole.quota,
         whole.hours,
         whole.labels,
-        statements.kept(place, whole.circles),
+        replace(place, **left),
         min(weights_milli),
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -90,16 +91,13 @@ class Hours:
             (_, end), (start, _) = spans[0], spans[-1]
             spans = [*spans[1:-1], (start, WEEK_MINUTES + end)]
         for start, end in spans:
+            day, minute = divmod(start, _DAY_MINUTES)
             while end - start >= _DAY_MINUTES:
-                midnight = (start // _DAY_MINUTES + 1) * _DAY_MINUTES
-                yield start // _DAY_MINUTES, start % _DAY_MINUTES, _DAY_MINUTES
-                start = midnight
+                yield day, minute, _DAY_MINUTES
+                day, minute = day + 1, 0
+                start = day * _DAY_MINUTES
             if start < end:
-                yield (
-                    start // _DAY_MINUTES,
-                    start % _DAY_MINUTES,
-                    end - start + start % _DAY_MINUTES,
-                )
+                yield day, minute, end - start + minute
 
 
 def parse_hours(text: str) -> Hours:
@@ -140,19 +138,14 @@ def opening_in_words(unix_s: int) -> str:
 
 def _runs(days: list[int]) -> Iterable[tuple[int, int]]:
     """Days in a row, as the first and the last of each row."""
-    first = last = days[0]
-    for day in days[1:]:
-        if day != last + 1:
-            yield first, last
-            first = day
-        last = day
-    yield first, last
+    for _, row in groupby(enumerate(days), lambda each: each[1] - each[0]):
+        run = [day for _, day in row]
+        yield run[0], run[-1]
 
 
 def _in_words(first: int, last: int, start: int, end: int) -> str:
     days = _DAYS[first] if first == last else f"{_DAYS[first]}-{_DAYS[last]}"
-    until = end if end <= _DAY_MINUTES else end - _DAY_MINUTES
-    return f"{days} {_clock(start)}-{_clock(until)}"
+    return f"{days} {_clock(start)}-{_clock(end if end <= _DAY_MINUTES else end - _DAY_MINUTES)}"
 
 
 def _clock(minute: int) -> str:

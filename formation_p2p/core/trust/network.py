@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
-from formation_p2p.core.records import codec
-from formation_p2p.core.records.addresses import (
-    MAX_ADDRESS_BYTES,
-    address_bytes,
-    address_text,
-    read_addresses,
-)
+from formation_p2p.core.records import addresses, codec
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.trust.grants import Rights, bind, read_grant
 
@@ -34,7 +29,7 @@ _PREFIX: Final = "formation1:"
 _FIELD: Final = "invite"
 _ROOT_KEY_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 4
-_MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (MAX_ADDRESS_BYTES + 3) + 64
+_MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (addresses.MAX_ADDRESS_BYTES + 3) + 64
 _MAX_CHARS: Final = len(_PREFIX) + (_MAX_BODY_BYTES + _CHECKSUM_BYTES) * 4 // 3 + 4
 
 
@@ -70,12 +65,11 @@ class Network:
 
     def contacts(self) -> tuple[Contact, ...]:
         """The gates as peers to dial, each once, with all of its addresses."""
-        found: dict[PeerId, tuple[str, ...]] = {}
+        found: defaultdict[PeerId, list[str]] = defaultdict(list)
         for gate in self.gates:
             address, _, text = gate.rpartition("/p2p/")
-            peer_id = parse_peer_id(text)
-            found[peer_id] = (*found.get(peer_id, ()), address)
-        return tuple(Contact(peer_id, addresses) for peer_id, addresses in found.items())
+            found[parse_peer_id(text)].append(address)
+        return tuple(Contact(peer_id, tuple(listed)) for peer_id, listed in found.items())
 
     def with_gate(self, gate: str) -> Network:
         """With one more gate, as the likeliest. Past MAX_GATES the unlikeliest is left out."""
@@ -89,7 +83,7 @@ class Network:
 
     def invite(self) -> str:
         """The invite; with a bearer grant in it, a secret."""
-        gates = [address_bytes(gate) for gate in self.gates]
+        gates = [addresses.address_bytes(gate) for gate in self.gates]
         body = codec.encode([self.root_public_key, gates, self.grant])
         return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
@@ -121,8 +115,8 @@ def _unpack(fields: Any) -> Network:
         case [root_public_key, gates, grant]:
             return Network(
                 codec.take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
-                read_addresses(
-                    codec.take_bytes(gate, "gate", MAX_ADDRESS_BYTES)
+                addresses.read_addresses(
+                    codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
                     for gate in codec.take_list(gates, "gate", MAX_GATES)
                 ),
                 codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
@@ -134,9 +128,9 @@ def _unpack(fields: Any) -> Network:
 def _one_form(gate: str) -> str:
     """A gate as multiaddr writes it. Raises InvalidInput."""
     try:
-        text = address_text(address_bytes(gate)) or ""
+        text = addresses.address_text(addresses.address_bytes(gate)) or ""
         address, _, peer_id = text.rpartition("/p2p/")
-        address_bytes(address)
+        addresses.address_bytes(address)
         parse_peer_id(peer_id)
     except ValueError as error:
         problem = f"{gate[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"

@@ -150,9 +150,8 @@ class Reputation:
     def _hear(self, new: Attestation, now: Moment) -> None:
         voice_milli = self.voice_milli(new.author, now)
         known = self._voices.get(new.author)
-        if voice_milli == 0 or new.author == self._own:
-            return
-        if known is not None and known.issued_unix_ms >= new.issued_unix_ms:
+        is_old = known is not None and known.issued_unix_ms >= new.issued_unix_ms
+        if voice_milli == 0 or new.author == self._own or is_old:
             return
         if known is None and len(self._voices) >= self.parameters.max_voices:
             least = min(self._voices, key=lambda each: (self._voice_now(each, now), each))
@@ -199,10 +198,8 @@ class Reputation:
         it knows best. None where it knows no peer."""
         since_s, raw = self._attested
         if not since_s <= now.unix_s < since_s + self.parameters.attest_every_s:
-            opinions = self._opinions(now)
-            raw = None
-            if opinions:
-                raw = seal_attestation(identity, opinions, int(now.unix_s * 1000))
+            opinions, now_ms = self._opinions(now), int(now.unix_s * 1000)
+            raw = seal_attestation(identity, opinions, now_ms) if opinions else None
             self._attested = now.unix_s, raw
         return raw
 

@@ -183,7 +183,12 @@ def read(statements: Iterable[str]) -> Block:
     """Raises InvalidInput for a statement that has none of the forms."""
     block = Block()
     for statement in statements:
-        block &= _read_one(statement)
+        for form, block_of in _FORMS:
+            if match := form.fullmatch(statement):
+                block &= block_of(match)
+                break
+        else:
+            raise InvalidInput("grant", "it holds a statement that this version does not know")
     return block
 
 
@@ -200,20 +205,6 @@ def read_facts(statements: Iterable[str]) -> tuple[frozenset[str], Place, list[s
         else:
             others.append(statement)
     return frozenset(may), Place(**circles), others
-
-
-def kept(place: Place, circles: frozenset[str] | None) -> Place:
-    """Of a place, the circles that are named; None keeps all."""
-    if circles is None:
-        return place
-    return Place(**{circle: getattr(place, circle) for circle in CIRCLES if circle in circles})
-
-
-def _read_one(statement: str) -> Block:
-    for form, block_of in _FORMS:
-        if match := form.fullmatch(statement):
-            return block_of(match)
-    raise InvalidInput("grant", "it holds a statement that this version does not know")
 
 
 def _names(printed: str) -> frozenset[str]:

@@ -283,34 +283,31 @@ class _Run:
         """Until it ends, and how. Cancel it to end it earlier."""
         peer = source.peer_id
         opened_stream = None
-        ended = False
+        end: _End | None = None
         try:
             stack = self._exchange._stack
             opened_stream = await stack.open(source, PROTOCOL, timeout_s=DIAL_S)
             stream = DataStream(opened_stream, self._blob, stack.parameters.data_open_s)
             opened = await stream.begin(self._exchange._grant, manifest=manifest)
             if isinstance(opened, BlobRefused):
-                return fetching.SourceRefused(peer, opened.why)
-            listed = Manifest.read(self._blob, opened.manifest) if manifest else None
-            self._streams[peer] = stream
-            self._feed(fetching.SourceOpened(peer, listed, opened.holders))
-            end = await self._take(peer, stream)
-            ended = True
-            return end
+                end = fetching.SourceRefused(peer, opened.why)
+            else:
+                listed = Manifest.read(self._blob, opened.manifest) if manifest else None
+                self._streams[peer] = stream
+                self._feed(fetching.SourceOpened(peer, listed, opened.holders))
+                end = await self._take(peer, stream)
         except (ProtocolViolation, Malformed) as error:
-            ended = True
-            return fetching.SourceRefused(peer, f"sent what is wrong: {error}")
+            end = fetching.SourceRefused(peer, f"sent what is wrong: {error}")
         except (RemoteError, NodeClosed, IOException) as error:
-            ended = True
-            return fetching.SourceLost(peer, str(error))
+            end = fetching.SourceLost(peer, str(error))
         except trio.TooSlowError:
-            ended = True
-            return fetching.SourceLost(peer, "did not answer in time")
+            end = fetching.SourceLost(peer, "did not answer in time")
         finally:
-            if ended or not self._over.is_set():
+            if end is not None or not self._over.is_set():
                 self._streams.pop(peer, None)
                 if opened_stream is not None:
                     opened_stream.abort("no longer a source")
+        return end
 
     async def _take(self, peer: PeerId, stream: DataStream) -> _End:
         """Until the source refuses more, or what it sent is wrong."""

@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    ForgetLease,
-    JobEnded,
-    PersistLease,
-    TaskBegan,
-    TaskPrinted,
-    WorkerLost,
-)
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.host.storage.state import State
@@ -41,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Perform = Callable[[PeerEffect], None]
 
-_NOT_STORED: Final = (TaskBegan, TaskPrinted, WorkerLost)
+_NOT_STORED: Final = (job_events.TaskBegan, job_events.TaskPrinted, job_events.WorkerLost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +98,13 @@ class Journal:
         What is not performed at once is performed with others, and then `performed` called."""
         if self._closed:
             # The next incarnation begins with what is stored. So nothing more is acknowledged.
-            if isinstance(effect, EmitJobEvent):
+            if isinstance(effect, job_events.EmitJobEvent):
                 perform(effect)
             return
         if self._last_put == self._last_performed and not self._is_stored(effect):
             perform(effect)
             return
-        is_output = _is_output(effect)
+        is_output = _tells(effect, job_events.TaskPrinted)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
             if is_output and self._output >= self._parameters.max_output:
@@ -139,9 +131,9 @@ class Journal:
 
     def _is_stored(self, effect: PeerEffect) -> bool:
         match effect:
-            case EmitJobEvent(job_id, event):
+            case job_events.EmitJobEvent(job_id, event):
                 return not isinstance(event, _NOT_STORED) and self._state.is_in_flight(job_id)
-            case PersistLease() | ForgetLease():
+            case job_events.PersistLease() | job_events.ForgetLease():
                 return True
             case _:
                 return False
@@ -177,7 +169,7 @@ class Journal:
                     self._news.wait(left_s if self._may_prune else None)
                 count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
-                self._output -= sum(_is_output(entry.effect) for entry in batch)
+                self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
                 incarnation = self._incarnation
             if not batch:
                 self._prune()
@@ -201,9 +193,7 @@ class Journal:
                 if self._failing:
                     self._failing = False
                     log.warning("%s can be written again", self._state.path)
-                self._may_prune |= any(
-                    isinstance(x, EmitJobEvent) and isinstance(x.event, JobEnded) for x in effects
-                )
+                self._may_prune |= any(_tells(x, job_events.JobEnded) for x in effects)
                 return True
             with self._news:
                 if not self._closed:
@@ -250,5 +240,5 @@ class Journal:
         self._failed(error)
 
 
-def _is_output(effect: PeerEffect) -> bool:
-    return isinstance(effect, EmitJobEvent) and isinstance(effect.event, TaskPrinted)
+def _tells(effect: PeerEffect, what: type) -> bool:
+    return isinstance(effect, job_events.EmitJobEvent) and isinstance(effect.event, what)

@@ -17,14 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    ForgetLease,
-    JobEnded,
-    JobEvent,
-    PersistLease,
-)
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
@@ -120,14 +114,14 @@ class State:
                     known = (emit for emit in group if emit.job_id in self._numbers)
                     numbered = ((self._numbers[emit.job_id], emit.event) for emit in known)
                     db.executemany(sql, ((n, each.task_id, *row(each)) for n, each in numbered))
-                elif kind is JobEnded:
+                elif kind is job_events.JobEnded:
                     over = [emit.job_id for emit in group]
                     sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
                     db.executemany(sql, [(time.time(), job_id) for job_id in over])
                     ended += over
-                elif kind is PersistLease:
+                elif kind is job_events.PersistLease:
                     db.executemany(rows.PERSIST, map(rows.persist_row, group))
-                elif kind is ForgetLease:
+                elif kind is job_events.ForgetLease:
                     db.executemany(rows.FORGET, [(each.worker, each.lease_id) for each in group])
         for job_id in ended:
             self._numbers.pop(job_id, None)
@@ -156,7 +150,7 @@ class State:
             number = _number_of(db, job_id)
             return None if number is None else read_job(db, number, time.time())
 
-    def history(self, job_id: str) -> Iterator[JobEvent]:
+    def history(self, job_id: str) -> Iterator[job_events.JobEvent]:
         """The events of a job, task by task in their order, JobEnded last where it has ended.
 
         Reads as it goes: one task is in memory at a time.
@@ -241,7 +235,7 @@ def peek(path: Path) -> tuple[rows.JobSummary, ...]:
 
 
 def _kind(effect: Effect) -> type:
-    return type(effect.event) if isinstance(effect, EmitJobEvent) else type(effect)
+    return type(effect.event) if isinstance(effect, job_events.EmitJobEvent) else type(effect)
 
 
 def _number_of(db: sqlite3.Connection, job_id: str) -> int | None:

@@ -69,9 +69,8 @@ class TrustFile(WriteBehind):
         self._notes: list[_Note] = []  # to be followed
         self._deleted = 0  # of the notes up to here
         with self.database.closed_on_error(), state_errors(self.database.path):
-            loaded = _load(self.database.connection, own, moment())
-        self.reputation, self._done = loaded.reputation, loaded.done
-        self._attestations.update(dict.fromkeys(loaded.stale))
+            self.reputation, self._done, stale = _load(self.database.connection, own, moment())
+        self._attestations.update(dict.fromkeys(stale))
 
     def gather(self) -> None:
         notes, self._notes = self._notes, []  # which are read again where one fails
@@ -113,7 +112,7 @@ def peek(path: Path, own: PeerId) -> Reputation:
     """As a node has it, or would have it if it started now; the file is left as it is. Raises
     StateError."""
     with looking(path, SCHEMA) as db:
-        return _load(db, own, moment()).reputation
+        return _load(db, own, moment())[0]
 
 
 def leave_note(path: Path, peer_id: PeerId, what: Verdict, *, at_most: int = MAX_NOTES) -> None:
@@ -126,16 +125,11 @@ def leave_note(path: Path, peer_id: PeerId, what: Verdict, *, at_most: int = MAX
         db.execute("INSERT INTO said (peer_id, what) VALUES (?, ?)", (peer_id, what.value))
 
 
-class _Loaded(NamedTuple):
-    """`done` is the number of the last note that was taken up; of the `stale` authors the
-    attestations have expired."""
-
-    reputation: Reputation
-    done: int
-    stale: tuple[PeerId, ...]
-
-
-def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> _Loaded:
+def _load(
+    db: sqlite3.Connection, own: PeerId, now: Moment
+) -> tuple[Reputation, int, tuple[PeerId, ...]]:
+    """With the number of the last note that was taken up, and the authors of whom the attestations
+    have expired."""
     rows = db.execute("SELECT * FROM accounts LIMIT ?", (TrustParameters().max_peers,))
     accounts = [(parse_peer_id(row[0]), _account(row[1:])) for row in rows]
     said, stale = _sound(db, now)
@@ -143,7 +137,7 @@ def _load(db: sqlite3.Connection, own: PeerId, now: Moment) -> _Loaded:
     done = 0
     for note in _notes(db, done):
         done = _follow(note, reputation, now)
-    return _Loaded(reputation, done, stale)
+    return reputation, done, stale
 
 
 def _account(columns: tuple[object, ...]) -> PeerHistory:

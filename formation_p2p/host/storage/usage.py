@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ _TABLE: Final = """CREATE TABLE usage (
     gpu_milli_hours INTEGER,
     leases INTEGER,
     PRIMARY KEY (month, account)) WITHOUT ROWID"""
+_USED: Final = attrgetter("cpu_milli_s", "gpu_milli_s")
+_QUOTA: Final = attrgetter("cpu_milli_hours", "gpu_milli_hours", "leases")
 # "foru"
 SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,),))
 
@@ -107,7 +110,8 @@ class UsageFile(WriteBehind):
         if not self._waiting:
             return
         with self.database.writing() as db:
-            db.executemany(_ADD, [_row(key, each) for key, each in self._waiting.items()])
+            charges = ((*key, *_USED(used), *_QUOTA(q)) for key, (used, q) in self._waiting.items())
+            db.executemany(_ADD, charges)
             for month in {month for month, _ in self._waiting}:
                 db.execute(_BOUND, (month, month, self._parameters.max_rows))
         self._waiting.clear()
@@ -154,9 +158,3 @@ def _counted(name: object, cpu_milli_s: object, gpu_milli_s: object) -> tuple[st
             return name, Used(cpu, gpu)
         case _:
             raise ValueError("an account that does not count")
-
-
-def _row(key: tuple[str, str], each: tuple[Used, Quota]) -> tuple[str | int | None, ...]:
-    used, quota = each
-    limits = (quota.cpu_milli_hours, quota.gpu_milli_hours, quota.leases)
-    return (*key, used.cpu_milli_s, used.gpu_milli_s, *limits)
