@@ -33,7 +33,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.workload.task import Task, task_id
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode

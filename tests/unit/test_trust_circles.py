@@ -6,8 +6,7 @@ import pytest
 
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.membership import Circles
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
 from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.support.stories import ALICE, BOB, identity
@@ -22,7 +21,7 @@ def grant(of: PeerId, place: Place, root: Identity = ROOT) -> bytes:
 
 def circles(place: Place = KITCHEN) -> Circles:
     network = Network(ROOT.public_key, (), grant(ALICE.peer_id, place))
-    return Circles.of(ALICE.peer_id, network)
+    return Circles(ALICE.peer_id, network)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,7 @@ from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.refusals import Denied, Leaving
-from formation_p2p.core.trust.membership import Circles, Membership
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.reputation import Reputation
 
 
@@ -71,7 +70,7 @@ class Peer:
         )
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
-        self._circles = Circles.of(identity.peer_id, network)
+        self._circles = Circles(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
         self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)

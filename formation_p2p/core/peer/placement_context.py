@@ -13,8 +13,7 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_good_at
 from formation_p2p.core.trust.grants import Right, Rights, check
-from formation_p2p.core.trust.membership import Circles, Membership
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.reputation import Reputation
 
 

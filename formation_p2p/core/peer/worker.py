@@ -24,8 +24,7 @@ from formation_p2p.core.peer.events import BlobsChanged, Serve
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.membership import Circles, Membership
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.workload.blob import Cid
 
 # As many as the cache holds (host/blobs/store.py).

@@ -1,6 +1,7 @@
-"""A network: the root key that its grants come from, where to join it, and one's own grant.
+"""A network: the root key that its grants come from, where to join it, and one's own grant; and
+who belongs to it, and to the circles within it, by the grants that peers show.
 
-It travels as an invite, one line that a person can paste:
+A network travels as an invite, one line that a person can paste:
 
     formation1:<base64url of CBOR [root key, [gate, …], grant] and 4 bytes of its SHA-256>
 
@@ -15,12 +16,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from formation_p2p.core.effects import Contact
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records import addresses, codec
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.trust.grants import Rights, bind, read_grant
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES, Profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Right, Rights, bind, check, read_grant
+from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, scope_between
 
 # A newcomer needs one that answers; an invite that fits in a message has room for these.
 MAX_GATES: Final = 8
@@ -140,3 +144,53 @@ def _one_form(gate: str) -> str:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()[:_CHECKSUM_BYTES]
+
+
+# -- who belongs to it -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Deny by default: everything here is None only where a grant of this root says so."""
+
+    root_public_key: bytes
+
+    def may_work(self, profile: Profile, now: Moment) -> Denied | None:
+        """Whether the author of a profile may work here. The profile's signature is checked."""
+        key = self.root_public_key
+        return check(profile.grant, key, profile.peer_id, Right.WORK, now.unix_s)
+
+    def may_submit(
+        self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
+    ) -> Denied | None:
+        """Whether a peer, which showed `grant`, may have such a task run."""
+        key, right, driver = self.root_public_key, Right.SUBMIT, needs.driver
+        return check(grant, key, peer_id, right, now.unix_s, driver=driver, priority=priority)
+
+    def belongs(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Whether a peer, which showed `grant`, may do anything here at all."""
+        # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
+        return check(grant, self.root_public_key, peer_id, None, now.unix_s)
+
+
+class Circles:
+    """Those that others share with this node, which is in this network."""
+
+    def __init__(self, own: PeerId, network: Network) -> None:
+        self.own = own
+        self._root_public_key = network.root_public_key
+        self._place = _place_of(network.grant, network.root_public_key)
+
+    def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:
+        """The smallest circle that a peer shares with this one, or the commons without a grant of
+        this network. Whether it may show the grant is checked elsewhere."""
+        if peer_id == self.own:
+            return Scope.LOCAL
+        return scope_between(self._place, _place_of(grant, self._root_public_key))
+
+
+def _place_of(grant: bytes, root_public_key: bytes) -> Place:
+    try:
+        return read_grant(grant, root_public_key).rights.place
+    except InvalidInput:
+        return NOWHERE

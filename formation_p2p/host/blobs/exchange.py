@@ -35,8 +35,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
-from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Membership, Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Cid
 from formation_p2p.host.blobs.files import Part, part_beside
 from formation_p2p.host.blobs.store import BlobStore, Told

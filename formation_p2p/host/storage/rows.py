@@ -41,11 +41,9 @@ class JobSummary:
     ended_unix_s: float | None
 
 
-# In `attempts.lost`, beside 0 and 1: lost, and the task had no part in that; and failed, but with
-# less memory than it is tried again with.
-_LOST_UNCOUNTED: Final = 2
-_FAILED_UNCOUNTED: Final = 3
-_UNCOUNTED: Final = (_LOST_UNCOUNTED, _FAILED_UNCOUNTED)
+# What `attempts.lost` says, by its number: whether the attempt was lost, and whether that counts.
+# It does not where the task had no part in it, or had less memory than it is tried again with.
+_LOST: Final = (False, True), (True, True), (True, False), (False, False)
 
 _LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids"
 
@@ -60,8 +58,9 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
         (number,),
     ):
         tried[task_id] += 1
-        if why is not None and lost not in _UNCOUNTED:
-            attempt = job_events.Attempt(attempt_id, PeerId(worker), why, bool(lost))
+        is_lost, counts = _LOST[lost or 0]
+        if why is not None and counts:
+            attempt = job_events.Attempt(attempt_id, PeerId(worker), why, is_lost)
             brought_nothing[task_id].append(attempt)
     ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
     ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
@@ -112,7 +111,7 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
 
 def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.JobEvent]:
     """The events of a job, task by task in their order. One task is in memory at a time."""
-    counts = dict.fromkeys(_ENDS, 0)
+    ended: Counter[TaskState] = Counter()
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(
             "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for"
@@ -126,21 +125,21 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
             ).fetchall():
                 yield job_events.TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
                 if why is not None:
-                    is_lost = lost in (1, _LOST_UNCOUNTED)
+                    is_lost, counts = _LOST[lost]
                     attempt = job_events.Attempt(attempt_id, PeerId(worker), why, is_lost)
-                    yield job_events.TaskRetried(task_id, attempt, lost not in _UNCOUNTED)
+                    yield job_events.TaskRetried(task_id, attempt, counts)
                 elif open_on is None:
                     yield job_events.TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
-                counts[TaskState(end[0])] += 1
+                ended[TaskState(end[0])] += 1
                 yield _read_end(task_id, *end)
     is_over = "SELECT 1 FROM jobs WHERE number = ? AND ended_unix_s IS NOT NULL"
     if db.execute(is_over, (number,)).fetchone():
-        yield job_events.JobEnded(*counts.values())
+        yield job_events.JobEnded(*(ended[state] for state in _ENDS))
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
-# In the order of job_events.JobEnded's fields.
+# In the order of JobEnded's fields.
 _ENDS: Final = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.UNPLACEABLE, TaskState.CANCELLED
 
 
@@ -177,12 +176,6 @@ _END: Final = (
 )
 
 
-def _lost(e: job_events.TaskRetried) -> int:
-    if e.counts:
-        return int(e.attempt.lost)
-    return _LOST_UNCOUNTED if e.attempt.lost else _FAILED_UNCOUNTED
-
-
 def _attempts(e: job_events.TaskGaveUp) -> bytes:
     return encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
 
@@ -204,7 +197,11 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
         "UPDATE attempts SET why = ?4, lost = ?5, open_on = NULL, failed ="
         " (SELECT 1 + count(failed) FROM attempts AS other WHERE other.task = attempts.task)"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
-        lambda e: (e.attempt.attempt_id, _plain(e.attempt.why), _lost(e)),
+        lambda e: (
+            e.attempt.attempt_id,
+            _plain(e.attempt.why),
+            _LOST.index((e.attempt.lost, e.counts)),
+        ),
     ),
     job_events.TaskRecalled: (
         "UPDATE attempts SET open_on = NULL"
