@@ -1,26 +1,49 @@
-"""Thread bridge: submits jobs to the node's thread, and dispatches what that tells to the
-application's loop."""
+"""Thread bridge: jobs, questions and transfers go from the application's loop to the node's thread,
+and what that tells comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import Final, Protocol, assert_never
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
-from formation_p2p.api.pending import Call, PendingQueries
+from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
-from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed
+from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
-from formation_p2p.core.peer.events import CancelJob, Submit
+from formation_p2p.core.peer.events import CancelJob, Explain, Submit
+from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.download import Download
+from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+# Has the node's thread do something. Raises NodeClosed.
+Call = Callable[[Callable[[Shell], None]], None]
+
 # Effects dispatched in one turn of the caller's loop: some 2 ms of its time.
 AT_A_TURN: Final = 1024
+# Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
+EXPLAIN_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The workers that could run a task, and how they were found."""
+
+    decision: Decision
+    trace: Trace
 
 
 class JobObserver(Protocol):
@@ -36,16 +59,15 @@ class JobObserver(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
-class JobBridge:
+class Bridge:
     """A job's events go to its `JobObserver`: on the loop, or on the node's thread, where the
-    observer must hand them over and return. Answers go to `queries`.
+    observer must hand them over and return. Methods are for the loop unless they say otherwise.
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
     in the thread that submits it.
     """
 
     def __init__(self, call: Call, begun: Callable[[Job], None]) -> None:
-        self.queries = PendingQueries(call, self.on_loop)
         self.call = call
         self._begun = begun
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,10 +75,22 @@ class JobBridge:
         self._thread_jobs: dict[str, JobObserver] = {}
         self._inbox: deque[UserEffect | Callable[[], None]] = deque()
         self._woken = False
+        self._explained: dict[int, asyncio.Future[Explained]] = {}
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._numbers = itertools.count(1)
 
     def open(self) -> None:
         """On the loop that this is for."""
         self._loop = asyncio.get_running_loop()
+
+    def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
+        """All that is pending ends with this error, except the jobs spared."""
+        jobs = [*self._loop_jobs, *self._thread_jobs]
+        self.drop([job_id for job_id in jobs if job_id not in spared], error)
+        for future in self._pending:
+            _settle(future, error)
+
+    # -- jobs -------------------------------------------------------------------------------------
 
     def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
         """Submit a job. With `on_loop` on the loop; else from any thread, and its events are told
@@ -71,31 +105,85 @@ class JobBridge:
             raise
 
     def adopt(self, job: Job, observer: JobObserver) -> None:
-        """On the loop: a job that is submitted elsewhere."""
+        """A job that is submitted elsewhere."""
         self._loop_jobs[job.job_id] = observer
 
     def cancel(self, job_id: str) -> None:
-        """On the loop: take back what waits of a job, and stop what runs, unless it is over."""
+        """Take back what waits of a job, and stop what runs, unless it is over."""
         if job_id in self._loop_jobs:
             with contextlib.suppress(NodeClosed):  # the job ends with the node
                 self.call(lambda shell: shell.feed(CancelJob(job_id)))
 
     def drop(self, job_ids: Iterable[str], error: FormationError) -> None:
-        """On the loop: these jobs end with this error."""
+        """These jobs end with this error."""
         for job_id in job_ids:
-            observer = self._loop_jobs.pop(job_id, None)
-            if observer is not None:
-                observer.fail(error)
-
-    def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
-        """On the loop: all that is pending ends with this error, except the jobs spared."""
-        for observers in (self._loop_jobs, self._thread_jobs):
-            # Those that another thread began come and go there meanwhile.
-            for job_id in [job_id for job_id in list(observers) if job_id not in spared]:
+            for observers in (self._loop_jobs, self._thread_jobs):
+                # Those that another thread began come and go there meanwhile.
                 observer = observers.pop(job_id, None)
                 if observer is not None:
                     observer.fail(error)
-        self.queries.fail(error)
+
+    # -- questions and transfers ------------------------------------------------------------------
+
+    async def explain(self, key: SchedulingKey | None, name: str) -> Discovery:
+        """As in core/peer/events.py. Raises InvalidInput, Unreachable."""
+        number = next(self._numbers)
+        future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
+        self._explained[number] = future
+        try:
+            self.call(lambda shell: shell.feed(Explain(number, key, name)))
+            explained = await self._answer(future, EXPLAIN_S)
+        except TimeoutError:
+            raise Unreachable("the network did not answer; are its gates running?") from None
+        finally:
+            del self._explained[number]
+        return Discovery(explained.decision, explained.trace)
+
+    async def look(self, at: Callable[[Shell], T]) -> T:
+        """What `at` returns on the node's thread."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def look(shell: Shell) -> None:
+            seen = at(shell)
+            self.on_loop(lambda: _settle(future, seen))
+
+        self.call(look)
+        try:
+            return await self._answer(future, EXPLAIN_S)
+        except TimeoutError:
+            raise NodeClosed("the network stack is down; ask again once it has restarted") from None
+
+    async def get(
+        self, blob: Blob, path: Path | str, progress: Callable[[int, int], None] | None
+    ) -> None:
+        """See `Node.get`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(error: FormationError | None) -> None:
+            self.on_loop(lambda: _settle(future, error))
+
+        def progressed(done_bytes: int, size_bytes: int) -> None:
+            if progress is not None:
+                self.on_loop(lambda: progress(done_bytes, size_bytes))
+
+        target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
+        download = Download(blob, target, progressed, ended)
+        try:
+            self.call(download.start)
+            await self._answer(future, None)
+        except asyncio.CancelledError:
+            with contextlib.suppress(NodeClosed):
+                self.call(download.cancel)
+            raise
+
+    async def _answer(self, future: asyncio.Future[T], within_s: float | None) -> T:
+        self._pending.add(future)
+        try:
+            return await asyncio.wait_for(future, within_s)
+        finally:
+            self._pending.discard(future)
+
+    # -- what the node's thread tells -------------------------------------------------------------
 
     def on_loop(self, function: Callable[[], object]) -> None:
         """From any thread."""
@@ -142,7 +230,7 @@ class JobBridge:
                 elif (observer := _deliver(item, self._loop_jobs)) is not None:
                     touched.add(observer)
                 else:
-                    self._answer(item)
+                    self._answered(item)
             except Exception:
                 # A fault of ours with one event must not keep the others from their jobs.
                 log.exception("an event could not be handed on; please report this")
@@ -150,13 +238,15 @@ class JobBridge:
             observer.flush()
         self._wake()
 
-    def _answer(self, effect: UserEffect) -> None:
+    def _answered(self, effect: UserEffect) -> None:
         match effect:
-            case Explained():
-                self.queries.explained(effect)
+            case Explained(query):
+                if query in self._explained:
+                    _settle(self._explained[query], effect)
             case RejectRequest(what, why):
                 error = InvalidInput(what, why)
-                if not self.queries.reject(what, error):
+                future = self._explained.get(int(what)) if what.isdecimal() else None
+                if future is None or not _settle(future, error):
                     log.error("%s", error)  # its caller does not wait any more
             case EmitJobEvent():
                 pass  # of a job that was dropped
@@ -178,3 +268,14 @@ def _deliver(effect: UserEffect, observers: dict[str, JobObserver]) -> JobObserv
         if observer is not None:
             observer.fail(InvalidInput(effect.what, effect.why))
     return observer
+
+
+def _settle(future: asyncio.Future[Any], outcome: object) -> bool:
+    """With a result or an error. Returns whether it was waited for still."""
+    if future.done():
+        return False
+    if isinstance(outcome, FormationError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+    return True

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.job import JobHandle, TaskEnd
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
@@ -33,7 +33,7 @@ class DurableJobs:
     """Made by a node, opened and closed by its services. Methods are for the node's loop, unless
     they say otherwise."""
 
-    def __init__(self, path: Path, retention: Retention, bridge: JobBridge) -> None:
+    def __init__(self, path: Path, retention: Retention, bridge: Bridge) -> None:
         self._path = path
         self._retention = retention
         self._bridge = bridge

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
@@ -135,7 +135,7 @@ class JobHandle:
     def __init__(
         self,
         job: Job,
-        bridge: JobBridge,
+        bridge: Bridge,
         *,
         sizes: tuple[MemoryEstimate, ...] = (),
         ended: Callable[[str, BaseException | None], None] | None = None,
@@ -211,7 +211,7 @@ class JobHandle:
         Raises InvalidInput for a task that the job does not have, NodeClosed.
         """
         task_id = self._task(task).task_id
-        return await self._bridge.queries.look(lambda shell: shell.peer.story(task_id))
+        return await self._bridge.look(lambda shell: shell.peer.story(task_id))
 
     async def explain(self, task: int | str = 0) -> Decision:
         """Which worker is to run a task, given by its place in the job or its id, and why not the
@@ -221,7 +221,7 @@ class JobHandle:
         """
         found = self._task(task)
         key = self._job.options.scheduling_key(found.needs)
-        return (await self._bridge.queries.explain(key, found.task_id)).decision
+        return (await self._bridge.explain(key, found.task_id)).decision
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""

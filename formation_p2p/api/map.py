@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
@@ -121,7 +121,7 @@ class Flow:
 
     def __init__(
         self,
-        jobs: JobBridge,
+        jobs: Bridge,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: TaskOptions,

@@ -14,14 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self, TypeVar, Unpack
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge, Discovery
 from formation_p2p.api.calls import call_options
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
-from formation_p2p.api.pending import Discovery
 from formation_p2p.api.services import Makers, NodeServices
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput, NodeClosed
@@ -68,7 +67,7 @@ class Node(NodeBase):
 
     def __init__(self, config: NodeConfig) -> None:
         self._services = services = NodeServices(config)
-        self._bridge = JobBridge(services.call, services.submitted)
+        self._bridge = Bridge(services.call, services.submitted)
         self._durable: DurableJobs | None = None
         if config.state is not None:
             self._durable = DurableJobs(config.state, config.retention, self._bridge)
@@ -286,11 +285,11 @@ class Node(NodeBase):
         `progress` is called on the loop, with the bytes that are there and all that there are.
         Raises Unreachable where no peer has it, LocalError where it cannot be written.
         """
-        await self._bridge.queries.get(blob, path, progress)
+        await self._bridge.get(blob, path, progress)
 
     async def workers(self) -> tuple[Profile, ...]:
         """The workers that the network knows of; of very many, some hundreds."""
-        found = await self._bridge.queries.explain(None, "any worker")
+        found = await self._bridge.explain(None, "any worker")
         return tuple(ranked.profile for ranked in found.decision.ranked)
 
     async def explain(
@@ -315,22 +314,22 @@ class Node(NodeBase):
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
         chosen = options_of(words, options, takes=PlacementWords, call="explain")
-        return await self._bridge.queries.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
+        return await self._bridge.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here: which workers were found, asked and refused,
         where it ran, and when. Of the last tasks, some thousands; empty for any other."""
-        return await self._bridge.queries.look(lambda shell: shell.peer.story(task_id))
+        return await self._bridge.look(lambda shell: shell.peer.story(task_id))
 
     async def neighbours(self) -> int:
         """How many peers this node knows to be there; 0 until the first, such as a gate, has
         answered."""
-        return await self._bridge.queries.look(lambda shell: shell.neighbours)
+        return await self._bridge.look(lambda shell: shell.neighbours)
 
     async def trust(self) -> tuple[Standing, ...]:
         """What this node has learnt of each peer, by itself and from others; the most trusted
         first. See docs/trust.md."""
-        look = self._bridge.queries.look
+        look = self._bridge.look
         return await look(lambda shell: shell.peer.reputation.standings(moment()))
 
     async def report_wrong(self, worker: PeerId | TaskResult) -> None:

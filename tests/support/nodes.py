@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.node import Node
 from formation_p2p.api.services import NodeServices
@@ -18,7 +18,7 @@ class OpenNode(Node):
         return self._services
 
     @property
-    def bridge(self) -> JobBridge:
+    def bridge(self) -> Bridge:
         return self._bridge
 
     def crash(self) -> None:

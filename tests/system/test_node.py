@@ -36,7 +36,7 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
@@ -347,8 +347,8 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
         await until(forgotten)
 
 
-def a_bridge() -> JobBridge:
-    return JobBridge(lambda function: None, lambda job: None)
+def a_bridge() -> Bridge:
+    return Bridge(lambda function: None, lambda job: None)
 
 
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from formation_p2p.api.bridge import JobBridge, JobObserver
+from formation_p2p.api.bridge import Bridge, JobObserver
 from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.core.dispatch.job import Job
@@ -26,7 +26,7 @@ OPTIONS = TaskOptions(needs=Requirements(driver="python"), attempts=1)
 WITHIN_S = 20.0
 
 
-class Network(JobBridge):
+class Network(Bridge):
     """Takes jobs in; places and runs their calls when it is told to, or at once."""
 
     def __init__(self, at_once: bool = False) -> None:
