@@ -22,7 +22,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.bridge import JobBridge
+from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
@@ -59,7 +59,7 @@ class NodeExecutor(Executor):
 
     def __init__(
         self,
-        jobs: JobBridge,
+        jobs: Bridge,
         options: TaskOptions,
         max_workers: int | None = None,
         *,
@@ -136,7 +136,7 @@ class _Feeder:
 
     def __init__(
         self,
-        jobs: JobBridge,
+        jobs: Bridge,
         options: TaskOptions,
         max_workers: int | None,
         trust_results: bool,
@@ -259,12 +259,10 @@ class _Feeder:
 
     def _adapt(self) -> None:
         now_s = time.monotonic()
-        if not self._held_back:
-            pass  # there was room for more: what is placed says nothing of the pace
-        elif now_s - self._handed_s < AT_ONCE_S:
-            self._waiting = min(self._waiting * 2, LAST_WAITING)
-        else:
-            self._waiting = max(self._waiting // 2, FIRST_WAITING)
+        if self._held_back:  # else there was room for more: that says nothing of the pace
+            at_once = now_s - self._handed_s < AT_ONCE_S
+            waiting = self._waiting * 2 if at_once else self._waiting // 2
+            self._waiting = min(max(waiting, FIRST_WAITING), LAST_WAITING)
         self._handed_s = now_s
 
     def _hand_over_batch(self, most: int) -> int:

@@ -76,8 +76,7 @@ class NodeServices:
                 closing.callback(config.tracing.close)
                 config.tracing.open()
             closing.callback(self._recorder.close)
-            closing.callback(self.observability.close)
-            self.observability.open(claimed)
+            self.observability.open(claimed, closing)
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
             own = claimed.identity.peer_id

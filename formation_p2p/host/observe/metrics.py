@@ -85,7 +85,7 @@ class Metrics(Collector):
         )
         self.registry.register(self)
 
-    async def measure_lag(self) -> None:
+    async def measure_lag(self, _: Shell) -> None:
         """Until cancelled: how late this loop wakes up."""
         while True:
             due_s = trio.current_time() + LAG_EVERY_S

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
 from typing import Final
 
 import trio
+from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.host.observe.clients import (
@@ -20,6 +20,8 @@ from formation_p2p.host.observe.clients import (
     receive_head,
     serve_clients,
 )
+from formation_p2p.host.observe.metrics import Metrics
+from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +61,9 @@ def listen_for_metrics(address: str) -> socket.socket:
     return listener
 
 
-async def serve_metrics(listener: socket.socket, exposition: Callable[[], bytes]) -> None:
+async def serve_metrics(listener: socket.socket, metrics: Metrics, shell: Shell) -> None:
     """Until cancelled. The listener stays open: its maker closes it."""
+    metrics.shell = shell
 
     async def answer(client: trio.SocketStream) -> None:
         with trio.move_on_after(EXCHANGE_S):
@@ -68,14 +71,14 @@ async def serve_metrics(listener: socket.socket, exposition: Callable[[], bytes]
                 head = await receive_head(client, b"\r\n\r\n", MAX_REQUEST_BYTES)
                 if head:
                     request = head.partition(b"\r\n")[0].decode("latin-1")
-                    await client.send_all(_response(request, exposition))
+                    await client.send_all(_response(request, metrics))
             except trio.BrokenResourceError:
                 log.debug("a client left before it had its metrics")
 
     await serve_clients(listener, answer)
 
 
-def _response(request: str, exposition: Callable[[], bytes]) -> bytes:
+def _response(request: str, metrics: Metrics) -> bytes:
     method, _, rest = request.partition(" ")
     path = rest.partition(" ")[0].partition("?")[0]
     if path not in ("/metrics", "/"):
@@ -83,7 +86,7 @@ def _response(request: str, exposition: Callable[[], bytes]) -> bytes:
     elif method not in ("GET", "HEAD"):
         status, body = "405 Method Not Allowed", b"metrics are fetched with GET\n"
     else:
-        status, body = "200 OK", exposition()
+        status, body = "200 OK", generate_latest(metrics.registry)
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"

@@ -6,9 +6,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
-
-from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.claim import Claim
@@ -21,31 +20,31 @@ log = logging.getLogger(__name__)
 
 
 class Observability:
-    """`open` before the runtime, `begin` with each new shell, `close` at the end.
+    """`open` before the runtime, `begin` with each new shell.
 
     `metrics_at` is where metrics are served; None for nowhere. `more` are further observers.
     """
 
     def __init__(self, metrics_at: str | None, more: tuple[Observe, ...] = ()) -> None:
         self._metrics_at = metrics_at
-        self._more = more
         self._events = Events()
-        self._status: StatusSocket | None = None
-        self._metrics: Metrics | None = None
+        self.observers = [self._events.observe, *more]
         self._listener: socket.socket | None = None
+        self._tasks: list[Callable[[Shell], Awaitable[None]]] = []
 
-    def open(self, claim: Claim) -> None:
-        """Raises InvalidInput, LocalError where metrics cannot be served there."""
+    def open(self, claim: Claim, closing: ExitStack) -> None:
+        """What is opened is closed by `closing`. Raises InvalidInput, LocalError where metrics
+        cannot be served there."""
+        peer_id = claim.identity.peer_id
         if self._metrics_at is not None:
-            self._listener = listen_for_metrics(self._metrics_at)
-            self._metrics = Metrics(claim.identity.peer_id)
-        self._status = StatusSocket(claim.status, claim.identity.peer_id, self._events)
-        self._status.open()
-
-    @property
-    def observers(self) -> tuple[Observe, ...]:
-        counted = () if self._metrics is None else (self._metrics.observe,)
-        return (self._events.observe, *counted, *self._more)
+            self._listener = closing.enter_context(listen_for_metrics(self._metrics_at))
+            metrics = Metrics(peer_id)
+            self.observers.append(metrics.observe)
+            self._tasks += [metrics.measure_lag, partial(serve_metrics, self._listener, metrics)]
+        status = StatusSocket(claim.status, peer_id, self._events)
+        closing.callback(status.close)
+        status.open()
+        self._tasks.append(status.serve)
 
     @property
     def metrics_address(self) -> tuple[str, int]:
@@ -57,24 +56,13 @@ class Observability:
 
     def begin(self, shell: Shell) -> None:
         """On the node's thread."""
-        if self._status is not None:
-            shell.do(_guarded, self._status.serve, shell)
-        if self._metrics is not None and self._listener is not None:
-            self._metrics.shell = shell
-            exposition = partial(generate_latest, self._metrics.registry)
-            shell.do(_guarded, serve_metrics, self._listener, exposition)
-            shell.do(_guarded, self._metrics.measure_lag)
-
-    def close(self) -> None:
-        if self._status is not None:
-            self._status.close()
-        if self._listener is not None:
-            self._listener.close()
+        for task in self._tasks:
+            shell.do(_guarded, task, shell)
 
 
-async def _guarded(task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+async def _guarded(task: Callable[[Shell], Awaitable[None]], shell: Shell) -> None:
     try:
-        await task(*arguments)
+        await task(shell)
     except Exception:
         # A fault of an observer must not end the node.
         log.exception("%s ended; the node goes on without", task)

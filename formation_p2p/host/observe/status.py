@@ -193,7 +193,6 @@ class StatusSocket:
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-            self._listener = None
             self._path.unlink(missing_ok=True)
 
     async def serve(self, shell: Shell) -> None:
