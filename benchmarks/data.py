@@ -29,13 +29,14 @@ from typing import Any, Final
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.stack import Stack
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
@@ -53,11 +54,7 @@ class Nothing:
         answer(None)
 
     def received(self, sender: Contact, frame: bytes) -> None: ...
-    def undelivered(self, to: PeerId, reason: str) -> None: ...
-    def dialled_by(self, peer: PeerId, host: str) -> None: ...
-    def measured(self, peer: PeerId, rtt_us: int) -> None: ...
-    def told(self, peer: Contact) -> None: ...
-    def disconnected(self, peer: PeerId) -> None: ...
+    def feed(self, event: NetworkEvent) -> None: ...
 
 
 # -- the two ends, each a process of its own, which prints one line -----------------------------

@@ -25,8 +25,9 @@ from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.stack import Stack
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
@@ -58,17 +59,8 @@ class Echo:
         while self.received_bytes < received_bytes:
             await self.more.wait()
 
-    def undelivered(self, to: PeerId, reason: str) -> None:
+    def feed(self, event: NetworkEvent) -> None:
         pass  # at the end both sides close; a loss before that shows as a missed deadline
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        pass
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        pass
-
-    def disconnected(self, peer: PeerId) -> None:
-        pass
 
 
 @asynccontextmanager

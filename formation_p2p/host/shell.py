@@ -22,15 +22,13 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, Pe
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
-    Disconnected,
     Fence,
     Fenced,
     Received,
     Send,
-    Undelivered,
 )
 from formation_p2p.core.peer import events
 from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest, UserEffect
@@ -244,21 +242,6 @@ class Shell:
             self._stack.drop(sender.peer_id, str(violation))
             return
         self.feed(Received(sender, message))
-
-    def undelivered(self, to: PeerId, reason: str) -> None:
-        self.feed(Undelivered(to, reason))
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        self.feed(rpc.InboundConnection(peer, host))
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        self.feed(events.Measured(peer, rtt_us))
-
-    def told(self, peer: Contact) -> None:
-        self.feed(rpc.PeerIdentified(peer))
-
-    def disconnected(self, peer: PeerId) -> None:
-        self.feed(Disconnected(peer))
 
     # -- what the peer wants done -----------------------------------------------------------------
 

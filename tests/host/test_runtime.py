@@ -108,7 +108,7 @@ def test_what_fails_in_a_crash_is_not_blamed_on_peers(
             try:
                 await trio.sleep_forever()
             finally:
-                shell.undelivered(PeerId("bob"), "the network is closing")
+                shell.feed(Undelivered(PeerId("bob"), "the network is closing"))
 
         nurseries[module].start_soon(fails_with_it)
         nurseries[module].start_soon(explode)

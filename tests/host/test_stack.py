@@ -22,7 +22,8 @@ from formation_p2p.core.errors import (
     ProtocolViolation,
     Unreachable,
 )
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import Identity
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
@@ -485,13 +486,9 @@ def test_a_shell_that_fails_at_bad_news_does_not_stop_the_network(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Fragile(Node):
-        def disconnected(self, peer: PeerId) -> None:
-            super().disconnected(peer)
-            raise RuntimeError("cannot bear to lose a peer")
-
-        def undelivered(self, to: PeerId, reason: str) -> None:
-            super().undelivered(to, reason)
-            raise RuntimeError("cannot bear to lose a frame")
+        def feed(self, event: NetworkEvent) -> None:
+            super().feed(event)
+            raise RuntimeError(f"cannot bear {event}")
 
     async def story() -> None:
         alice, bob = Fragile(), Node()
@@ -503,8 +500,8 @@ def test_a_shell_that_fails_at_bad_news_does_not_stop_the_network(
             assert await alice.ask(bob, b"still works") == b"re:still works"
 
     run(story)
-    assert "lose a peer" in caplog.text
-    assert "lose a frame" in caplog.text
+    assert "cannot bear Disconnected" in caplog.text
+    assert "cannot bear Undelivered" in caplog.text
 
 
 def test_a_node_says_goodbye_when_it_closes() -> None:

@@ -34,7 +34,9 @@ from formation_p2p.core.dht.rpc import (
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
+from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.host.clock import moment
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.stack import Stack
 from tests.interop.lines import obey
 from tests.interop.plain_records import Found, PlainRecords, PublicKeys, ValueRecord
@@ -193,20 +195,14 @@ class PlainNode:
     def received(self, sender: Contact, frame: bytes) -> None:
         raise AssertionError("nobody here speaks the work protocol")
 
-    def undelivered(self, to: PeerId, reason: str) -> None:
-        raise AssertionError("nobody here speaks the work protocol")
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        self._feed(InboundConnection(peer, host))
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        pass
-
-    def told(self, peer: Contact) -> None:
-        self._feed(PeerIdentified(peer))
-
-    def disconnected(self, peer: PeerId) -> None:
-        logging.info("disconnected from %s", peer)
+    def feed(self, event: NetworkEvent) -> None:
+        match event:
+            case InboundConnection() | PeerIdentified():
+                self._feed(event)
+            case Disconnected(peer_id):
+                logging.info("disconnected from %s", peer_id)
+            case Undelivered():
+                raise AssertionError("nobody here speaks the work protocol")
 
     # -- performing ---------------------------------------------------------------------------
 

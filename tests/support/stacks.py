@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 import trio
 
+from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.session import Disconnected, Undelivered
+from formation_p2p.core.peer.events import Measured
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
 from tests.support.loopback import LISTEN
@@ -40,20 +44,18 @@ class Recorder:
         self.frames.append((sender, frame))
         self.take(frame)
 
-    def undelivered(self, to: PeerId, reason: str) -> None:
-        self.lost.append((to, reason))
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        self.dialled.append((peer, host))
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        self.rtts_us.setdefault(peer, []).append(rtt_us)
-
-    def told(self, peer: Contact) -> None:
-        self.met.append(peer)
-
-    def disconnected(self, peer: PeerId) -> None:
-        self.gone.append(peer)
+    def feed(self, event: NetworkEvent) -> None:
+        match event:
+            case Undelivered(to, reason):
+                self.lost.append((to, reason))
+            case InboundConnection(peer_id, host):
+                self.dialled.append((peer_id, host))
+            case Measured(peer_id, rtt_us):
+                self.rtts_us.setdefault(peer_id, []).append(rtt_us)
+            case PeerIdentified(peer):
+                self.met.append(peer)
+            case Disconnected(peer_id):
+                self.gone.append(peer_id)
 
     @property
     def payloads(self) -> list[bytes]:

@@ -55,6 +55,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import issue
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.net import stack as stack_module
+from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.stack import Stack
 from tests.support.waiting import until
 
@@ -290,9 +291,7 @@ class Mailbox:
     def received(self, sender: Contact, frame: bytes) -> None:
         self.messages.append(work.parse(frame))
 
-    def undelivered(self, to: PeerId, reason: str) -> None: ...
-
-    def disconnected(self, peer: PeerId) -> None: ...
+    def feed(self, event: NetworkEvent) -> None: ...
 
 
 async def tell(worker: Contact, messages: list[WorkMessage]) -> list[WorkMessage]:

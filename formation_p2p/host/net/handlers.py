@@ -17,8 +17,10 @@ from weakref import WeakKeyDictionary
 import trio
 from libp2p.network.stream.exceptions import StreamEOF
 
+from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.session import Disconnected, Undelivered
+from formation_p2p.core.peer.events import Measured
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import (
     IDENTIFY_S,
@@ -39,6 +41,9 @@ PING_BYTES: Final = 32
 PING_S: Final = 10.0
 
 
+NetworkEvent = Undelivered | InboundConnection | Measured | PeerIdentified | Disconnected
+
+
 class Handlers(Protocol):
     """What the shell does with what comes in. Called on the trio thread; must not block.
 
@@ -51,23 +56,8 @@ class Handlers(Protocol):
     def received(self, sender: Contact, frame: bytes) -> None:
         """One frame of the work protocol. Those of one peer come in the order sent."""
 
-    def undelivered(self, to: PeerId, reason: str) -> None:
-        """Frames queued for `to`, or written in the half minute before its stream broke, may be
-        lost. Never called from inside `Stack.send`."""
-
-    def dialled_by(self, peer: PeerId, host: str) -> None:
-        """A peer opened a connection to us, from this IP address; 127.0.0.1 stands for all that
-        are this machine's."""
-
-    def measured(self, peer: PeerId, rtt_us: int) -> None:
-        """A round trip on a connection with a peer took so long."""
-
-    def told(self, peer: Contact) -> None:
-        """A connected peer said anew what it is: a server of the DHT, at these addresses, or, if
-        there are none, not one to send others to."""
-
-    def disconnected(self, peer: PeerId) -> None:
-        """The last connection to `peer` closed."""
+    def feed(self, event: NetworkEvent) -> None:
+        """What happened otherwise. Never called from inside `Stack.send`."""
 
 
 class StreamHandlers:

@@ -26,6 +26,7 @@ from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pai
 from libp2p.io.exceptions import IOException
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
+from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import (
     InvalidInput,
@@ -35,9 +36,11 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.session import Disconnected, Undelivered
+from formation_p2p.core.peer.events import Measured
 from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.handlers import Handlers, StreamHandlers
+from formation_p2p.host.net.handlers import Handlers, NetworkEvent, StreamHandlers
 from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
@@ -173,7 +176,7 @@ class Stack:
             serve=self.served.serve,
             on_dialling=self._dialling,
             on_dialled=self._dialled,
-            on_disconnected=partial(_tell, "closed connections", handlers.disconnected),
+            on_disconnected=lambda peer: self._tell(Disconnected(peer)),
         )
         dial = self.swarm.dialler.dial
         self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)
@@ -183,7 +186,7 @@ class Stack:
             self.limits,
             self._spawn,
             handlers.received,
-            partial(_tell, "undelivered frames", handlers.undelivered),
+            lambda to, reason: self._tell(Undelivered(to, reason)),
         )
         self.served.by_protocol[self._kad_protocol] = self.kad.serve
         self.served.by_protocol[self._work_protocol] = self.work.serve
@@ -245,7 +248,7 @@ class Stack:
         """Queue one work frame on the session with a peer, which is dialled if need be.
 
         An urgent one does not wait behind large ones. Never blocks; what is lost is told by
-        `Handlers.undelivered`. Raises InvalidInput, NodeClosed.
+        `Undelivered`. Raises InvalidInput, NodeClosed.
         """
         _check_size(frame, MAX_WORK_FRAME_BYTES)
         self._ensure_runs()
@@ -329,7 +332,7 @@ class Stack:
         self._nursery.start_soon(_logged, task)
 
     def _told(self, connection: Connection) -> None:
-        self._handlers.told(connection.as_server(self._kad_protocol))
+        self._tell(PeerIdentified(connection.as_server(self._kad_protocol)))
 
     def _dialling(self, connection: Connection) -> None:
         self._measure(connection)
@@ -341,19 +344,17 @@ class Stack:
         if host is None:
             return  # gone already
         seen_from = LOOPBACK if is_this_machine(host) else host
-        _tell("new connections", self._handlers.dialled_by, connection.peer, seen_from)
+        self._tell(InboundConnection(connection.peer, seen_from))
 
     def _measure(self, connection: Connection) -> None:
-        tell = partial(_tell, "measured round trips", self._handlers.measured, connection.peer)
-        connection.muxer.measured = tell
+        connection.muxer.measured = lambda us: self._tell(Measured(connection.peer, us))
 
-
-def _tell(what: str, handler: Callable[..., None], *args: object) -> None:
-    try:
-        handler(*args)
-    except Exception:
-        # The shell's fault, with nothing above to tell: the network goes on.
-        log.exception("the handler of %s failed", what)
+    def _tell(self, event: NetworkEvent) -> None:
+        try:
+            self._handlers.feed(event)
+        except Exception:
+            # The shell's fault, with nothing above to tell: the network goes on.
+            log.exception("the handler of %s failed", event)
 
 
 async def _logged(task: Callable[[], Awaitable[None]]) -> None:
