@@ -101,7 +101,7 @@ class NodeExecutor(Executor):
 
     def node_left(self, error: FormationError) -> None:
         """For the node: what waits is cancelled, what runs fails with this."""
-        self._feeder.leave(error)
+        self._feeder.shut(cancel=True, left=error)
 
 
 @dataclass(slots=True)
@@ -114,14 +114,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shut:
-    """No more calls come; those that wait are cancelled or not."""
+    """No more calls come; those that wait are cancelled or not. With `left` the node was left,
+    and those that run fail with this."""
 
     cancel: bool
+    left: FormationError | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """The node cannot go on with these tasks; with none, with any."""
+    """The node cannot go on with these tasks."""
 
     task_ids: list[str]
     error: FormationError
@@ -171,18 +173,11 @@ class _Feeder:
                 self._thread = threading.Thread(target=run, name="formation-executor", daemon=True)
                 self._thread.start()
 
-    def shut(self, *, cancel: bool) -> None:
+    def shut(self, *, cancel: bool, left: FormationError | None = None) -> None:
         with self._lock:
-            self._closed = self._closed or "shutdown"
+            self._closed = self._closed or ("the node was left" if left else "shutdown")
             if self._thread is not None:
-                self._notes.put(_Shut(cancel))
-
-    def leave(self, error: FormationError) -> None:
-        with self._lock:
-            self._closed = self._closed or "the node was left"
-            if self._thread is not None:
-                self._notes.put(_Shut(cancel=True))
-                self._notes.put(_Failed([], error))
+                self._notes.put(_Shut(cancel, left))
 
     def join(self) -> None:
         """Until all is done. From a callback of a future, which runs here, this returns at once."""
@@ -218,11 +213,13 @@ class _Feeder:
             if future is not None:
                 self._complete(future, note)
         elif type(note) is _Failed:
-            self._fail(note.task_ids or list(self._futures), note.error)
+            self._fail(note.task_ids, note.error)
         elif type(note) is _Shut:
             self._shut = True
             if note.cancel:
                 self._cancel_pending()
+            if note.left is not None:
+                self._fail(list(self._futures), note.left)
 
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:

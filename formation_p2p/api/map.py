@@ -13,7 +13,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar
 
 import cloudpickle
@@ -56,7 +56,6 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
     def __init__(self, flow: Callable[[], Flow], ordered: bool) -> None:
         self._flow = flow
         self._ordered = ordered
-        self._awaited: Coroutine[Any, Any, list[R]] | None = None
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self._in_order() if self._ordered else self._as_they_come()
@@ -67,19 +66,17 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
     # As a coroutine, which is what asyncio makes tasks of.
 
     def send(self, value: Any) -> Any:
-        return self._coroutine().send(value)
+        return self._awaited.send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._coroutine().throw(*error)
+        return self._awaited.throw(*error)
 
     def close(self) -> None:
-        if self._awaited is not None:
-            self._awaited.close()
+        self._awaited.close()
 
-    def _coroutine(self) -> Coroutine[Any, Any, list[R]]:
-        if self._awaited is None:
-            self._awaited = self._all()
-        return self._awaited
+    @cached_property
+    def _awaited(self) -> Coroutine[Any, Any, list[R]]:
+        return self._all()
 
     # How the results are handed out.
 

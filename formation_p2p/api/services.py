@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,6 @@ class NodeServices:
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
-        self._trust: TrustFile | None = None
         self._usage: UsageFile | None = None
         self._serving: tuple[Serve, Makers] | None = None
         self._runtime: Runtime | None = None
@@ -82,8 +82,8 @@ class NodeServices:
             own = claimed.identity.peer_id
             journal = None if durable is None else durable.open(own, closing, config.journal)
             closing.callback(self._close_usage)
-            self._trust = TrustFile(claimed.trust, own)
-            closing.callback(self._trust.close)
+            trust = TrustFile(claimed.trust, own)
+            closing.callback(trust.close)
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=claimed.network,
@@ -93,10 +93,11 @@ class NodeServices:
                 blobs=self._blobs,
                 journal=journal,
                 observers=self.observability.observers,
-                reputation=self._trust.reputation,
+                reputation=trust.reputation,
                 parameters=config.parameters,
             )
-            self._runtime = Runtime(hosted, tell=tell, crashed=crashed, started=self._started)
+            started = partial(self._started, trust)
+            self._runtime = Runtime(hosted, tell=tell, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
                 # First of all: what the peer tells as it leaves is not how its jobs ended.
@@ -170,11 +171,10 @@ class NodeServices:
             raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
         return self._runtime, self._claim
 
-    def _started(self, shell: Shell) -> None:
+    def _started(self, trust: TrustFile, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
-        if self._trust is not None:
-            shell.do(self._trust.keep)
+        shell.do(trust.keep)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

@@ -54,6 +54,7 @@ class LeaseRun:
         scratch_root: Path,
         tell: Callable[[LeaseEvent], None],
     ) -> None:
+        self.lease_id = execute.lease_id
         self._under = execute  # whose `work` is only the first of it
         self._driver = driver
         self._scratch_root = scratch_root
@@ -63,9 +64,9 @@ class LeaseRun:
         self._current = ""
         self._began_s = 0.0
         self._begun = 0
-        self._doomed: set[str] = set()  # to be killed even where they have begun
-        self._unwanted: set[str] = set()  # to be taken back where they have not
-        self._paused = False
+        # To be taken back, and whether to be killed even where they have begun.
+        self._recalled: dict[str, bool] = {}
+        self.is_paused = False
         self._ended: list[Ended] = []
         self._news = trio.Event()
         self._busy = trio.Event()
@@ -91,16 +92,16 @@ class LeaseRun:
             return
         # One that has been taken but has not begun is the driver's to take back, or is killed
         # when its turn has come.
-        (self._doomed if begun else self._unwanted).add(attempt_id)
+        self._recalled[attempt_id] = begun or self._recalled.get(attempt_id, False)
         if attempt_id == self._current:
             self._killing.cancel()
         self._changed()
 
     def pause(self) -> None:
-        self._paused = True
+        self.is_paused = True
 
     def go_on(self) -> None:
-        self._paused = False
+        self.is_paused = False
         self._changed()
 
     async def run(self) -> None:
@@ -121,45 +122,33 @@ class LeaseRun:
     # -- for a driver that takes many at once -----------------------------------------------------
 
     @property
-    def lease_id(self) -> str:
-        return self._under.lease_id
-
-    @property
     def next_bytes(self) -> int | None:
-        return None if self._paused or not self._waiting else len(self._waiting[0].payload)
-
-    @property
-    def is_paused(self) -> bool:
-        return self._paused
+        return None if self.is_paused or not self._waiting else len(self._waiting[0].payload)
 
     def take(self) -> Execution:
         return self._execution(self._take(), self._scratch_root)
 
     def put_back(self, execution: Execution) -> None:
         work = self._taken.pop(execution.execution_id)
-        if self.is_unwanted(execution):
-            self._forget(work.attempt_id)
+        if self._recalled.pop(work.attempt_id, None) is not None:
             self._ended.append(Ended(work.attempt_id, _NOT_BEGUN, 0))
         else:
             self._waiting.appendleft(work)
 
     def is_unwanted(self, execution: Execution) -> bool:
-        return execution.execution_id in self._doomed or execution.execution_id in self._unwanted
-
-    def _forget(self, attempt_id: str) -> None:
-        self._doomed.discard(attempt_id)
-        self._unwanted.discard(attempt_id)
+        return execution.execution_id in self._recalled
 
     def begin(self, execution_id: str) -> None:
         self._current = execution_id
-        self._unwanted.discard(execution_id)
+        if not self._recalled.get(execution_id):
+            self._recalled.pop(execution_id, None)
         self._began_s = trio.current_time()
         self._begun += 1
         self._busy.set()
 
     @property
     def is_killed(self) -> bool:
-        return self._current in self._doomed
+        return self._recalled.get(self._current, False)
 
     def watch(self, scope: trio.CancelScope | None) -> None:
         self._watching = scope
@@ -176,7 +165,7 @@ class LeaseRun:
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((trio.current_time() - self._began_s) * 1e6)
         del self._taken[execution_id]
-        self._forget(execution_id)
+        self._recalled.pop(execution_id, None)
         self._current = ""
         self._ended.append(Ended(execution_id, outcome, ran_us, used))
 
@@ -225,16 +214,14 @@ class LeaseRun:
             outcome: Outcome = _CANCELLED
             report = _Report(self, work.attempt_id)
             with trio.CancelScope() as self._killing:
-                outcome = await self._drive(driver, work, report)
+                if driver is None:
+                    problem = f"this worker has no driver {self._under.driver}"
+                    outcome = Failed(FailureKind.DRIVER, problem)
+                else:
+                    async with scratch_folder(self._scratch_root) as scratch:
+                        outcome = await driver.run(self._execution(work, scratch), report)
             self.ended(work.attempt_id, outcome, report.usage)
             self.flush()
-
-    async def _drive(self, driver: Driver | None, work: Work, report: _Report) -> Outcome:
-        if driver is None:
-            problem = f"this worker has no driver {self._under.driver}"
-            return Failed(FailureKind.DRIVER, problem)
-        async with scratch_folder(self._scratch_root) as scratch:
-            return await driver.run(self._execution(work, scratch), report)
 
     def _execution(self, work: Work, scratch: Path) -> Execution:
         under = self._under

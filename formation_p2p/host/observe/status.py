@@ -258,9 +258,8 @@ class StatusSocket:
             with trio.move_on_after(WORKERS_WITHIN_S):
                 while explained[query] is None:
                     await self._events.more()
-            found = explained[query]
         finally:
-            del explained[query]
+            found = explained.pop(query)
         if found is not None:
             self._workers = [worker_in_json(each.profile) for each in found.decision.ranked]
         return self._workers
