@@ -223,11 +223,9 @@ class _Feeder:
 
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:
-            value = value_of_end(end, trust_results=self._trust_results)
+            future.set_result(value_of_end(end, trust_results=self._trust_results))
         except FormationError as error:
             future.set_exception(_as_raised(error))
-        else:
-            future.set_result(value)
 
     def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
         for task_id in task_ids:

@@ -139,9 +139,9 @@ class Flow:
         self._ended: list[tuple[int, TaskEnd]] = []
         self._more = True
         self._failure: BaseException | None = None
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         self._taken = asyncio.Event()
-        self._jobs: set[str] = set()
+        self.jobs: set[str] = set()
         self._pickled: bytes | None = None
         self._pickler = ArgumentPickler()
         self._reader: asyncio.Task[None] | None = None
@@ -166,8 +166,8 @@ class Flow:
             elif not self._more and not self._in_flight:
                 return
             else:
-                self._news.clear()
-                await self._news.wait()
+                self.news.clear()
+                await self.news.wait()
 
     def took(self, end: TaskEnd) -> None:
         self._room += 1
@@ -179,9 +179,9 @@ class Flow:
         """Cancel all that is in flight."""
         if self._reader is not None:
             self._reader.cancel()
-        for job_id in self._jobs:
+        for job_id in self.jobs:
             self._submitter.cancel(job_id)
-        self._jobs.clear()
+        self.jobs.clear()
 
     @property
     def _has_room(self) -> bool:
@@ -237,7 +237,7 @@ class Flow:
         error = None if reader.cancelled() else reader.exception()
         if error is not None:
             self.fail(error)
-        self._news.set()
+        self.news.set()
 
     def _hand_over(self, arguments: list[bytes], size: int) -> None:
         if self._pickled is None:
@@ -248,7 +248,7 @@ class Flow:
         )
         batch = _Batch(self, job, self._fed, size // len(arguments))
         self._submitter.begin(job, batch)
-        self._jobs.add(job.job_id)
+        self.jobs.add(job.job_id)
         self._fed += len(arguments)
         self._in_flight += len(arguments)
         self._room -= len(arguments)
@@ -261,15 +261,9 @@ class Flow:
             self._held_bytes += len(end.result)
         self._ended.append((number, end))
 
-    def over(self, job_id: str) -> None:
-        self._jobs.discard(job_id)
-
     def fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        self._news.set()
-
-    def flush(self) -> None:
-        self._news.set()
+        self.news.set()
 
 
 class _Batch:
@@ -289,10 +283,10 @@ class _Batch:
                 self._flow.end(number, event, self.bytes_each)
         elif type(event) is JobEnded:
             self.is_over = True
-            self._flow.over(self._job_id)
+            self._flow.jobs.discard(self._job_id)
 
     def flush(self) -> None:
-        self._flow.flush()
+        self._flow.news.set()
 
     def fail(self, error: FormationError) -> None:
         self.is_over = True

@@ -39,7 +39,19 @@ class Offered(Mapping[str, _T]):
         self._built_in = built_in
 
     def __getitem__(self, name: str) -> _T:
-        return self._built_in[name] if name in self._built_in else self._load(name)
+        if name in self._built_in:
+            return self._built_in[name]
+        [first, *others] = _found(self._group)[name]
+        if others:
+            packages = " and ".join(sorted(map(_package, (first, *others))))
+            raise InvalidInput(self._group, f"{packages} both offer {name!r}; uninstall one")
+        try:
+            loaded: _T = first.load()
+        except Exception as error:  # other people's code raises what it likes
+            why = f"{type(error).__name__}: {error}"[:256]
+            problem = f"{name!r} of {_package(first)} cannot be loaded from {first.value}: {why}"
+            raise InvalidInput(self._group, f"{problem}; mend or uninstall it") from error
+        return loaded
 
     def __contains__(self, name: object) -> bool:
         return name in self._built_in or name in _found(self._group)
@@ -54,19 +66,6 @@ class Offered(Mapping[str, _T]):
         """That offers the object of this name, with its version."""
         built_in = name in self._built_in
         return "formation_p2p" if built_in else _package(_found(self._group)[name][0])
-
-    def _load(self, name: str) -> _T:
-        [first, *others] = _found(self._group)[name]
-        if others:
-            packages = " and ".join(sorted(map(_package, (first, *others))))
-            raise InvalidInput(self._group, f"{packages} both offer {name!r}; uninstall one")
-        try:
-            loaded: _T = first.load()
-        except Exception as error:  # other people's code raises what it likes
-            why = f"{type(error).__name__}: {error}"[:256]
-            problem = f"{name!r} of {_package(first)} cannot be loaded from {first.value}: {why}"
-            raise InvalidInput(self._group, f"{problem}; mend or uninstall it") from error
-        return loaded
 
 
 @cache  # it reads the metadata of all installed packages: 10 ms

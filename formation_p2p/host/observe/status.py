@@ -94,7 +94,7 @@ class Events:
         self._output_bytes = 0
         self._labels: dict[str, tuple[str, ...]] = {}
         self._label_count = 0
-        self._readers = trio.lowlevel.ParkingLot()
+        self.readers = trio.lowlevel.ParkingLot()
         self.explained: dict[int, Explained | None] = {}
 
     def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
@@ -108,8 +108,8 @@ class Events:
                 self._note(now.unix_s, effect.job_id, effect.event)
             elif type(effect) is Explained and effect.query in self.explained:
                 self.explained[effect.query] = effect
-        if self._readers:
-            self._readers.unpark_all()
+        if self.readers:
+            self.readers.unpark_all()
 
     def since(self, number: int) -> tuple[int, list[tuple[float, str, JobEvent]]]:
         """The first `AT_ONCE` from this number on that are still there, and the first's number."""
@@ -120,9 +120,6 @@ class Events:
     def jobs(self, prefix: str) -> set[str]:
         """The jobs of these events whose id begins so."""
         return {job_id for _, job_id, _ in self._last if job_id.startswith(prefix)}
-
-    async def more(self) -> None:
-        await self._readers.park()
 
     def in_json(self, unix_s: float, job_id: str, event: JobEvent) -> dict[str, Any]:
         task = "" if isinstance(event, JobEnded | WorkerLost) else event.task_id
@@ -257,7 +254,7 @@ class StatusSocket:
             shell.feed(Explain(query, None, "any worker"))
             with trio.move_on_after(WORKERS_WITHIN_S):
                 while explained[query] is None:
-                    await self._events.more()
+                    await self._events.readers.park()
         finally:
             found = explained.pop(query)
         if found is not None:
@@ -283,7 +280,7 @@ class StatusSocket:
                 if events:
                     await trio.sleep(PAUSE_S if follow else 0)
                 elif follow:
-                    await self._events.more()
+                    await self._events.readers.park()
                 else:
                     nursery.cancel_scope.cancel()
                     return

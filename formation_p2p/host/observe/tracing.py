@@ -24,7 +24,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -52,6 +52,10 @@ MAX_OPEN: Final = 8192
 # How long leaving the node waits for the last spans.
 LAST_SPANS_S: Final = 5.0
 
+Key = tuple[str, ...]
+Wanted = tuple[Requirements, int]
+Attributes = dict[str, str | int]
+
 _SENT: Final = frozenset({work.PlacementRequest, work.Dispatch})
 _RECEIVED: Final = frozenset(
     {work.Offer, work.RequestRefused, work.Leased, work.CommitRefused, work.TasksEnded}
@@ -77,11 +81,11 @@ class Tracing:
         self._thread = threading.Thread(target=self._run, name="formation-traces", daemon=True)
         self._behind = False
         # The thread's alone. Open spans by their kind and what ends them; contexts of jobs.
-        self._open: dict[tuple[str, ...], Span] = {}
+        self._open: dict[Key, Span] = {}
         self._contexts: dict[str, Context] = {}
-        self._wanting: dict[tuple[Requirements, int], str] = {}
-        self._leases: Counter[tuple[Requirements, int]] = Counter()
-        self._needs_of: dict[tuple[str, ...], tuple[Requirements, int]] = {}
+        self._wanting: dict[Wanted, str] = {}
+        self._leases: Counter[Wanted] = Counter()
+        self._needs_of: dict[Key, Wanted] = {}
 
     def open(self) -> None:
         self._thread.start()
@@ -136,7 +140,7 @@ class Tracing:
             span.end()
 
     def _begin_job(self, job: Job, active: Context, now_ns: int) -> None:
-        attributes: dict[str, str | int] = {"formation.job": job.job_id, "tasks": len(job.tasks)}
+        attributes: Attributes = {"formation.job": job.job_id, "tasks": len(job.tasks)}
         attributes["formation.name"] = job.name
         span = self._begin(("job", job.job_id), active, now_ns, attributes)
         if len(self._contexts) >= MAX_OPEN:
@@ -144,9 +148,9 @@ class Tracing:
         self._contexts[job.job_id] = self._context_below(span, active)
 
     def _end_job(self, job_id: str, ended: JobEnded, now_ns: int) -> None:
-        self._end(("discover", job_id), now_ns)
+        self._end(("discover", job_id), now_ns, {})
         failed = ended.failed + ended.unplaceable > 0
-        self._end(("job", job_id), now_ns, failed, asdict(ended))
+        self._end(("job", job_id), now_ns, asdict(ended), failed)
         self._contexts.pop(job_id, None)
 
     def _look(self, job: Job, now_ns: int) -> None:
@@ -154,14 +158,14 @@ class Tracing:
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             self._wanting[needs, job.options.priority] = job.job_id
             if not self._leases[needs, job.options.priority]:
-                self._begin(("discover", job.job_id), job.job_id, now_ns)
+                self._begin(("discover", job.job_id), job.job_id, now_ns, {})
 
     def _sent(self, worker: str, message: object, now_ns: int) -> None:
-        attributes: dict[str, str | int] = {"formation.worker": worker}
+        attributes: Attributes = {"formation.worker": worker}
         match message:
             case work.PlacementRequest(request_id, needs, priority=priority):
                 job_id = self._wanting.get((needs, priority), "")
-                self._end(("discover", job_id), now_ns)
+                self._end(("discover", job_id), now_ns, {})
                 self._begin(("negotiate", worker, str(request_id)), job_id, now_ns, attributes)
             case work.Dispatch(assignments=(first, *_) as assignments):
                 job_id = first.attempt_id.partition("/")[0]
@@ -175,10 +179,10 @@ class Tracing:
                 if span is not None:
                     self._open["negotiate", worker, lease_id] = span
             case work.Leased(lease_id):
-                self._end(("negotiate", worker, lease_id), now_ns)
+                self._end(("negotiate", worker, lease_id), now_ns, {})
             case work.RequestRefused(named, refusal) | work.CommitRefused(named, refusal):
-                why = {"formation.refusal": str(refusal)}
-                self._end(("negotiate", worker, str(named)), now_ns, False, why)
+                why: Attributes = {"formation.refusal": str(refusal)}
+                self._end(("negotiate", worker, str(named)), now_ns, why)
             case work.TasksEnded(ended=attempts):
                 for ended in attempts:
                     self._dispatched(ended, now_ns)
@@ -189,11 +193,11 @@ class Tracing:
             return
         failed = isinstance(ended.outcome, Failed)
         key = ("run", ended.attempt_id)
-        attributes = {"formation.attempt": ended.attempt_id}
+        attributes: Attributes = {"formation.attempt": ended.attempt_id}
         began_ns = now_ns - ended.ran_us * 1000
         self._begin(key, self._context_below(dispatch), began_ns, attributes)
-        self._end(key, now_ns, failed)
-        self._end(("dispatch", ended.attempt_id), now_ns, failed)
+        self._end(key, now_ns, {}, failed)
+        self._end(("dispatch", ended.attempt_id), now_ns, {}, failed)
 
     def _hold(self, hold: PersistLease, now_ns: int) -> None:
         wanted = (hold.needs, hold.priority)
@@ -201,7 +205,7 @@ class Tracing:
         worker = hold.lessor.peer_id
         key = ("lease", worker, hold.lease_id)
         self._needs_of[key] = wanted
-        attributes = {"formation.worker": worker, "formation.lease": hold.lease_id}
+        attributes: Attributes = {"formation.worker": worker, "formation.lease": hold.lease_id}
         job_id = self._wanting.get(wanted, "")
         self._begin(key, job_id, now_ns, attributes)
 
@@ -213,17 +217,11 @@ class Tracing:
             if not self._leases[wanted]:
                 del self._leases[wanted]
                 self._wanting.pop(wanted, None)
-        self._end(key, now_ns)
+        self._end(key, now_ns, {})
 
     # -- spans ------------------------------------------------------------------------------------
 
-    def _begin(
-        self,
-        key: tuple[str, ...],
-        below: Context | str,
-        now_ns: int,
-        attributes: Mapping[str, str | int] | None = None,
-    ) -> Span:
+    def _begin(self, key: Key, below: Context | str, now_ns: int, attributes: Attributes) -> Span:
         """Named by the first of `key`. `below` a context, or the job of this id."""
         if len(self._open) >= MAX_OPEN:
             self._open.pop(next(iter(self._open))).end()
@@ -233,18 +231,11 @@ class Tracing:
         )
         return span
 
-    def _end(
-        self,
-        key: tuple[str, ...],
-        now_ns: int,
-        failed: bool = False,
-        attributes: Mapping[str, str | int] | None = None,
-    ) -> None:
+    def _end(self, key: Key, now_ns: int, attributes: Attributes, failed: bool = False) -> None:
         span = self._open.pop(key, None)
         if span is None:
             return
-        if attributes:
-            span.set_attributes(attributes)
+        span.set_attributes(attributes)
         if failed:
             span.set_status(self._error)
         span.end(now_ns)
