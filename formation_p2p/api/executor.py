@@ -273,7 +273,9 @@ class _Feeder:
             if not call.future.set_running_or_notify_cancel():
                 continue
             try:
-                function = self._pickled(call.function, pickled)
+                key = id(call.function)
+                if key not in pickled:
+                    pickled[key] = (call.function, cloudpickle.dumps(call.function))
                 arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
                 # What cannot be pickled raises what it likes; it is the caller's to see.
@@ -282,7 +284,7 @@ class _Feeder:
                 continue
             name = name or name_of(call.function)
             size += len(arguments)
-            calls.append((function, arguments))
+            calls.append((pickled[key][1], arguments))
             futures.append(call.future)
         if calls:
             self._begin(calls, futures, name)
@@ -304,13 +306,6 @@ class _Feeder:
             self._jobs.begin(job, _Batch(task_ids, self._notes), on_loop=False)
         except FormationError as error:
             self._fail(task_ids, error)
-
-    @staticmethod
-    def _pickled(function: Callable[..., Any], known: dict[int, tuple[object, bytes]]) -> bytes:
-        found = known.get(id(function))
-        if found is None:
-            found = known[id(function)] = (function, cloudpickle.dumps(function))
-        return found[1]
 
 
 class _Batch:

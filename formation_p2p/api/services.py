@@ -55,8 +55,7 @@ class NodeServices:
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
-        self._usage: UsageFile | None = None
-        self._serving: tuple[Serve, Makers] | None = None
+        self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
 
     def open(
@@ -144,7 +143,7 @@ class NodeServices:
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
-        if self._serving is not None:
+        if self._work is not None:
             raise InvalidInput("worker", "this node works already; leave and join to change that")
         makers = (
             drivers
@@ -158,11 +157,10 @@ class NodeServices:
             problem = f"the probe took longer than {PROBE_S:.0f} s"
             raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
         pairs = sorted_labels(tuple((labels or {}).items()))
-        if self._usage is None:
-            self._usage = await asyncio.to_thread(UsageFile, home / USAGE)
+        usage = await asyncio.to_thread(UsageFile, home / USAGE)
         names = tuple(sorted(makers))
         serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
-        self._serving = (serve, makers)
+        self._work = (serve, makers, usage)
         self.call(self._serve)
         return hardware
 
@@ -180,11 +178,11 @@ class NodeServices:
         self._serve(shell)
 
     def _serve(self, shell: Shell) -> None:
-        if self._serving is not None and self._usage is not None:
-            serve, makers = self._serving
-            serve = replace(serve, used=self._usage.load())
-            shell.serve(serve, {name: make() for name, make in makers.items()}, self._usage)
+        if self._work is not None:
+            serve, makers, usage = self._work
+            serve = replace(serve, used=usage.load())
+            shell.serve(serve, {name: make() for name, make in makers.items()}, usage)
 
     def _close_usage(self) -> None:
-        if self._usage is not None:
-            self._usage.close()
+        if self._work is not None:
+            self._work[2].close()

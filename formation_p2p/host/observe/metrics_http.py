@@ -31,21 +31,16 @@ MAX_REQUEST_BYTES: Final = 8 * 1024
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def parse_metrics_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9464`, `[::1]:9464`, `localhost:0`. Raises InvalidInput."""
-    host, colon, port = text.rpartition(":")
+def listen_for_metrics(address: str) -> socket.socket:
+    """At `127.0.0.1:9464`, `[::1]:9464` or `localhost:0`. Raises InvalidInput, LocalError."""
+    host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput("metrics", f"{text!r} is not an address; write it like 127.0.0.1:9464")
-    return host, int(port)
-
-
-def listen_for_metrics(address: str) -> socket.socket:
-    """Raises InvalidInput, LocalError."""
-    host, port = parse_metrics_address(address)
+        problem = f"{address!r} is not an address; write it like 127.0.0.1:9464"
+        raise InvalidInput("metrics", problem)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:
