@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -106,7 +106,7 @@ class _Reader:
                 where = f"before {shown(self.rest)}" if self.rest else "at the end"
                 raise InvalidInput("policy", f"a bracket is open; write &, + or ) {where}")
             return policy
-        token = self._took("trust") or self._took("name", *self._policies)
+        token = self._took("trust") or self._took("name", self._policies)
         if not token:
             raise self._problem()
         self._terms += 1
@@ -118,10 +118,10 @@ class _Reader:
         items = [item.strip() for item in given.split(",")] if given else []
         return made(token["name"], self._policies[token["name"]], items)
 
-    def _took(self, kind: str, *texts: str) -> re.Match[str] | None:
-        """Reads the next token, if it is of this kind, and one of the texts where there are any."""
+    def _took(self, kind: str, texts: Container[str] | None = None) -> re.Match[str] | None:
+        """Reads the next token, if it is of this kind, and one of these texts."""
         token = _TOKEN.match(self.rest)
-        if not token or not token[kind] or (texts and token[kind] not in texts):
+        if not token or not token[kind] or (texts is not None and token[kind] not in texts):
             return None
         self.rest = self.rest[token.end() :]
         return token
