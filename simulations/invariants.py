@@ -419,7 +419,7 @@ class Invariants:
             peer = _peer(node)
             if node.disk is not None:
                 _, leases = node.disk.saved()
-                left = ([*peer.scheduler.groups], peer.lessee.held, leases)
+                left = ([*peer.scheduler.groups.values()], peer.lessee.held, leases)
                 if any(left):
                     what = f"{node.name} keeps {left} when all is done"
                     raise Violation("leases are given back", what, node.name)

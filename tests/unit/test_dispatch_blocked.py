@@ -20,8 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_run import Blocked, JobRun, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions

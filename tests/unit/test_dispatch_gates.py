@@ -59,7 +59,7 @@ def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_m
     world.elapse(20)
     shame(world, "alice")
     scheduler = peer_of(bob).scheduler
-    (group,) = scheduler.groups
+    (group,) = scheduler.groups.values()
     group.candidates.reviewed(at(world.now_s))  # just before all that
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
     found = Found(FindId(99), tuple(group.candidates.pool.values()), Trace(()), True, True)
@@ -156,7 +156,7 @@ def test_what_discovery_brings_when_all_is_done_is_left() -> None:
     while not ends(bob):
         world.elapse(0.05)
     scheduler = peer_of(bob).scheduler
-    (group,) = scheduler.groups  # its lease is kept warm for a moment
+    (group,) = scheduler.groups.values()  # its lease is kept warm for a moment
     group.acquisition.search_began(FindId(99), world.now_s, stranded=False)
     known = dict(group.candidates.pool)
     assert scheduler.found(Found(FindId(99), (), Trace(()), True, True), at(world.now_s)) == []

@@ -20,8 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
     TaskUnplaceable,
 )
-from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import TRANSITIONS, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.errors import InvalidInput
@@ -176,7 +175,7 @@ def test_a_task_that_had_not_started_is_not_blamed_for_the_loss() -> None:
     for _ in range(2 * DISPATCH_DEFAULTS.max_lost):
         assert bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke", counts=False)
         run.move("dispatch")
-    assert (run.losses, run.avoids(ALICE.peer_id)) == (0, False)
+    assert (run.attempts, run.avoids(ALICE.peer_id)) == ((), False)
     lost = Attempt(ATTEMPT, ALICE.peer_id, "it broke", lost=True)
     retried = TaskRetried("job/0", lost, counts=False)
     assert bob.told() == [retried] * (2 * DISPATCH_DEFAULTS.max_lost)

@@ -171,7 +171,7 @@ def test_a_silent_worker_is_asked_twice_and_not_a_third_time_until_it_is_back() 
     bob.submit(job())
     world.elapse(40)
     assert asked_of(world, "alice") == 2
-    (group,) = peer_of(bob).scheduler.groups
+    (group,) = peer_of(bob).scheduler.groups.values()
     ((_, why),) = group.candidates.reasons()
     assert isinstance(why, Silent)
     world.resume(alice)
@@ -185,7 +185,7 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     world.suspend(alice)
     bob.submit(job())
     world.elapse(12)
-    (group,) = peer_of(bob).scheduler.groups
+    (group,) = peer_of(bob).scheduler.groups.values()
     assert group.candidates.next_askable_s() == float("inf")
     asked = RequestReceived(10**6, alice.contact, Ping())
     peer_of(bob).handle(asked, at(world.now_s))

@@ -71,7 +71,7 @@ def entries(node: SimNode) -> int:
     """All that a peer remembers of its dealings with others, counted."""
     peer = peer_of(node)
     count = len(peer.lessee.held) + len(peer.lessee.rounds) + len(peer.scheduler.groups)
-    for group in peer.scheduler.groups:
+    for group in peer.scheduler.groups.values():
         count += len(group.candidates.pool) + len(group.candidates.reasons())
         count += sum(len(active.attempts) for active in group.leases.values())
     if peer.worker is not None:

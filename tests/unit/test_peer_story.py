@@ -21,7 +21,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
     WorkerLost,
 )
-from formation_p2p.core.dispatch.notes import SearchEnded
+from formation_p2p.core.dispatch.leasing import SearchEnded
 from formation_p2p.core.dispatch.saved import SavedJob
 from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.events import Resume

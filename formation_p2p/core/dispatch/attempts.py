@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
-from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -15,7 +14,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
-from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStarted, WorkMessage
+from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStarted
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Faulty, Preempted
 from formation_p2p.core.trust.experience import Experience
@@ -66,7 +65,7 @@ class Attempts:
         kept: set[ActiveLease] = set()
         for active in leases:
             behind, again_s = estimates.to_recall(active, bool(idle), now)
-            self._cancel(active, behind, False, cause)
+            self.cancel(active, behind, cause, begun=False)
             group.wake_by(again_s)
             due_s = estimates.overtake_s(active)
             if due_s == float("inf"):
@@ -89,11 +88,15 @@ class Attempts:
         active.shared_blobs.forget()
         self._dispatch(active, active.attempts.items(), cause)
         self.cancel(active, [a for a, run in active.attempts.items() if not run.is_wanted], cause)
-        self._cancel(active, active.recalled, False, cause)
+        self.cancel(active, active.recalled, cause, begun=False)
 
-    def cancel(self, active: ActiveLease, attempt_ids: Iterable[str], cause: str) -> None:
-        """Have the worker end these, begun or not."""
-        self._cancel(active, attempt_ids, True, cause)
+    def cancel(
+        self, active: ActiveLease, attempt_ids: Iterable[str], cause: str, *, begun: bool = True
+    ) -> None:
+        """Have the worker take these back, and end them where they have begun and `begun`."""
+        if ids := tuple(attempt_ids):
+            message = Cancel(active.lease.lease_id, ids, begun)
+            self._outbox.emit(Send(active.lease.lessor, message, cause=cause))
 
     def _place(
         self, active: ActiveLease, taken: Iterable[tuple[TaskRun, bool]], now: Moment, cause: str
@@ -114,16 +117,7 @@ class Attempts:
         self, active: ActiveLease, attempts: Iterable[tuple[str, TaskRun]], cause: str
     ) -> None:
         for message in active.messages(attempts):
-            self._send(active, message, cause)
-
-    def _cancel(
-        self, active: ActiveLease, attempt_ids: Iterable[str], begun: bool, cause: str
-    ) -> None:
-        if ids := tuple(attempt_ids):
-            self._send(active, Cancel(active.lease.lease_id, ids, begun), cause)
-
-    def _send(self, active: ActiveLease, message: WorkMessage, cause: str) -> None:
-        self._outbox.emit(Send(active.lease.lessor, message, cause=cause))
+            self._outbox.emit(Send(active.lease.lessor, message, cause=cause))
 
     # -- from workers ---------------------------------------------------------------------------
 

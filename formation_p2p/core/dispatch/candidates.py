@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from formation_p2p.core.dispatch.parameters import DispatchParameters
@@ -152,18 +152,15 @@ class Candidates:
         would all flow to it."""
         if not self.back_off.has_failed(worker) or self.is_askable(worker, now):
             return False
-        leased = self._leased()
-        return any(
-            not self.back_off.has_failed(p) and (p in leased or self.is_askable(p, now))
-            for p in self.pool
-        )
+        return any(not self.back_off.has_failed(p) for p in self._at_hand(now))
 
     def could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
         """Whether a worker that has not failed the task has a lease of ours, or may be asked."""
+        return any(not run.avoids(p) for p in self._at_hand(now))
+
+    def _at_hand(self, now: Moment) -> Iterator[PeerId]:
         leased = self._leased()
-        return any(
-            not run.avoids(p) and (p in leased or self.is_askable(p, now)) for p in self.pool
-        )
+        return (p for p in self.pool if p in leased or self.is_askable(p, now))
 
     def home(self, run: TaskRun) -> PeerId | None:
         """The worker that a task waits for, of those that have not failed it if there are any; None

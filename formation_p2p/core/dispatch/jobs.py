@@ -1,22 +1,12 @@
-"""The jobs of a scheduler: what ends a task, what an attempt without a result means."""
+"""The jobs of a scheduler, and its outbox: what ends a task, what a lost attempt means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    Attempt,
-    JobEnded,
-    JobEvent,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-)
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.job_events import Attempt, JobEvent, SchedulerEffect
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -24,6 +14,37 @@ from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
+
+
+class Outbox:
+    """What is to be done about one event, in the order in which it is done. Messages come first,
+    since workers wait for them; then job events; acknowledgements last: a result is acknowledged
+    once it has been reported."""
+
+    def __init__(self) -> None:
+        self._effects: list[SchedulerEffect] = []
+        self._events: list[SchedulerEffect] = []
+        self._acknowledgements: list[SchedulerEffect] = []
+
+    def emit(self, effect: SchedulerEffect) -> None:
+        self._effects.append(effect)
+
+    def notify(self, job_id: str, event: JobEvent) -> None:
+        self._events.append(job_events.EmitJobEvent(job_id, event, cause=type(event).__name__))
+
+    def acknowledge(self, effect: SchedulerEffect) -> None:
+        self._acknowledgements.append(effect)
+
+    def flush_events(self) -> None:
+        """Report what has happened so far before anything else is emitted."""
+        self._effects += self._events
+        self._events.clear()
+
+    def take(self) -> list[SchedulerEffect]:
+        effects = [*self._effects, *self._events, *self._acknowledgements]
+        if effects:
+            self._effects, self._events, self._acknowledgements = [], [], []
+        return effects
 
 
 class Jobs:
@@ -71,13 +92,15 @@ class Jobs:
     def succeeded(
         self, run: TaskRun, worker: PeerId, result: bytes, ran_ms: int, used: Usage = UNMEASURED
     ) -> None:
-        self._end(run, "success", TaskSucceeded(run.task.task_id, worker, result, ran_ms, used))
+        self._end(
+            run, "success", job_events.TaskSucceeded(run.task.task_id, worker, result, ran_ms, used)
+        )
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
-        self._end(run, "unplaceable", TaskUnplaceable(run.task.task_id, reasons))
+        self._end(run, "unplaceable", job_events.TaskUnplaceable(run.task.task_id, reasons))
 
     def cancelled(self, run: TaskRun) -> None:
-        self._end(run, "cancel", TaskCancelled(run.task.task_id))
+        self._end(run, "cancel", job_events.TaskCancelled(run.task.task_id))
 
     def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
         """It ran, and failed. Returns whether the task is to be placed again as it was. One that
@@ -85,13 +108,14 @@ class Jobs:
         run.failed(failed)
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         if failed.kind is FailureKind.MEMORY and run.can_grow:
-            if self._goes_on(run, attempt, final=False, counts=False):
+            if self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts=False)):
                 run.grow()
                 self._ready.append(run)
             return False
         run.in_vain(attempt)
-        final = failed.kind is FailureKind.INVALID or run.failures >= run.job.job.options.attempts
-        return self._goes_on(run, attempt, final)
+        failures = sum(not each.lost for each in run.attempts)
+        final = failed.kind is FailureKind.INVALID or failures >= run.job.job.options.attempts
+        return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
 
     def lost(
         self, run: TaskRun, attempt_id: str, worker: PeerId, why: str, *, counts: bool
@@ -101,20 +125,13 @@ class Jobs:
         attempt = Attempt(attempt_id, worker, why, lost=True)
         if counts:
             run.in_vain(attempt)
-        final = counts and run.losses >= self._parameters.max_lost
-        return self._goes_on(run, attempt, final, counts=counts)
+        losses = sum(each.lost for each in run.attempts)
+        final = counts and losses >= self._parameters.max_lost
+        return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts), final)
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""
-        if run.copies:
-            self.notify(run.job, TaskRecalled(run.task.task_id, attempt_id))
-            return False
-        if not run.job.is_wanted:
-            self.stopped(run)
-            return False
-        run.move("retry")
-        self.notify(run.job, TaskRecalled(run.task.task_id, attempt_id))
-        return True
+        return self._goes_on(run, job_events.TaskRecalled(run.task.task_id, attempt_id))
 
     def stopped(self, run: TaskRun) -> None:
         """Nothing of it is in flight, and its job does not want it any more."""
@@ -134,12 +151,13 @@ class Jobs:
         for run in job.blocked.fell(task_id):
             run.move("give up")
             upstream = FailureKind.UPSTREAM
-            self.notify(job, TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id))
+            self.notify(
+                job, job_events.TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id)
+            )
 
-    def _goes_on(self, run: TaskRun, attempt: Attempt, final: bool, *, counts: bool = True) -> bool:
-        retried = TaskRetried(run.task.task_id, attempt, counts)
+    def _goes_on(self, run: TaskRun, event: JobEvent, final: bool = False) -> bool:
         if run.copies:  # another attempt of it is in flight, and may yet bring its result
-            self.notify(run.job, retried)
+            self.notify(run.job, event)
             return False
         if not run.job.is_wanted:
             self.stopped(run)
@@ -150,11 +168,13 @@ class Jobs:
             self._give_up(run, kind, result)
             return False
         run.move("retry")
-        self.notify(run.job, retried)
+        self.notify(run.job, event)
         return True
 
     def _give_up(self, run: TaskRun, kind: FailureKind | None, result: bytes) -> None:
-        self._end(run, "give up", TaskGaveUp(run.task.task_id, run.attempts, kind, result))
+        self._end(
+            run, "give up", job_events.TaskGaveUp(run.task.task_id, run.attempts, kind, result)
+        )
 
     def _end(self, run: TaskRun, how: str, event: JobEvent) -> None:
         if not run.move(how):
@@ -172,7 +192,7 @@ class Jobs:
     def close(self, job: JobRun) -> None:
         """Report the end of a job of which every task has ended."""
         if job.is_over:
-            self.notify(job, JobEnded(*(job.ended[state] for state in ENDED)))
+            self.notify(job, job_events.JobEnded(*(job.ended[state] for state in ENDED)))
             del self._jobs[job.job.job_id]
 
     def validate(self) -> None:

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
 
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Known
 from formation_p2p.core.dispatch.job_events import ForgetLease, PersistLease
-from formation_p2p.core.dispatch.notes import Note, RoundOpened
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.jobs import Outbox
 from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.dispatch.saved import SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.round import RoundId
+from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.guarded import seeks_room
+from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.refusals import Refusal
+
+# Workers named of one search, of each kind: what a person reads, where a search names hundreds.
+NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded:
+    """Discovery ended for tasks of a key. `candidates` are the best of `found` workers."""
+
+    key: SchedulingKey
+    candidates: tuple[PeerId, ...]
+    found: int
+    refusals: tuple[tuple[PeerId, Refusal], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """Workers are asked for leases, for tasks of a key."""
+
+    key: SchedulingKey
+    round: RoundId
+    asked: tuple[PeerId, ...]
+
+
+Note = Callable[[SearchEnded | RoundOpened, Moment], None]
+
+
+def search_of(key: SchedulingKey, decision: Decision) -> SearchEnded:
+    best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
+    return SearchEnded(key, best, len(decision.ranked), decision.rejected[:NAMED])
 
 
 class Leasing:

@@ -17,21 +17,20 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
-from formation_p2p.core.dispatch.groups import Groups
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import SchedulerEffect
-from formation_p2p.core.dispatch.jobs import Jobs
-from formation_p2p.core.dispatch.leasing import Leasing
-from formation_p2p.core.dispatch.notes import Note, search_of
-from formation_p2p.core.dispatch.outbox import Outbox
+from formation_p2p.core.dispatch.jobs import Jobs, Outbox
+from formation_p2p.core.dispatch.leasing import Leasing, Note, search_of
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
+from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
+from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
@@ -41,25 +40,22 @@ from formation_p2p.core.negotiation.lessee import (
     NegotiationEvent,
     RoundClosed,
 )
-from formation_p2p.core.negotiation.messages import (
-    ResultAck,
-    TaskOutput,
-    TasksEnded,
-    TaskStarted,
-    ToScheduler,
-)
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
 
 
 class Scheduler:
     """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Attempts. `note`
-    gets what a task's story tells of searches and rounds. Others read `groups`, and change nothing
-    there."""
+    gets what a task's story tells of searches and rounds.
+
+    A group is kept for as long as tasks of it wait or run, a round of it is open, or a lease of it
+    is held. Others read `groups`, and change nothing there.
+    """
 
     def __init__(
         self,
@@ -73,6 +69,7 @@ class Scheduler:
     ) -> None:
         self._note = note
         self._lessee = lessee
+        self._parameters = parameters
         self._outbox = Outbox()
         self._jobs = Jobs(self._outbox, parameters)
         self._decider = PlacementDecider(authorised, facts, self.leases)
@@ -82,7 +79,7 @@ class Scheduler:
         self._attempts = Attempts(
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes
         )
-        self.groups = Groups(self._jobs, self._decider, self._leasing, self._attempts, parameters)
+        self.groups: dict[SchedulingKey, TaskGroup] = {}
 
     def submit(self, job: Job, now: Moment) -> list[SchedulerEffect]:
         """Raises InvalidInput where too many jobs are running, this one already is, or no worker
@@ -97,8 +94,8 @@ class Scheduler:
                 task_run.block(dict.fromkeys(task.after))
             else:
                 ready.append(task_run)
-        for group in self.groups.queue(ready):
-            self.groups.pump(group, now, f"submit of {job.job_id}")
+        for group in self._queue(ready):
+            self._pump(group, now, f"submit of {job.job_id}")
         return self._outbox.take()
 
     def resume(
@@ -118,19 +115,19 @@ class Scheduler:
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)
-        touched = {self.groups.of_task(run): None for run in runs.values()}
-        self.groups.queue(run for run in runs.values() if run.state is TaskState.WAITING)
+        touched = {self._group(run.scheduling_key): None for run in runs.values()}
+        self._queue(run for run in runs.values() if run.state is TaskState.WAITING)
         for group in touched:
-            self.groups.pump(group, now, "resume")
+            self._pump(group, now, "resume")
         return self._outbox.take()
 
     def _adopt(self, saved: SavedLease, runs: Mapping[str, TaskRun], now: Moment) -> None:
         known = [(a, runs[task_id]) for a, task_id in saved.attempts if task_id in runs]
         # One lease runs tasks of one key.
         group = (
-            self.groups.of_task(known[0][1])
+            self._group(known[0][1].scheduling_key)
             if known
-            else self.groups.of(SchedulingKey(saved.needs, saved.priority))
+            else self._group(SchedulingKey(saved.needs, saved.priority))
         )
         active = self._leasing.adopt(group, saved, now)
         for attempt_id, run in known:
@@ -149,20 +146,20 @@ class Scheduler:
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
         self._jobs.stop_blocked(job)
-        for group in self.groups:
+        for group in list(self.groups.values()):
             for waiting in group.queues.drain(job):
                 self._jobs.stopped(waiting)
             for active in group.leases.values():
                 unwanted = [a for a, run in active.attempts.items() if run.job is job]
                 self._attempts.cancel(active, unwanted, cause)
-            self.groups.pump(group, now, cause)
+            self._pump(group, now, cause)
 
     def leave(self) -> list[SchedulerEffect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
         for job in list(self._jobs):
             job.move("cancel")
             self._jobs.stop_blocked(job)
-        for group in self.groups:
+        for group in list(self.groups.values()):
             leases = list(group.leases.values())
             running = [run for active in leases for run in active.attempts.values()]
             for run in (*group.queues.drain(), *running):
@@ -176,12 +173,12 @@ class Scheduler:
         return iter(self._jobs)
 
     def leases(self) -> Iterator[ActiveLease]:
-        return (active for group in self.groups for active in group.leases.values())
+        return (active for group in self.groups.values() for active in group.leases.values())
 
     @property
     def is_idle(self) -> bool:
         """Whether no task waits, runs or is being placed, and no lease is kept."""
-        return not len(self.groups)
+        return not self.groups
 
     def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
         """The job and the scheduling key of a task whose job has not ended."""
@@ -197,17 +194,17 @@ class Scheduler:
         """As it would decide now for a task of this name; with what workers have answered, where
         tasks of the same key are in flight. Without a key, who may work at all."""
         decision = self._decider.decide(key, name, key_of(name.encode()), profiles, now)
-        group = None if key is None else self.groups.named(key)
-        reasons = {} if group is None else dict(group.candidates.reasons())
+        group = None if key is None else self.groups.get(key)
         known = {each.profile.peer_id for each in decision.ranked}
         rejected = dict(decision.rejected)
-        for worker, refusal in reasons.items():
+        for worker, refusal in () if group is None else group.candidates.reasons():
             if worker not in known:
                 rejected.setdefault(worker, refusal)
         return replace(decision, rejected=tuple(rejected.items()))
 
     def found(self, found: Found, now: Moment) -> list[SchedulerEffect]:
-        group = self.groups.of_find(found.find)
+        waiting = (g for g in self.groups.values() if g.acquisition.find == found.find)
+        group = next(waiting, None)
         if group is None:
             return []
         group.acquisition.search_ended(answered=found.heard)
@@ -223,7 +220,7 @@ class Scheduler:
             dropped = dict(decision.rejected)
             profiles = (each for each in found.profiles if each.peer_id in dropped)
             self._decider.bar(group, head, profiles, now)
-        self.groups.pump(group, now, "discovery ended")
+        self._pump(group, now, "discovery ended")
         return self._outbox.take()
 
     def negotiated(self, events: list[NegotiationEvent], now: Moment) -> list[SchedulerEffect]:
@@ -231,20 +228,21 @@ class Scheduler:
         for event in events:
             match event:
                 case RoundClosed():
-                    group = self.groups.of_round(event.round)
+                    asking = self.groups.values()
+                    group = next(g for g in asking if g.acquisition.round == event.round)
                     group.acquisition.round_ended(event.committed)
                     for worker, refusal in event.refusals:
                         group.candidates.refused(worker, refusal, now)
-                    self.groups.pump(group, now, "a round closed")
+                    self._pump(group, now, "a round closed")
                 case LeaseHeld(lease):
-                    group = self.groups.of(lease.scheduling_key)
+                    group = self._group(lease.scheduling_key)
                     self._leasing.granted(group, lease, now)
-                    self.groups.pump(group, now, f"lease {lease.lease_id}")
+                    self._pump(group, now, f"lease {lease.lease_id}")
                 case LeaseRecovered(lease):
                     cause = "the worker answers again"
-                    group = self.groups.of(lease.scheduling_key)
+                    group = self._group(lease.scheduling_key)
                     self._attempts.repeat(group.leases[lease.key], cause)
-                    self.groups.pump(group, now, cause)
+                    self._pump(group, now, cause)
                 case LeaseLost():
                     self._lease_lost(event, now)
                 case _:
@@ -253,7 +251,7 @@ class Scheduler:
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
         lease = event.lease
-        group = self.groups.named(lease.scheduling_key)
+        group = self.groups.get(lease.scheduling_key)
         if group is None:
             return  # it was given back at the moment when it was lost
         worker = lease.lessor.peer_id
@@ -263,36 +261,39 @@ class Scheduler:
         if active is not None:
             self._leasing.ended(group, active)
             self._attempts.lost(group, active, event, now)
-        self.groups.pump(group, now, f"lease {lease.lease_id} is lost")
+        self._pump(group, now, f"lease {lease.lease_id} is lost")
 
-    def received(self, sender: Contact, message: ToScheduler, now: Moment) -> list[SchedulerEffect]:
+    def received(
+        self, sender: Contact, message: work.ToScheduler, now: Moment
+    ) -> list[SchedulerEffect]:
         """What comes under no lease of ours has no effect, and is not acknowledged: any peer could
         have it queued."""
-        holding = self.groups.holding((sender.peer_id, message.lease_id))
-        if holding is None:
+        key = (sender.peer_id, message.lease_id)
+        group = next((g for g in self.groups.values() if key in g.leases), None)
+        if group is None:
             return []
-        group, active = holding
+        active = group.leases[key]
         match message:
-            case TaskStarted():
+            case work.TaskStarted():
                 if self._attempts.began(active, message, now):
-                    self.groups.pump(group, now, f"{message.attempt_id} runs")
-            case TaskOutput():
+                    self._pump(group, now, f"{message.attempt_id} runs")
+            case work.TaskOutput():
                 self._attempts.printed(active, message)
-            case TasksEnded():
+            case work.TasksEnded():
                 # Each result counts only under the fencing token of its lease, and once.
                 if active.lease.fence != message.fence:
                     return []
                 cause = f"attempts under {message.lease_id} ended"
                 self._attempts.ended(group, active, message.ended, now)
-                touched = self.groups.queue(self._jobs.take_ready())
+                touched = self._queue(self._jobs.take_ready())
                 if touched:
                     # Before a lease is given back to make room for what comes next.
                     self._outbox.flush_events()
                 for each in dict.fromkeys([group, *touched]):
-                    self.groups.pump(each, now, cause)
+                    self._pump(each, now, cause)
                 ids = tuple(ended.attempt_id for ended in message.ended)
                 self._outbox.acknowledge(
-                    Send(sender, ResultAck(message.lease_id, ids), cause=cause)
+                    Send(sender, work.ResultAck(message.lease_id, ids), cause=cause)
                 )
             case _:
                 assert_never(message)
@@ -300,26 +301,91 @@ class Scheduler:
 
     def heard(self, worker: PeerId) -> None:
         """A message outside the work protocol came from a peer: it lives."""
-        for group in self.groups:
+        for group in self.groups.values():
             group.wake_by(group.candidates.heard(worker))
 
     def tick(self, now: Moment) -> list[SchedulerEffect]:
         for job in self._jobs.overdue(now):
             self._stop(job, now, f"the deadline of {job.job.job_id} passed")
-        for group in self.groups:
+        for group in list(self.groups.values()):
             if group.wake_s <= now.mono_s:
-                self.groups.pump(group, now, "time to look again")
+                self._pump(group, now, "time to look again")
         return self._outbox.take()
 
     def next_timeout(self) -> float:
-        if not len(self.groups):
+        if not self.groups:
             return float("inf")  # as a rule; it is asked for after every message
-        return min(self.groups.next_wake_s(), self._jobs.next_deadline_s())
+        wake_s = min(group.wake_s for group in self.groups.values())
+        return min(wake_s, self._jobs.next_deadline_s())
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
         self._jobs.validate()
-        self.groups.validate()
+        for key, group in self.groups.items():
+            ensure(key == group.key, "a group is kept under another key")
+            ensure(not group.is_idle, "a group is kept without need")
+            group.validate()
         used = {active.lease.key: active.lease for active in self.leases()}
         held = {k: x for k, x in self._lessee.held.items() if x.state is not HeldState.COMMITTED}
         ensure(used == held, f"{used.keys() ^ held.keys()} are held, or used, but not both")
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    def _group(self, key: SchedulingKey) -> TaskGroup:
+        """The group of tasks with this key, from now on."""
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = TaskGroup(key, self._parameters)
+        return group
+
+    def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
+        """Have tasks wait for workers. Returns their groups."""
+        touched: dict[tuple[JobRun, Requirements], TaskGroup] = {}
+        for run in runs:
+            key = (run.job, run.task.needs)
+            group = touched.get(key)
+            if group is None:
+                group = touched[key] = self._group(run.scheduling_key)
+            group.queues.wait(run)
+        return list(dict.fromkeys(touched.values()))
+
+    def _pump(self, group: TaskGroup, now: Moment, cause: str) -> None:
+        """Do all that can be done for a group now. Called after everything that touches it."""
+        group.awake()
+        group.candidates.forget_expired(now)
+        self._decider.review(group, now)
+        if group.candidates.barred:
+            self._leasing.release_barred(group, cause)
+        self._attempts.fill(group, 1, 0, now, cause)
+        head = group.queues.first()
+        if head is not None:
+            # Tasks are left over for the leases that may yet come.
+            coming = self._seek(group, head, now, cause)
+            self._attempts.fill(group, 0, coming, now, cause)
+        if not group.queues.waiting:
+            kept = self._attempts.rebalance(group, now, cause)
+            self._leasing.linger(group, kept, now, cause)
+            self._forget_idle(group)
+
+    def _seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
+        """Go for more leases. Returns how many may yet come of what is in flight."""
+        if group.acquisition.is_open:
+            return max(1, len(group.acquisition.committing))
+        self._make_room(group, cause)
+        coming = self._leasing.seek(group, head, now, cause)
+        if not coming and self._leasing.is_hopeless(group):
+            reasons = group.candidates.reasons()
+            for run in group.queues.drain():
+                self._jobs.unplaceable(run, reasons)
+        return coming
+
+    def _make_room(self, group: TaskGroup, cause: str) -> None:
+        """Leases that are kept warm for other kinds of tasks may be in the way."""
+        for other in list(self.groups.values()):
+            if other is not group:
+                self._leasing.release_idle(other, cause)
+                self._forget_idle(other)
+
+    def _forget_idle(self, group: TaskGroup) -> None:
+        if group.is_idle:
+            self.groups.pop(group.key, None)

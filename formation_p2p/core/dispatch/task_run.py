@@ -135,14 +135,6 @@ class TaskRun:
         self.task = replace(self.task, needs=needs, more_memory_bytes=0)
 
     @property
-    def failures(self) -> int:
-        return sum(not attempt.lost for attempt in self.attempts)
-
-    @property
-    def losses(self) -> int:
-        return sum(attempt.lost for attempt in self.attempts)
-
-    @property
     def is_wanted(self) -> bool:
         """Whether a result of an attempt in flight would count, and its job wants it."""
         return self.state is TaskState.DISPATCHED and self.job.is_wanted

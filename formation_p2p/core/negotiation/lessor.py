@@ -19,7 +19,6 @@ from typing import assert_never
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.held import held_by
@@ -229,7 +228,9 @@ class Lessor:
             return refusal
         if len(self._leases) >= (limit := self._parameters.max_leases):
             return refusals.Busy("the table of leases", limit)
-        if self._open_offers(sender.peer_id) >= (limit := self._parameters.max_offers_per_owner):
+        offered = [x.owner for x in self._leases.values() if x.state is LeaseState.OFFERED]
+        open_offers = sum(owner.peer_id == sender.peer_id for owner in offered)
+        if open_offers >= (limit := self._parameters.max_offers_per_owner):
             return refusals.Busy("the table of your open offers", limit)
         lease_id = f"{self._rng.getrandbits(64):016x}"
         # What runs is given this much in any case; leases over less would add up to more memory
@@ -307,12 +308,6 @@ class Lessor:
             return "expire", denied
         priority = self._wants.displacing(lease.lease_id, now)
         return None if priority is None else ("preempt", refusals.Preempted(priority))
-
-    def _open_offers(self, owner: PeerId) -> int:
-        return sum(
-            lease.owner.peer_id == owner and lease.state is LeaseState.OFFERED
-            for lease in self._leases.values()
-        )
 
     def _owned(self, sender: Contact, lease_id: str) -> Lease | refusals.Gone:
         lease = self._leases.get(lease_id)

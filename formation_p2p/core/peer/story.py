@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from formation_p2p.core.dispatch import job_events
-from formation_p2p.core.dispatch.notes import NAMED, RoundOpened, SearchEnded
+from formation_p2p.core.dispatch.leasing import NAMED, RoundOpened, SearchEnded
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessee import (
