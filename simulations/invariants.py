@@ -225,17 +225,17 @@ class Invariants:
         self._books(node)
 
     def _executes(self, node: SimNode, worker: _Worker, execute: Execute, mono_s: float) -> None:
-        lease_id = execute.lease_id
+        lease_id, needs = execute.lease_id, execute.needs
         lease = worker.leases.get(lease_id)
         if lease is None:  # of this node with itself: nothing went over a wire
             lease = worker.leases[lease_id] = _Lease(
-                lease_id, None, execute.device_ids, execute.cpu_milli, execute.memory_bytes
+                lease_id, None, execute.device_ids, needs.cpu_milli, needs.memory_bytes
             )
             self._within(node, worker)
         if lease.ending_s < float("inf") or lease.expires_s + SLACK_S < mono_s:
             what = f"{node.name} begins {[x.attempt_id for x in execute.work]} after its lease"
             raise Violation("nothing runs after its lease", what, lease_id)
-        given = (execute.device_ids, execute.cpu_milli)
+        given = (execute.device_ids, needs.cpu_milli)
         if given != (lease.device_ids, lease.cpu_milli):
             what = f"{node.name} runs with {given} what was leased {lease.device_ids}"
             raise Violation("one lease on one resource", what, lease_id)

@@ -108,8 +108,8 @@ class Watch:
                 pass
         for effect in effects:
             match effect:
-                case Execute(lease_id):
-                    has = (effect.driver, effect.cpu_milli, effect.memory_bytes, effect.device_ids)
+                case Execute(lease_id, needs, device_ids):
+                    has = (needs.driver, needs.cpu_milli, needs.memory_bytes, device_ids)
                     attempts = self._leases.setdefault(lease_id, {})
                     attempts |= {x.attempt_id: WorkBegan(x.attempt_id, *has) for x in effect.work}
                 case Fence(lease_id):

@@ -192,13 +192,13 @@ class LeaseRun:
                 await driver.serve(self)
             else:
                 await self._one_by_one(driver)
-            log.error("the driver %s went home; it is called again", self._under.driver)
-            failed = Failed(FailureKind.DRIVER, f"the driver {self._under.driver} stopped")
+            log.error("the driver %s went home; it is called again", self._under.needs.driver)
+            failed = Failed(FailureKind.DRIVER, f"the driver {self._under.needs.driver} stopped")
         except Exception as error:
             # Drivers may be anybody's. What one of them raises ends its task, not the node.
-            log.exception("the driver %s failed", self._under.driver)
+            log.exception("the driver %s failed", self._under.needs.driver)
             failed = Failed(
-                FailureKind.DRIVER, f"the driver {self._under.driver} failed: {error!r}"
+                FailureKind.DRIVER, f"the driver {self._under.needs.driver} failed: {error!r}"
             )
         self._watching = None
         for attempt_id in list(self._taken):
@@ -215,7 +215,7 @@ class LeaseRun:
             report = _Report(self, work.attempt_id)
             with trio.CancelScope() as self._killing:
                 if driver is None:
-                    problem = f"this worker has no driver {self._under.driver}"
+                    problem = f"this worker has no driver {self._under.needs.driver}"
                     outcome = Failed(FailureKind.DRIVER, problem)
                 else:
                     async with scratch_folder(self._scratch_root) as scratch:
@@ -224,19 +224,19 @@ class LeaseRun:
             self.flush()
 
     def _execution(self, work: Work, scratch: Path) -> Execution:
-        under = self._under
+        under, needs = self._under, self._under.needs
         return Execution(
             work.attempt_id,
             under.lease_id,
             work.payload,
-            under.cpu_milli,
-            under.memory_bytes,
+            needs.cpu_milli,
+            needs.memory_bytes,
             under.device_ids,
             work.timeout_s,
             scratch,
             work.shared,
-            under.storage_bytes,
-            under.network,
+            needs.storage_bytes,
+            needs.network_mbps > 0,
         )
 
     async def _announce(self) -> None:

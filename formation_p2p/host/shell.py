@@ -281,7 +281,7 @@ class Shell:
             case Execute(lease_id):
                 run = self._runs.get(lease_id)
                 if run is None:
-                    driver = self._drivers.get(effect.driver)
+                    driver = self._drivers.get(effect.needs.driver)
                     run = LeaseRun(effect, driver, self._config.scratch_root, self.feed)
                     self._runs[lease_id] = run
                     self.do(run.run)

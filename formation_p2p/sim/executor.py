@@ -71,15 +71,15 @@ class Executor:
         self._overslept: list[tuple[float, float, Callable[..., None], tuple[Any, ...]]] = []
 
     def execute(self, execute: Execute) -> None:
-        lane = self._lanes.setdefault(execute.lease_id, _Lane())
+        lane, needs = self._lanes.setdefault(execute.lease_id, _Lane()), execute.needs
         for work in execute.work:
             lane.queue.append(
                 Running(
                     execute.lease_id,
                     work.attempt_id,
-                    execute.driver,
-                    execute.cpu_milli,
-                    execute.memory_bytes,
+                    needs.driver,
+                    needs.cpu_milli,
+                    needs.memory_bytes,
                     execute.device_ids,
                     work.shared,
                     work.payload,

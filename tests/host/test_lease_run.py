@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionStarted,
     Work,
 )
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.host import lease_run
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
@@ -23,7 +25,8 @@ from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from tests.support.drivers_world import holds_nothing, within
 from tests.support.waiting import until
 
-UNDER = Execute("lease", "test", 1000, 2**28, 0, False, ("GPU-0",), (), cause="a test")
+HOLDS = Requirements(memory_bytes=2**28, storage_bytes=7, network_mbps=10, driver="test")
+UNDER = Execute("lease", HOLDS, ("GPU-0",), (), cause="a test")
 
 
 class Sleeper:
@@ -68,7 +71,7 @@ class Told:
     def add(self, *payloads: bytes) -> None:
         work = tuple(Work(f"{self._count + n}", b"", p, None) for n, p in enumerate(payloads))
         self._count += len(payloads)
-        self.lease.add(Execute(*_fields(UNDER), work, cause="more"))
+        self.lease.add(replace(UNDER, work=work, cause="more"))
 
     @property
     def ended(self) -> dict[str, Outcome]:
@@ -82,18 +85,6 @@ class Told:
 
     async def until(self, count: int) -> None:
         await until(lambda: len(self.ended) >= count)
-
-
-def _fields(execute: Execute) -> tuple[str, str, int, int, int, bool, tuple[str, ...]]:
-    return (
-        execute.lease_id,
-        execute.driver,
-        execute.cpu_milli,
-        execute.memory_bytes,
-        execute.storage_bytes,
-        execute.network,
-        execute.device_ids,
-    )
 
 
 def story(
@@ -130,6 +121,7 @@ def test_they_run_in_order_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert len(set(driver.scratches)) == 3
     first = driver.ran[0]
     assert (first.lease_id, first.cpu_milli, first.memory_bytes) == ("lease", 1000, 2**28)
+    assert (first.storage_bytes, first.network) == (7, True)
     assert (first.device_ids, first.timeout_s, first.shared) == (("GPU-0",), None, b"")
 
 

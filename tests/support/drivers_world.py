@@ -12,6 +12,7 @@ from typing import Literal
 import trio
 
 from formation_p2p.core.execution.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
@@ -99,9 +100,8 @@ class ALease:
         memory_bytes: int = 256 * MIB,
         device_ids: tuple[str, ...] = (),
     ) -> None:
-        self._held = Execute(
-            lease_id, driver.name, 1000, memory_bytes, 0, False, device_ids, (), cause="a test"
-        )
+        holds = Requirements(memory_bytes=memory_bytes, driver=driver.name)
+        self._held = Execute(lease_id, holds, device_ids, (), cause="a test")
         self._run = LeaseRun(self._held, driver, root, self._take)
         self._reports: dict[str, Recorder] = {}
         self._outcomes: dict[str, Outcome] = {}

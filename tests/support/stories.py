@@ -20,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.messages import WorkMessage
 from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
@@ -30,10 +31,11 @@ from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.task_options import PlacementWords, TaskOptions, options_of
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.capability import Capacity, idle
+from formation_p2p.core.resources.capability import Capability, Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.task import Task, task_id
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
@@ -101,6 +103,11 @@ class Lenient(AdmissionController):
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         pass
+
+
+def unshared(machine: Capability) -> Budget:
+    """Any scope may have all of the machine."""
+    return Budget(EVERYTHING, machine.cpu_milli, lambda *who: Scope.COMMONS)
 
 
 # -- worlds ---------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ from tests.support.stories import (
     job,
     sent,
     town,
+    unshared,
 )
 from tests.unit.seed_cases import Vector, covers
 
@@ -197,7 +198,9 @@ def as_many_as_fit(vector: Vector) -> None:
 
 
 def lessor(machine: Capability, *drivers: str) -> Lessor:
-    return Lessor(machine, {}, drivers or ("process",), Lenient(), random.Random(1))
+    return Lessor(
+        machine, {}, drivers or ("process",), Lenient(), random.Random(1), unshared(machine)
+    )
 
 
 def answer(alice: Lessor, needs: Requirements, by: Contact = BOB, now_s: float = 0) -> WorkMessage:

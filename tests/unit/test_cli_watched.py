@@ -11,10 +11,12 @@ from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, Execu
 from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent, Tick
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
 WORK = tuple(Work(attempt, b"", b"", None) for attempt in ("a", "b", "c"))
-EXECUTE = Execute("lease", "python", 1000, 512, 0, False, ("gpu0",), WORK, cause="test")
+NEEDS = Requirements(memory_bytes=512, driver="python")
+EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, cause="test")
 
 
 def told(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:

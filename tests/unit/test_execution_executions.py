@@ -94,18 +94,7 @@ def dispatch_of(*numbers: int, payload: bytes = b"") -> Dispatch:
 
 
 def execute(*work: Work) -> Execute:
-    needs = LEASE.needs
-    return Execute(
-        "lease",
-        "process",
-        needs.cpu_milli,
-        needs.memory_bytes,
-        7 * KIB,
-        False,
-        ("GPU-7",),
-        work,
-        cause="",
-    )
+    return Execute("lease", LEASE.needs, ("GPU-7",), work, cause="")
 
 
 def work(number: int, payload: bytes = b"", shared: bytes = b"") -> Work:
@@ -156,12 +145,6 @@ def test_attempts_go_to_the_shell_as_they_come_with_what_the_lease_holds(
     assert alice.dispatched(LEASE, dispatch_of(2)) == [execute(work(2))]
     assert alice.told(executions_ended(0, 1)) == [told(over(0), over(1))]
     assert alice.told(executions_ended(2)) == [told(over(2))]
-
-
-def test_only_tasks_that_asked_for_a_network_have_one(alice: Executions) -> None:
-    lease = lease_of(BOB)
-    lease.request = replace(lease.request, needs=replace(lease.needs, network_mbps=10))
-    assert alice.dispatched(lease, dispatch_of(0)) == [replace(execute(work(0)), network=True)]
 
 
 def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
@@ -250,18 +233,18 @@ def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
     assert alice.renewed(LEASE) == [told(over(0), over(1))]
     assert alice.renewed(LEASE) == []
     alice.interrupted(BOB.peer_id)
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == []
+    assert alice.received(BOB.peer_id, ack(0)) == []
     assert alice.renewed(LEASE) == [told(over(1))]
-    assert alice.acknowledged(BOB.peer_id, ack(0, 1)) == []
+    assert alice.received(BOB.peer_id, ack(0, 1)) == []
     alice.interrupted(BOB.peer_id)
     assert alice.renewed(LEASE) == []
 
 
 def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0))
-    assert alice.cancelled(MALLORY.peer_id, cancel(0)) == []
+    assert alice.received(MALLORY.peer_id, cancel(0)) == []
     alice.told(executions_ended(0))
-    assert alice.acknowledged(MALLORY.peer_id, ack(0)) == []
+    assert alice.received(MALLORY.peer_id, ack(0)) == []
     alice.interrupted(MALLORY.peer_id)
     alice.interrupted(BOB.peer_id)
     assert alice.renewed(LEASE) == [told(over(0))]
@@ -278,9 +261,9 @@ def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(
     more = alice.dispatched(LEASE, dispatch_of(WINDOW, WINDOW + 1))
     assert more == [execute(work(WINDOW), work(WINDOW + 1))]
     assert alice.told(executions_ended(WINDOW)) == [told(over(WINDOW))]  # it ran already
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == []
-    assert alice.acknowledged(BOB.peer_id, ack(1)) == [Continue("lease", cause="")]
-    assert alice.acknowledged(BOB.peer_id, ack(2)) == []
+    assert alice.received(BOB.peer_id, ack(0)) == []
+    assert alice.received(BOB.peer_id, ack(1)) == [Continue("lease", cause="")]
+    assert alice.received(BOB.peer_id, ack(2)) == []
 
 
 def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
@@ -291,7 +274,7 @@ def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
     effects = alice.told(executions_ended(*range(count), outcome=large))
     assert only(effects, Pause) == [Pause("lease", cause="")]
     assert len(only(effects, Send)) == count  # each in a message of its own
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == [Continue("lease", cause="")]
+    assert alice.received(BOB.peer_id, ack(0)) == [Continue("lease", cause="")]
 
 
 def test_results_travel_in_messages_of_a_bounded_size(alice: Executions) -> None:
@@ -325,7 +308,7 @@ def test_what_many_failures_have_to_say_fits_into_messages_too(
         assert outcome.message.endswith("the end")
         assert len(outcome.message) == MAX_MESSAGE_CHARS
     assert only(effects, Pause) == [Pause("lease", cause="")]
-    assert alice.acknowledged(BOB.peer_id, ack(*range(WINDOW))) == [Continue("lease", cause="")]
+    assert alice.received(BOB.peer_id, ack(*range(WINDOW))) == [Continue("lease", cause="")]
     assert alice.runs["lease"].outbox_bytes == 0
 
 
@@ -412,11 +395,11 @@ def test_a_scheduler_that_dispatches_again_hears_again_what_runs_for_long(
 
 def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0, 1, 2))
-    assert alice.cancelled(BOB.peer_id, cancel(0, 2)) == [
+    assert alice.received(BOB.peer_id, cancel(0, 2)) == [
         Kill("lease", attempt(0), True, cause=""),
         Kill("lease", attempt(2), True, cause=""),
     ]
-    assert alice.cancelled(BOB.peer_id, cancel(1, begun=False)) == [
+    assert alice.received(BOB.peer_id, cancel(1, begun=False)) == [
         Kill("lease", attempt(1), False, cause="")
     ]
     killed = Failed(FailureKind.CANCELLED, "killed")
@@ -426,10 +409,10 @@ def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) 
 
 
 def test_what_is_not_in_flight_cannot_be_cancelled(alice: Executions) -> None:
-    assert alice.cancelled(BOB.peer_id, cancel(0)) == []
+    assert alice.received(BOB.peer_id, cancel(0)) == []
     alice.dispatched(LEASE, dispatch_of(0, 1))
     alice.told(executions_ended(0))
-    assert alice.cancelled(BOB.peer_id, cancel(0, 7)) == []
+    assert alice.received(BOB.peer_id, cancel(0, 7)) == []
 
 
 # -- the end of a lease ---------------------------------------------------------------------
@@ -443,7 +426,7 @@ def test_when_the_lease_ends_all_of_it_goes(alice: Executions) -> None:
     assert alice.told(ExecutionStarted("lease", attempt(1))) == []
     assert alice.told(ExecutionOutput("lease", attempt(1), False, b"late")) == []
     assert alice.renewed(LEASE) == []
-    assert alice.acknowledged(BOB.peer_id, ack(0)) == []
+    assert alice.received(BOB.peer_id, ack(0)) == []
     alice.drop("lease")
 
 
@@ -494,7 +477,7 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
                     del running[each.attempt_id]
                     waiting.add(each.attempt_id)
             case "ack":
-                alice.acknowledged(BOB.peer_id, ResultAck("lease", tuple(names)))
+                alice.received(BOB.peer_id, ResultAck("lease", tuple(names)))
                 waiting.difference_update(names)
             case "break":
                 alice.interrupted(BOB.peer_id)
@@ -503,7 +486,7 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
             case "renew":
                 assert alice.renewed(LEASE) == []
             case "cancel":
-                kills = only(alice.cancelled(BOB.peer_id, cancel(*numbers)), Kill)
+                kills = only(alice.received(BOB.peer_id, cancel(*numbers)), Kill)
                 assert {kill.attempt_id for kill in kills} == running.keys() & set(names)
         run = alice.runs.get("lease")
         if run is not None:

@@ -7,6 +7,7 @@ import pytest
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.negotiation.back_off import (
     DROPPED,
+    EXCLUDED,
     LAST_ASKED,
     RULES,
     BackOff,
@@ -50,9 +51,7 @@ def noted(back_off: BackOff, *refusals: Refusal, now_s: float = 0) -> float:
 
 def test_whoever_did_nothing_wrong_may_be_asked(back_off: BackOff) -> None:
     assert back_off.until_s(ALICE_ID) < 0
-    assert not back_off.is_last(ALICE_ID)
-    assert not back_off.excludes(ALICE_ID)
-    assert not back_off.has_failed(ALICE_ID)
+    assert back_off.fault(ALICE_ID) is None
     assert back_off.reasons() == {}
     assert not back_off.heard(ALICE_ID)
     back_off.found(ALICE_ID, 8)
@@ -82,10 +81,9 @@ def test_each_refusal_is_one_fault_and_the_table_says_what_follows(
     back_off: BackOff, refusal: Refusal, fault: Fault
 ) -> None:
     assert back_off.note(ALICE_ID, refusal, 7, at(0)) is fault
-    assert back_off.is_last(ALICE_ID) == (fault in LAST_ASKED)
+    assert back_off.fault(ALICE_ID) is fault
     assert (fault in DROPPED) == isinstance(refusal, Leaving | Unwanted | Denied)
-    assert back_off.excludes(ALICE_ID) == isinstance(refusal, Unwanted | Denied)
-    assert back_off.has_failed(ALICE_ID) == (fault is Fault.FAILED)
+    assert (fault in EXCLUDED) == isinstance(refusal, Unwanted | Denied)
     assert back_off.reasons() == {ALICE_ID: refusal}
     rule = RULES[fault]
     if rule.until is not Until.TIME:
@@ -127,7 +125,7 @@ def test_a_sign_of_life_lets_a_silent_worker_be_asked_once_more(
     assert back_off.until_s(ALICE_ID) == NEVER
     lives()
     assert back_off.until_s(ALICE_ID) == 2.0
-    assert back_off.is_last(ALICE_ID)
+    assert back_off.fault(ALICE_ID) in LAST_ASKED
     assert noted(back_off, NO_ANSWER) == NEVER  # silent again: and so on, ever more slowly
     lives()
     assert back_off.until_s(ALICE_ID) == 4.0
@@ -170,7 +168,7 @@ def test_a_denial_stands(back_off: BackOff) -> None:
     noted(back_off, Denied("submit", "no grant"))
     back_off.found(ALICE_ID, 8)
     back_off.heard(ALICE_ID)
-    assert back_off.excludes(ALICE_ID)
+    assert back_off.fault(ALICE_ID) in EXCLUDED
     assert back_off.until_s(ALICE_ID) == NEVER
 
 
@@ -178,7 +176,7 @@ def test_a_denial_that_says_when_it_ends_is_a_refusal_until_then(back_off: BackO
     full = Denied("submit", "Concurrent task limit reached: 2/2", 1000)
     closed = Denied("submit", "the grant is good at night", 90_000)
     assert back_off.note(ALICE_ID, full, 7, at(0)) is Fault.REFUSED
-    assert not back_off.excludes(ALICE_ID)
+    assert back_off.fault(ALICE_ID) not in EXCLUDED
     assert back_off.until_s(ALICE_ID) == 1.0
     back_off.note(ALICE_ID, full, 7, at(1))
     assert back_off.until_s(ALICE_ID) == 3.0

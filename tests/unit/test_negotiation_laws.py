@@ -39,7 +39,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support import resources_world
 from tests.support.resources_world import a100, h100, machine
-from tests.support.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, Lenient, at, sent, unshared
 
 MACHINE = machine(a100("G0"), h100("G1"), cpu_milli=4000)
 owners = st.sampled_from([BOB, CAROL, DAVE])
@@ -62,7 +62,13 @@ class Worker(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         self.lessor = Lessor(
-            MACHINE, {}, ("process",), Lenient(), random.Random(seed), price_micro=5
+            MACHINE,
+            {},
+            ("process",),
+            Lenient(),
+            random.Random(seed),
+            unshared(MACHINE),
+            price_micro=5,
         )
         self.now_s = 0.0
         self.offered: list[tuple[Contact, str, int]] = []

@@ -47,7 +47,7 @@ from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
-from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent
+from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent, unshared
 
 WINDOW = LEASE_DEFAULTS.window
 HOLD_S = LEASE_DEFAULTS.hold_s
@@ -99,6 +99,7 @@ class Alice:
             ("process", "python"),
             admission or self.porter,
             random.Random(1),
+            unshared(capability),
             price_micro=250,
             parameters=parameters,
         )

@@ -7,6 +7,7 @@ import pytest
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.world import World
@@ -35,7 +36,8 @@ class Shell:
             Work(f"t#{number}", b"shared", each.encode(), timeout_s)
             for number, each in enumerate(seconds, first)
         )
-        execute = Execute(lease_id, "process", 1000, 64, 0, False, ("gpu",), work, cause="test")
+        needs = Requirements(memory_bytes=64, driver="process")
+        execute = Execute(lease_id, needs, ("gpu",), work, cause="test")
         self.executor.execute(execute)
 
     def ended(self) -> list[tuple[float, tuple[str, ...]]]:

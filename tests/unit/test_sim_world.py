@@ -462,7 +462,8 @@ def test_a_worker_may_be_told_to_begin_nothing_for_a_while() -> None:
     world, _, alice, _ = small_town()
     work = (Work("t#1", b"", b"", None),)
     world.performer.perform(alice, Pause("a lease", cause="a test"))
-    execute = Execute("a lease", "process", 1, 1, 0, False, (), work, cause="a test")
+    needs = Requirements(cpu_milli=1, memory_bytes=1, driver="process")
+    execute = Execute("a lease", needs, (), work, cause="a test")
     world.performer.perform(alice, execute)
     world.elapse(5)
     assert not alice.running

@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
-from formation_p2p.core.negotiation.back_off import DROPPED, BackOff
+from formation_p2p.core.negotiation.back_off import DROPPED, EXCLUDED, LAST_ASKED, BackOff, Fault
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Ranked, rank
 from formation_p2p.core.placement.guarded import home_of
@@ -61,7 +61,7 @@ class Candidates:
             peer_id = each.profile.peer_id
             self.back_off.found(peer_id, each.profile.sequence)
             denied = isinstance(self._rejected.get(peer_id), Denied)
-            if not denied and not self.back_off.excludes(peer_id):
+            if not denied and self.back_off.fault(peer_id) not in EXCLUDED:
                 self._note(self.pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
                 self.barred.pop(peer_id, None)
@@ -123,12 +123,8 @@ class Candidates:
         Workers that were silent or failed come last."""
         asked = [p for p in self.pool.values() if self.is_askable(p.peer_id, now)]
         if queued:
-            asked.sort(
-                key=lambda p: (
-                    -queued.get(p.peer_id, 0),
-                    distance(key_of_peer(p.peer_id), head.key),
-                )
-            )
+            asked.sort(key=lambda p: distance(key_of_peer(p.peer_id), head.key))
+            asked.sort(key=lambda p: queued.get(p.peer_id, 0), reverse=True)
         else:
             task = self._key.view(head.task.task_id, head.key)
             ranked = rank(task, known(asked, self._key, now), self._key.policy)
@@ -136,7 +132,7 @@ class Candidates:
                 self.learn((), tuple((p.peer_id, ranked) for p in asked))
                 return []
             asked = [each.profile for each in ranked]
-        asked.sort(key=lambda p: self.back_off.is_last(p.peer_id))
+        asked.sort(key=lambda p: self.back_off.fault(p.peer_id) in LAST_ASKED)
         return [Contact(p.peer_id, p.addresses) for p in asked]
 
     def is_askable(self, worker: PeerId, now: Moment) -> bool:
@@ -150,9 +146,9 @@ class Candidates:
     def is_failing(self, worker: PeerId, now: Moment) -> bool:
         """Whether it could not run what it took, and another worker might: tasks that fail at once
         would all flow to it."""
-        if not self.back_off.has_failed(worker) or self.is_askable(worker, now):
+        if self.back_off.fault(worker) is not Fault.FAILED or self.is_askable(worker, now):
             return False
-        return any(not self.back_off.has_failed(p) for p in self._at_hand(now))
+        return any(self.back_off.fault(p) is not Fault.FAILED for p in self._at_hand(now))
 
     def could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
         """Whether a worker that has not failed the task has a lease of ours, or may be asked."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended
 
 
@@ -27,17 +28,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Execute(Effect):
-    """Run these with a driver, within what the lease holds, after those handed over before.
-
-    `network` is whether its tasks asked for one.
-    """
+    """Run these with the driver of `needs`, within what the lease holds, after those handed over
+    before."""
 
     lease_id: str
-    driver: str
-    cpu_milli: int
-    memory_bytes: int
-    storage_bytes: int
-    network: bool
+    needs: Requirements
     device_ids: tuple[str, ...]
     work: tuple[Work, ...]
 

@@ -114,36 +114,20 @@ class Executions:
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
                 work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
         if work:
-            needs = lease.needs
-            effects.append(
-                Execute(
-                    lease.lease_id,
-                    needs.driver,
-                    needs.cpu_milli,
-                    needs.memory_bytes,
-                    needs.storage_bytes,
-                    needs.network_mbps > 0,
-                    lease.device_ids,
-                    tuple(work),
-                    cause=cause,
-                )
-            )
+            devices = lease.device_ids
+            effects.append(Execute(lease.lease_id, lease.needs, devices, tuple(work), cause=cause))
         return effects + self._tell(run, refused, cause) + self._send_unsent(run, cause)
 
-    def cancelled(self, sender: PeerId, message: Cancel) -> list[ExecutionEffect]:
-        run = self._run_of(sender, message.lease_id)
-        if run is None:
+    def received(self, sender: PeerId, message: Cancel | ResultAck) -> list[ExecutionEffect]:
+        run = self.runs.get(message.lease_id)
+        if run is None or run.lease.owner.peer_id != sender:
             return []
-        return [
-            Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
-            for attempt_id in message.attempt_ids
-            if attempt_id in run.in_flight
-        ]
-
-    def acknowledged(self, sender: PeerId, message: ResultAck) -> list[ExecutionEffect]:
-        run = self._run_of(sender, message.lease_id)
-        if run is None:
-            return []
+        if isinstance(message, Cancel):
+            return [
+                Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
+                for attempt_id in message.attempt_ids
+                if attempt_id in run.in_flight
+            ]
         for attempt_id in message.attempt_ids:
             ended = run.outbox.pop(attempt_id, None)
             if ended is not None:
@@ -218,10 +202,6 @@ class Executions:
             ensure(run.unsent <= run.outbox.keys(), f"{lease_id} sends what is not in its outbox")
             outbox_bytes = sum(map(_bytes_of, run.outbox.values()))
             ensure(outbox_bytes == run.outbox_bytes, f"the outbox of {lease_id} has another size")
-
-    def _run_of(self, owner: PeerId, lease_id: str) -> LeaseRun | None:
-        run = self.runs.get(lease_id)
-        return run if run is not None and run.lease.owner.peer_id == owner else None
 
     def _send_unsent(self, run: LeaseRun, cause: str) -> list[ExecutionEffect]:
         if not run.unsent:

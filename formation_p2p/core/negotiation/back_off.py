@@ -51,6 +51,8 @@ RULES: Final = {
     Fault.UNWANTED: Rule(0.0, 0.0, Until.NEVER),
     Fault.DENIED: Rule(0.0, 0.0, Until.NEVER),
 }
+# Not candidates again, however often they are found.
+EXCLUDED: Final = frozenset(fault for fault in Fault if RULES[fault].until is Until.NEVER)
 # Asked after those that have no such fault, however near they are.
 LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.HUSHED})
 # No candidates any more; a worker that left is one again once it is found again.
@@ -97,7 +99,7 @@ class BackOff:
 
     def leased(self, worker: PeerId) -> None:
         """It gave a lease: what it refused before, and its silence, count no longer."""
-        if self._fault(worker) is not Fault.FAILED:
+        if self.fault(worker) is not Fault.FAILED:
             self._records.pop(worker, None)
 
     def succeeded(self, worker: PeerId) -> None:
@@ -121,22 +123,12 @@ class BackOff:
             if record.fault is Fault.LEAVING:
                 del self._records[worker]
 
-    def excludes(self, worker: PeerId) -> bool:
-        fault = self._fault(worker)
-        return fault is not None and RULES[fault].until is Until.NEVER
-
-    def is_last(self, worker: PeerId) -> bool:
-        return self._fault(worker) in LAST_ASKED
-
-    def has_failed(self, worker: PeerId) -> bool:
-        return self._fault(worker) is Fault.FAILED
+    def fault(self, worker: PeerId) -> Fault | None:
+        record = self._records.get(worker)
+        return None if record is None else record.fault
 
     def reasons(self) -> dict[PeerId, Refusal]:
         return {worker: record.refusal for worker, record in self._records.items()}
-
-    def _fault(self, worker: PeerId) -> Fault | None:
-        record = self._records.get(worker)
-        return None if record is None else record.fault
 
     def until_s(self, worker: PeerId) -> float:
         """When it may be asked again, as things stand: infinity where time alone is not enough."""

@@ -34,7 +34,6 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.mix import Seen
-from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
 
 LessorEffect = Send | Fence
@@ -52,8 +51,8 @@ class Lessor:
         drivers: Collection[str],
         admission: AdmissionController,
         rng: random.Random,
+        budget: Budget,
         price_micro: int = 0,
-        budget: Budget | None = None,
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
         parameters: LeaseParameters = LEASE_DEFAULTS,
     ) -> None:
@@ -68,9 +67,7 @@ class Lessor:
         self._admission = admission
         self._rng = rng
         self.price_micro = price_micro
-        self._budget = budget or Budget(
-            EVERYTHING, capability.cpu_milli, lambda *who: Scope.COMMONS
-        )
+        self._budget = budget
         self._places = places
         self._leases: dict[str, Lease] = {}
         self._wants = Wants(parameters)

@@ -82,8 +82,8 @@ class Worker:
             serve.drivers,
             self._admission,
             rng,
-            serve.price_micro,
             Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
+            serve.price_micro,
             blobs.places,
             parameters.lease,
         )
@@ -124,10 +124,8 @@ class Worker:
                 else:
                     ended = messages.LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
-            case messages.Cancel():
-                effects += self.executions.cancelled(sender.peer_id, message)
-            case messages.ResultAck():
-                effects += self.executions.acknowledged(sender.peer_id, message)
+            case messages.Cancel() | messages.ResultAck():
+                effects += self.executions.received(sender.peer_id, message)
             case _:
                 assert_never(message)
         return self._after(effects, now)
