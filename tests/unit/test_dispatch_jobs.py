@@ -88,7 +88,7 @@ def test_each_result_counts_once() -> None:
         TaskSucceeded("job/0", ALICE.peer_id, b"2", 10),
         JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0),
     ]
-    assert bob.jobs.named("job") is None
+    assert bob.jobs.runs.get("job") is None
 
 
 def test_the_last_event_counts_how_each_task_ended() -> None:
@@ -98,7 +98,7 @@ def test_the_last_event_counts_how_each_task_ended() -> None:
     assert bob.jobs.failed(failed, ATTEMPT, ALICE.peer_id, EXIT) is False
     unplaceable.move("retry")
     bob.jobs.unplaceable(unplaceable, ((CAROL.peer_id, Leaving()),))
-    assert bob.jobs.named("job") is bob.job
+    assert bob.jobs.runs.get("job") is bob.job
     bob.jobs.cancelled(cancelled)
     attempt = Attempt(ATTEMPT, ALICE.peer_id, "exit: exit code 1", lost=False)
     assert bob.told() == [
@@ -337,7 +337,7 @@ def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> N
     told = bob.told()
     assert len([event for event in told if isinstance(event, END)]) == 1
     assert isinstance(told[-1], JobEnded)
-    assert bob.jobs.named("job") is None
+    assert bob.jobs.runs.get("job") is None
 
 
 # -- bounds ---------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
@@ -137,14 +137,6 @@ class Attempts:
             printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
             self._jobs.notify(run.job, printed)
 
-    def ended(
-        self, group: TaskGroup, active: ActiveLease, ended: Sequence[Ended], now: Moment
-    ) -> None:
-        """Results, or why there is none. Each counts once."""
-        group.estimates.took(active.mean_s(ended, now))
-        for each in ended:
-            self._ended(group, active, each, now)
-
     def lost(self, group: TaskGroup, active: ActiveLease, event: LeaseLost, now: Moment) -> None:
         """All that are in flight on a lease, with it."""
         runs = list(active.attempts.items())
@@ -169,7 +161,8 @@ class Attempts:
         for run in reversed(again):
             group.queues.wait(run, first=True)
 
-    def _ended(self, group: TaskGroup, active: ActiveLease, ended: Ended, now: Moment) -> None:
+    def ended(self, group: TaskGroup, active: ActiveLease, ended: Ended, now: Moment) -> None:
+        """A result, or why there is none. Each counts once."""
         attempt_id, outcome = ended.attempt_id, ended.outcome
         recalled = attempt_id in active.recalled
         run = active.remove(attempt_id, now)

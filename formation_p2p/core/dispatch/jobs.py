@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt, JobEvent, SchedulerEffect
@@ -48,37 +46,32 @@ class Outbox:
 
 
 class Jobs:
-    """`begin` a job, and say how each of its tasks fares: the outbox has its events."""
+    """`begin` a job, and say how each of its tasks fares: the outbox has its events. Others only
+    read `runs`."""
 
     def __init__(self, outbox: Outbox, parameters: DispatchParameters = DISPATCH_DEFAULTS) -> None:
         self._outbox = outbox
         self._parameters = parameters
-        self._jobs: dict[str, JobRun] = {}
+        self.runs: dict[str, JobRun] = {}
         self._ready: list[TaskRun] = []
 
     def begin(self, job: Job, now: Moment, incarnation: str = "") -> JobRun:
         """Raises InvalidInput where too many jobs are running, or this one already is."""
-        if job.job_id in self._jobs:
+        if job.job_id in self.runs:
             raise InvalidInput("job", f"{job.job_id} is running already")
-        if len(self._jobs) >= (limit := self._parameters.max_jobs):
+        if len(self.runs) >= (limit := self._parameters.max_jobs):
             raise InvalidInput("job", f"{limit} are running; wait for one to end")
         deadline_s = job.options.deadline_s
         due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
-        run = self._jobs[job.job_id] = JobRun(job, due_s, incarnation)
+        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation)
         return run
 
     def overdue(self, now: Moment) -> list[JobRun]:
         """Those whose deadline has passed, each once."""
-        return [run for run in self._jobs.values() if run.is_due(now)]
+        return [run for run in self.runs.values() if run.is_due(now)]
 
     def next_deadline_s(self) -> float:
-        return min((run.due_s for run in self._jobs.values()), default=float("inf"))
-
-    def named(self, job_id: str) -> JobRun | None:
-        return self._jobs.get(job_id)
-
-    def __iter__(self) -> Iterator[JobRun]:
-        return iter(self._jobs.values())
+        return min((run.due_s for run in self.runs.values()), default=float("inf"))
 
     def take_ready(self) -> list[TaskRun]:
         """Tasks that are to be placed by a key of their own: those for which they waited have
@@ -193,9 +186,9 @@ class Jobs:
         """Report the end of a job of which every task has ended."""
         if job.is_over:
             self.notify(job, job_events.JobEnded(*(job.ended[state] for state in ENDED)))
-            del self._jobs[job.job.job_id]
+            del self.runs[job.job.job_id]
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
-        for job_id, run in self._jobs.items():
+        for job_id, run in self.runs.items():
             ensure(not run.is_over, f"{job_id} is over, and kept")

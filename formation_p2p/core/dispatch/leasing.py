@@ -20,7 +20,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.round import RoundId
-from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Refusal
@@ -49,11 +48,6 @@ class RoundOpened:
 
 
 Note = Callable[[SearchEnded | RoundOpened, Moment], None]
-
-
-def search_of(key: SchedulingKey, decision: Decision) -> SearchEnded:
-    best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
-    return SearchEnded(key, best, len(decision.ranked), decision.rejected[:NAMED])
 
 
 class Leasing:
@@ -172,24 +166,25 @@ class Leasing:
     ) -> None:
         """No task waits: give back the leases under which nothing has run for a while, except those
         to be kept."""
-        self._release(group, kept, now.mono_s, cause)
+        self.release(group, cause, now.mono_s, kept)
         for active in group.leases.values():
             if active not in kept:
                 group.wake_by(active.idle_s + self._parameters.linger_s)
-
-    def release_idle(self, group: TaskGroup, cause: str) -> None:
-        """Give back, at once, those that are only kept warm."""
-        self._release(group, (), float("inf"), cause)
 
     def release_barred(self, group: TaskGroup, cause: str) -> None:
         """Give back, at once, those that get nothing more to do."""
         barred = group.candidates.barred
         kept = [active for active in group.leases.values() if active.worker not in barred]
-        self._release(group, kept, float("inf"), cause)
+        self.release(group, cause, kept=kept)
 
-    def _release(
-        self, group: TaskGroup, kept: Collection[ActiveLease], now_s: float, cause: str
+    def release(
+        self,
+        group: TaskGroup,
+        cause: str,
+        now_s: float = float("inf"),
+        kept: Collection[ActiveLease] = (),
     ) -> None:
+        """Give back those that are only kept warm: at once, or where that is over by `now_s`."""
         for active in list(group.leases.values()):
             due_s = active.idle_s + self._parameters.linger_s
             if not active.attempts and active not in kept and due_s <= now_s:

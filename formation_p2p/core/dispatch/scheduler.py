@@ -20,7 +20,7 @@ from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
-from formation_p2p.core.dispatch.leasing import Leasing, Note, search_of
+from formation_p2p.core.dispatch.leasing import NAMED, Leasing, Note, SearchEnded
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
@@ -137,7 +137,7 @@ class Scheduler:
     def cancel(self, job_id: str, now: Moment) -> list[SchedulerEffect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
         of what runs expire."""
-        run = self._jobs.named(job_id)
+        run = self._jobs.runs.get(job_id)
         if run is None:
             return []
         run.move("cancel")
@@ -156,7 +156,7 @@ class Scheduler:
 
     def leave(self) -> list[SchedulerEffect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
-        for job in list(self._jobs):
+        for job in list(self._jobs.runs.values()):
             job.move("cancel")
             self._jobs.stop_blocked(job)
         for group in list(self.groups.values()):
@@ -170,7 +170,7 @@ class Scheduler:
         return self._outbox.take()
 
     def jobs(self) -> Iterator[JobRun]:
-        return iter(self._jobs)
+        return iter(self._jobs.runs.values())
 
     def leases(self) -> Iterator[ActiveLease]:
         return (active for group in self.groups.values() for active in group.leases.values())
@@ -182,7 +182,7 @@ class Scheduler:
 
     def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
         """The job and the scheduling key of a task whose job has not ended."""
-        for run in self._jobs:
+        for run in self._jobs.runs.values():
             for task in run.job.tasks:
                 if task.task_id == task_id:
                     return run.job.job_id, run.job.options.scheduling_key(task.needs)
@@ -213,7 +213,9 @@ class Scheduler:
             decision = self._decider.decide(
                 group.key, head.task.task_id, head.key, found.profiles, now
             )
-            self._note(search_of(group.key, decision), now)
+            best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
+            count, others = len(decision.ranked), decision.rejected[:NAMED]
+            self._note(SearchEnded(group.key, best, count, others), now)
             if group.candidates.learn(decision.ranked, decision.rejected):
                 group.acquisition.found_more()
             # A worker that was dropped just now is reviewed no more, and may have a lease of ours.
@@ -284,7 +286,9 @@ class Scheduler:
                 if active.lease.fence != message.fence:
                     return []
                 cause = f"attempts under {message.lease_id} ended"
-                self._attempts.ended(group, active, message.ended, now)
+                group.estimates.took(active.mean_s(message.ended, now))
+                for ended in message.ended:
+                    self._attempts.ended(group, active, ended, now)
                 touched = self._queue(self._jobs.take_ready())
                 if touched:
                     # Before a lease is given back to make room for what comes next.
@@ -371,20 +375,16 @@ class Scheduler:
         """Go for more leases. Returns how many may yet come of what is in flight."""
         if group.acquisition.is_open:
             return max(1, len(group.acquisition.committing))
-        self._make_room(group, cause)
+        for other in list(self.groups.values()):
+            if other is not group:  # what it keeps warm may be in the way
+                self._leasing.release(other, cause)
+                self._forget_idle(other)
         coming = self._leasing.seek(group, head, now, cause)
         if not coming and self._leasing.is_hopeless(group):
             reasons = group.candidates.reasons()
             for run in group.queues.drain():
                 self._jobs.unplaceable(run, reasons)
         return coming
-
-    def _make_room(self, group: TaskGroup, cause: str) -> None:
-        """Leases that are kept warm for other kinds of tasks may be in the way."""
-        for other in list(self.groups.values()):
-            if other is not group:
-                self._leasing.release_idle(other, cause)
-                self._forget_idle(other)
 
     def _forget_idle(self, group: TaskGroup) -> None:
         if group.is_idle:

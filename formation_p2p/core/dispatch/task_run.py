@@ -28,27 +28,16 @@ class TaskState(StrEnum):
     CANCELLED = "cancelled"
 
 
+_LEFT: Final = {"give up": TaskState.FAILED, "cancel": TaskState.CANCELLED}
 TRANSITIONS: Final = {
-    TaskState.BLOCKED: {
-        "ready": TaskState.WAITING,
-        "give up": TaskState.FAILED,
-        "cancel": TaskState.CANCELLED,
-    },
+    TaskState.BLOCKED: {"ready": TaskState.WAITING, **_LEFT},
     TaskState.WAITING: {
         "dispatch": TaskState.DISPATCHED,
         "unplaceable": TaskState.UNPLACEABLE,
-        "give up": TaskState.FAILED,
-        "cancel": TaskState.CANCELLED,
+        **_LEFT,
     },
-    TaskState.DISPATCHED: {
-        "success": TaskState.SUCCEEDED,
-        "retry": TaskState.WAITING,
-        "give up": TaskState.FAILED,
-        "cancel": TaskState.CANCELLED,
-    },
+    TaskState.DISPATCHED: {"success": TaskState.SUCCEEDED, "retry": TaskState.WAITING, **_LEFT},
 }
-
-
 # In the order in which JobEnded has them.
 ENDED: Final = tuple(state for state in TaskState if state not in TRANSITIONS)
 

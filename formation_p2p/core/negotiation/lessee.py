@@ -183,11 +183,7 @@ class Lessee:
         for lease in list(self.held.values()):
             self.release(lease, cause)
         for asked in self.rounds.values():
-            for contact in asked.order:
-                if contact.peer_id in asked.offers:
-                    lease_id = asked.offers[contact.peer_id].offer.lease_id
-                    self._give_back(contact, lease_id, cause)
-            for contact, lease_id in asked.turned_down:
+            for contact, lease_id in asked.leases():
                 self._give_back(contact, lease_id, cause)
         self.rounds.clear()
 
@@ -291,8 +287,9 @@ class Lessee:
             self._send(lease.lessor, work.Renew(lease.lease_id, lease.fence), "renewal is due")
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
+        offered = (each for asked in self.rounds.values() for each in asked.leases())
         return (sender.peer_id, lease_id) in self.held or any(
-            asked.knows(sender.peer_id, lease_id) for asked in self.rounds.values()
+            (contact.peer_id, known) == (sender.peer_id, lease_id) for contact, known in offered
         )
 
     def _give_back(self, to: Contact, lease_id: str, cause: str) -> None:

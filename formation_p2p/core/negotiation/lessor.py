@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from functools import reduce
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
@@ -73,19 +73,6 @@ class Lessor:
         self._wants = Wants(parameters)
         self._fence = 0
         self._leaving = False
-
-    def received(self, sender: Contact, message: work.ToLessor, now: Moment) -> list[LessorEffect]:
-        match message:
-            case work.PlacementRequest():
-                return self.requested(sender, message, now)
-            case work.Commit():
-                return self.committed(sender, message, now)
-            case work.Renew():
-                return self.renewed(sender, message, now)
-            case work.Release():
-                return self.released(sender, message, now)
-            case _:
-                assert_never(message)
 
     def requested(
         self, sender: Contact, request: work.PlacementRequest, now: Moment
@@ -265,11 +252,9 @@ class Lessor:
         lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
         candidates = [lease.lease_id for lease in lower]
         displaced = to_displace(needs, self.ledger, self._ending(), candidates)
-        noted = displaced is not None and self._wants.note(
-            sender.peer_id, needs, priority, displaced, now
-        )
-        if displaced is None or not noted:
-            self._wants.forget(sender.peer_id, needs, priority)
+        owner = sender.peer_id
+        if displaced is None or not self._wants.note(owner, needs, priority, displaced, now):
+            self._wants.forget(owner, needs, priority)
             return lacking
         ends = (self._gives_way_s(self._leases[lease_id]) for lease_id in displaced)
         wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + self._parameters.fencing_s
@@ -278,9 +263,8 @@ class Lessor:
     def _hindered(self, priority: int, now: Moment) -> int | None:
         """The priority of something more urgent that would not find room any more."""
         for want in self._wants.above(priority, now):
-            free = self.ledger.free
-            for lease_id in {*self._ending(), *want.displaced}:
-                free = self.ledger.with_back(free, lease_id)
+            back = {*self._ending(), *want.displaced}
+            free = reduce(self.ledger.with_back, back, self.ledger.free)
             if self.ledger.lacks(want.needs, free) is not None:
                 return want.priority
         return None

@@ -371,9 +371,7 @@ class Opinions:
 
 
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
-ToLessor = PlacementRequest | Commit | Renew | Release
-ToExecutions = Dispatch | Cancel | ResultAck
-ToWorker = ToLessor | ToExecutions
+ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
 ToScheduler = TaskStarted | TaskOutput | TasksEnded
 ToPeer = AskOpinions | Opinions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
@@ -79,9 +80,7 @@ def to_displace(
 ) -> tuple[str, ...] | None:
     """Which of the candidates, in the order in which they are to go, have to give way for these
     needs, given that all of `ending` comes free in any case. None where even all would not do."""
-    free = ledger.free
-    for each in ending:
-        free = ledger.with_back(free, each)
+    free = reduce(ledger.with_back, ending, ledger.free)
     displaced: list[str] = []
     for each in candidates:
         if ledger.lacks(needs, free) is None:

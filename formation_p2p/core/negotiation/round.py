@@ -6,6 +6,7 @@ nothing that is outstanding could change the choice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NewType
 
@@ -70,13 +71,12 @@ class Round:
             self.refusals[sender.peer_id] = problem
             self.turned_down.append((sender, offer.lease_id))
 
-    def knows(self, peer_id: PeerId, lease_id: str) -> bool:
-        """Whether the worker offered this lease here, and it has not been given back."""
-        standing = self.offers.get(peer_id)
-        return (standing is not None and standing.offer.lease_id == lease_id) or any(
-            (contact.peer_id, turned_down) == (peer_id, lease_id)
-            for contact, turned_down in self.turned_down
-        )
+    def leases(self) -> Iterator[tuple[Contact, str]]:
+        """What workers have offered here, and who did, as far as it has not been given back."""
+        for contact in self.order:
+            if contact.peer_id in self.offers:
+                yield contact, self.offers[contact.peer_id].offer.lease_id
+        yield from self.turned_down
 
     def decided(self) -> bool:
         """Whether no answer still to come could change the choice: the best `wanted` offers

@@ -110,10 +110,14 @@ class Worker:
     ) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
         match message:
-            case messages.PlacementRequest() | messages.Commit() | messages.Release():
-                effects += self.lessor.received(sender, message, now)
+            case messages.PlacementRequest():
+                effects += self.lessor.requested(sender, message, now)
+            case messages.Commit():
+                effects += self.lessor.committed(sender, message, now)
+            case messages.Release():
+                effects += self.lessor.released(sender, message, now)
             case messages.Renew():
-                effects += self.lessor.received(sender, message, now)
+                effects += self.lessor.renewed(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
                     effects += self.executions.renewed(lease)
