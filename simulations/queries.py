@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from formation_p2p.core.keyspace import common_prefix, key_of
+from formation_p2p.core.keyspace import key_of, prefix
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -131,6 +131,6 @@ class Queries:
         target = key_of(name.encode())
         for number in range(MAX_NAMES):
             near = f"{name}/{number}"
-            if common_prefix(key_of(near.encode()), target) >= NEAR_BITS:
+            if prefix(key_of(near.encode()), NEAR_BITS) == prefix(target, NEAR_BITS):
                 return near
         raise AssertionError(f"of {MAX_NAMES} keys none begins as that of {name!r}")

@@ -92,9 +92,6 @@ class Unauthorized(Unplaceable):
     """Every worker that was asked refused the grant, or this node has none."""
 
 
-# -- a defect of this package ---------------------------------------------------------------
-
-
 class InvariantBroken(FormationError):
     """State that this package keeps in two places disagrees."""
 

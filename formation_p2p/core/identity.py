@@ -30,9 +30,7 @@ _SHA256_MULTIHASH: Final = b"\x12\x20"
 @lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers
 def peer_id_from_bytes(raw: bytes) -> PeerId:
     """Raises ValueError for all but the multihashes that libp2p uses for peer ids."""
-    if raw[:2] == _IDENTITY_MULTIHASH and len(raw) == 38:
-        return PeerId(base58.b58encode(raw).decode())
-    if raw[:2] == _SHA256_MULTIHASH and len(raw) == 34:
+    if (raw[:2], len(raw)) in ((_IDENTITY_MULTIHASH, 38), (_SHA256_MULTIHASH, 34)):
         return PeerId(base58.b58encode(raw).decode())
     raise ValueError(f"{len(raw)} bytes that are not a peer id")
 

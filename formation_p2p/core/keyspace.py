@@ -40,11 +40,6 @@ def distance(a: Key, b: Key) -> int:
     return a ^ b
 
 
-def common_prefix(a: Key, b: Key, bits: int = KEY_BITS) -> int:
-    """How many leading bits two keys share; `bits` for equal keys."""
-    return bits - (a ^ b).bit_length()
-
-
 def prefix(key: Key, depth: int) -> str:
     """The first `depth` bits of a key, as text: `0110`."""
     return f"{key >> (KEY_BITS - depth):0{depth}b}" if depth else ""

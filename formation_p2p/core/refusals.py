@@ -14,17 +14,11 @@ from formation_p2p.core.units import format_bytes, format_micro, format_milli
 
 # How people write what is counted in small units.
 _AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
-    "cpu": format_milli,
-    "gpu.share": format_milli,
-    "memory": format_bytes,
-    "storage": format_bytes,
-    "gpu.memory": format_bytes,
+    **dict.fromkeys(("cpu", "gpu.share"), format_milli),
+    **dict.fromkeys(("memory", "storage", "gpu.memory"), format_bytes),
     # What a worker gives to one circle of those that it knows (core/workload/scope.py).
-    "share.local": format_milli,
-    "share.cell": format_milli,
-    "share.org": format_milli,
-    "share.federation": format_milli,
-    "share.commons": format_milli,
+    **dict.fromkeys(("share.local", "share.cell", "share.org"), format_milli),
+    **dict.fromkeys(("share.federation", "share.commons"), format_milli),
 }
 
 
@@ -41,10 +35,8 @@ class Infeasible:
 
     def __str__(self) -> str:
         shown = _AMOUNTS.get(self.resource, str)
-        needed, free = (
-            shown(amount) if isinstance(amount, int) else amount
-            for amount in (self.needed, self.free)
-        )
+        amounts = (self.needed, self.free)
+        needed, free = (shown(each) if isinstance(each, int) else each for each in amounts)
         return f"{self.resource}: needs {needed}, has {free}"
 
 

@@ -105,11 +105,9 @@ def format_bytes(size: int) -> str:
 
 def format_milli(milli: int) -> str:
     """`1500` as `1.5`."""
-    whole, rest = divmod(milli, 1000)
-    return str(whole) if rest == 0 else f"{whole}.{rest:03d}".rstrip("0")
+    return f"{Decimal(milli).scaleb(-3).normalize():f}"
 
 
 def format_micro(micro: int) -> str:
     """`50000` as `0.05`."""
-    whole, rest = divmod(micro, 10**6)
-    return str(whole) if rest == 0 else f"{whole}.{rest:06d}".rstrip("0")
+    return f"{Decimal(micro).scaleb(-6).normalize():f}"

@@ -37,7 +37,7 @@ from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer
-from formation_p2p.core.keyspace import MAX_DEPTH, Key, Span, key_of
+from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, key_of
 from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile, seal_profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
@@ -148,6 +148,11 @@ class Alone:
         [answer] = [effect for effect in effects if isinstance(effect, SendResponse)]
         assert answer.request_id == 7
         return answer.message
+
+
+def common_prefix(a: Key, b: Key) -> int:
+    """How many leading bits two keys share."""
+    return KEY_BITS - (a ^ b).bit_length()
 
 
 def find_closest(dht: Kademlia[SignedProfile], name: bytes, now: Moment) -> OperationId:

@@ -16,7 +16,8 @@ from formation_p2p.core.dht.routing import (
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.keyspace import KEY_BITS, Key, common_prefix, key_of
+from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
+from tests.support.dht_world import common_prefix
 
 DHT = DhtParameters()
 

@@ -161,7 +161,7 @@ def test_what_is_not_as_it_claims_is_refused_and_never_returned(
     assert store.value(name, NOW) is None
     assert (len(store), store.load) == (0, 0)
     with pytest.raises(error):
-        store.check(name, raw, NOW)
+        store.check(raw, [name], NOW)
     told = Providers((Provider(SENDER, raw),)), Value(raw, ())
     assert store.verified(name, told[0], NOW) == []
     assert store.verified(name, told[1], NOW) == []
@@ -176,7 +176,7 @@ def test_who_is_not_admitted_to_the_network_is_not_kept() -> None:
     carol = world.signed("carol", NOW).raw
     assert not keep(store, ANY, carol)
     with pytest.raises(BadRecord, match="is not of this network: not allowed to work"):
-        store.check(ANY, carol, NOW)
+        store.check(carol, [ANY], NOW)
     assert keep(store, ANY, world.signed("bob", NOW).raw)
     assert len(store) == 1
 
@@ -192,7 +192,7 @@ def test_who_is_no_longer_admitted_is_refused_though_the_same_bytes_were_kept() 
     denied.append(Denied("work", "the grant has expired"))
     assert not keep(store, PROCESS, bob.raw, after(1))
     with pytest.raises(BadRecord, match="the grant has expired"):
-        store.check(ANY, bob.raw, after(1))
+        store.check(bob.raw, [ANY], after(1))
 
 
 def test_a_newer_profile_takes_the_place_of_the_older_under_every_name(store: RecordStore) -> None:
@@ -216,7 +216,7 @@ def test_a_replayed_profile_is_refused_even_after_what_replaced_it_was_dropped(
     assert len(store) == 0
     assert not keep(store, ANY, old.raw, after(130))
     with pytest.raises(ReplayedRecord):
-        store.check(ANY, old.raw, after(130))
+        store.check(old.raw, [ANY], after(130))
     assert providers(store, ANY, after(130)) == []
 
 
@@ -288,7 +288,7 @@ def test_a_tombstone_ends_the_profile_under_every_name_and_bars_its_return(
 def test_a_tombstone_of_one_who_was_not_known_is_kept_against_replays(store: RecordStore) -> None:
     gone = world.tombstone("bob", NOW, sequence=2)
     assert put(store, BOB, gone.raw)
-    assert store.check(BOB, gone.raw, NOW) == gone
+    assert store.check(gone.raw, [BOB], NOW).signed == gone
     assert not store.is_live(gone)
     assert store.value(BOB, NOW) is None
     assert not put(store, BOB, world.signed("bob", NOW, sequence=1).raw)
@@ -309,12 +309,12 @@ def test_the_names_of_a_profile_are_worked_out_once() -> None:
     bob, carol, dave = (world.signed(name, NOW).raw for name in ("bob", "carol", "dave"))
     first, second, third = (world.contact(n).addresses[0] for n in ("bob", "carol", "dave"))
     for name in (ANY, PROCESS, ANY):
-        store.check(name, bob, NOW)
+        store.check(bob, [name], NOW)
     assert named == [first]
     for each in (carol, dave, dave, carol):
-        store.check(ANY, each, NOW)
+        store.check(each, [ANY], NOW)
     assert named == [first, second, third]
-    store.check(ANY, bob, NOW)  # it was the oldest of three, and two are remembered
+    store.check(bob, [ANY], NOW)  # it was the oldest of three, and two are remembered
     assert named == [first, second, third, first]
 
 
@@ -328,7 +328,7 @@ def test_what_is_not_admitted_is_not_remembered_as_checked() -> None:
     store = RecordStore(lambda profile, now: Denied("work", "no grant"), counted, suits)
     for name in ("bob", "carol"):
         with pytest.raises(BadRecord):
-            store.check(ANY, world.signed(name, NOW).raw, NOW)
+            store.check(world.signed(name, NOW).raw, [ANY], NOW)
     assert named == []
 
 
@@ -494,14 +494,14 @@ def test_the_nearest_that_suit_are_returned_nearest_first(
     raws = [small_machine(name, rng.randrange(1, 10)) for name in PEOPLE]
     for raw in raws:
         assert keep(store, ANY, raw)
-    everyone = [store.check(ANY, raw, NOW).profile for raw in raws]
+    everyone = [store.check(raw, [ANY], NOW).signed.profile for raw in raws]
     by_distance = sorted(
         (profile for profile in everyone if profile.capability.cpu_milli >= cores * 1000),
         key=lambda profile: key_of_peer(profile.peer_id) ^ target,
     )
     needs = encode_requirements(Requirements(cpu_milli=cores * 1000, memory_bytes=1))
     told = store.providers(GetProviders(ANY, ProviderQuery(Key(target), needs, limit)), NOW)
-    found = [store.check(ANY, each.profile, NOW).profile for each in told.providers]
+    found = [store.check(each.profile, [ANY], NOW).signed.profile for each in told.providers]
     assert found == by_distance[:limit]
 
 

@@ -24,10 +24,10 @@ from formation_p2p.core.dht.rpc import (
 )
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import key_of_peer, peer_id_to_bytes
-from formation_p2p.core.keyspace import common_prefix, key_of
+from formation_p2p.core.keyspace import key_of
 from formation_p2p.sim.world import World
 from tests.support import dht_world as world
-from tests.support.dht_world import NOW, Alone, DhtWorld, find_closest, village
+from tests.support.dht_world import NOW, Alone, DhtWorld, common_prefix, find_closest, village
 
 DHT = DhtParameters()
 

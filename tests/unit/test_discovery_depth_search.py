@@ -20,7 +20,7 @@ from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed, deeper_by, is_left
 from formation_p2p.core.discovery.finder import suits
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, common_prefix
+from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span
 from formation_p2p.core.records.profile import SignedProfile
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW
@@ -320,7 +320,7 @@ class Shards:
         return [
             span
             for person, span in self.population
-            if common_prefix(person.key, key) >= search.reach
+            if world.common_prefix(person.key, key) >= search.reach
             and not {span.low, span.high} & set(search.read)
         ]
 

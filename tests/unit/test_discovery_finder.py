@@ -205,7 +205,7 @@ def test_where_there_is_nobody_at_all_the_search_ends_all_the_same(market: Marke
 
 def test_everyone_is_found_without_a_question_asked(market: Market) -> None:
     erin = market.offer("erin", Capability(1, 1))
-    find = market.finding.finder.everyone(TASK, market.now, "a test")
+    find = market.finding.finder.find(None, TASK, market.now, "a test", fresh=True)
     market.perform(market.alice)
     market.elapse(1)
     trace = Trace((step(members=1, found=1),))
@@ -453,7 +453,7 @@ def test_with_too_many_under_way_a_find_has_to_wait(market: Market) -> None:
     finds = [market.start(SMALL) for _ in range(DISCOVERY.max_finds)]
     assert len(set(finds)) == DISCOVERY.max_finds
     assert market.start(SMALL) is None
-    assert market.finding.finder.everyone(TASK, market.now, "a test") is None
+    assert market.finding.finder.find(None, TASK, market.now, "a test", fresh=True) is None
     market.elapse(1)
     assert len(market.finding.found) == DISCOVERY.max_finds
     assert market.start(SMALL) is not None

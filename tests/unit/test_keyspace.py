@@ -12,7 +12,6 @@ from formation_p2p.core.keyspace import (
     WHOLE,
     Key,
     Span,
-    common_prefix,
     distance,
     key_from_bytes,
     key_of,
@@ -45,26 +44,6 @@ def test_exactly_one_key_is_at_each_distance(a: Key, far: int) -> None:
     assert [b for b in range(256) if distance(a, Key(b)) == far] == [a ^ far]
 
 
-@given(small_keys, small_keys)
-def test_the_common_prefix_is_what_the_eye_sees(a: Key, b: Key) -> None:
-    seen = 0
-    for x, y in zip(f"{a:08b}", f"{b:08b}", strict=True):
-        if x != y:
-            break
-        seen += 1
-    assert common_prefix(a, b, bits=8) == seen
-
-
-@given(keys, keys, keys)
-def test_a_longer_common_prefix_is_nearer(a: Key, b: Key, c: Key) -> None:
-    if common_prefix(a, b) > common_prefix(a, c):
-        assert distance(a, b) < distance(a, c)
-
-
-def test_equal_keys_share_all_bits() -> None:
-    assert common_prefix(Key(5), Key(5)) == 256
-
-
 @given(keys)
 def test_a_key_survives_the_wire(key: Key) -> None:
     assert len(key_to_bytes(key)) == 32
@@ -92,7 +71,7 @@ def test_keys_have_the_same_prefix_just_when_they_share_so_many_bits(
 ) -> None:
     near = Key(a ^ (b >> depth))  # shares `depth` bits with a, or more
     assert prefix(near, depth) == prefix(a, depth)
-    assert (prefix(a, depth) == prefix(b, depth)) == (common_prefix(a, b) >= depth)
+    assert (prefix(a, depth) == prefix(b, depth)) == (distance(a, b) < 1 << (KEY_BITS - depth))
 
 
 def test_what_is_whole_is_at_no_depth() -> None:

@@ -13,10 +13,16 @@ from typing import Generic, assert_never
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.lookup import Lookup
-from formation_p2p.core.dht.operations import OperationId, Operations, Published, Searched
+from formation_p2p.core.dht.operations import (
+    OperationId,
+    Operations,
+    Published,
+    R,
+    Records,
+    Searched,
+)
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.reachability import ProbeLimits, Reach, Reachability
-from formation_p2p.core.dht.records import R, Records
 from formation_p2p.core.dht.refresh import Refresh
 from formation_p2p.core.dht.routing import RoutingTable
 from formation_p2p.core.dht.subnets import crowding, subnets

@@ -198,12 +198,11 @@ class RoutingTable:
     def _may_wait(self, bucket: _Bucket, seen: _Seen) -> bool:
         """Whether its bucket has few enough of its subnets, those that wait included: they must
         not crowd out the others that wait."""
-        for subnet in seen.subnets - self._ours:
-            there = sum(subnet in other.subnets for other in bucket.live.values())
-            there += sum(subnet in other.subnets for other in bucket.replacements.values())
-            if there >= subnet.width.in_bucket:
-                return False
-        return True
+        others = [*bucket.live.values(), *bucket.replacements.values()]
+        return all(
+            sum(subnet in other.subnets for other in others) < subnet.width.in_bucket
+            for subnet in seen.subnets - self._ours
+        )
 
     def _may_enter(self, seen: _Seen) -> bool:
         """Whether the table has few enough of its subnets, and none at its host and port."""

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median_low
 from typing import Final
 
@@ -77,17 +78,26 @@ class RecordStore:
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
         self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first
 
-    def check(self, name: bytes, raw: bytes, now: Moment) -> SignedProfile:
-        """Open a profile that anyone sent for a name. Raises BadRecord (its subclass says why).
+    def check(self, raw: bytes, names: Iterable[bytes], now: Moment) -> CheckedProfile:
+        """Open a profile that anyone sent for these names. Raises BadRecord (its subclass says
+        why).
 
         A withdrawn profile opens too: it is a record like any other, and says that its author
         is gone.
         """
-        checked = self._check(raw, now)
-        if name not in checked.names:
-            author = checked.signed.profile.peer_id
-            raise MisKeyedRecord(f"{author} does not belong under this name")
-        return checked.signed
+        signed = open_profile(raw, now.unix_s)
+        denied = self._admit(signed.profile, now)
+        if denied is not None:
+            raise BadRecord(f"{signed.profile.peer_id} is not of this network: {denied}")
+        self._newest.admit(signed, now.unix_s)
+        checked = self._checked.get(raw)
+        if checked is None:
+            if len(self._checked) >= self._parameters.max_checked:
+                del self._checked[next(iter(self._checked))]
+            checked = self._checked[raw] = CheckedProfile(signed, self._names_of(signed.profile))
+        if not all(name in checked.names for name in names):
+            raise MisKeyedRecord(f"{signed.profile.peer_id} does not belong under this name")
+        return checked
 
     def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         """From any sender: the author's signature is what counts."""
@@ -96,10 +106,9 @@ class RecordStore:
         else:
             names, raw = (write.name,), write.value
         try:
-            checked = self._check(raw, now)
+            return self.keep_checked(self.check(raw, names, now), names)
         except BadRecord:
             return False
-        return all(name in checked.names for name in names) and self.keep_checked(checked, names)
 
     def keep_checked(self, checked: CheckedProfile, names: Iterable[bytes]) -> bool:
         """Keep what `check` has let pass. Whether there was room under all the names."""
@@ -138,17 +147,15 @@ class RecordStore:
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The fresh providers that suit, nearest to the query's target first."""
         query = request.query or kad.ProviderQuery(key_of(request.name), b"", kad.MAX_PROVIDERS)
+        nearest = islice(self._nearest(request.name, query, now), query.limit)
         found = tuple(
-            kad.Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw)
-            for s in self._nearest(request.name, query, now)
+            kad.Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw) for s in nearest
         )
         return kad.Providers(found, (), self._count(request.name, query.target, now))
 
     def _nearest(
         self, name: bytes, query: kad.ProviderQuery, now: Moment
     ) -> Iterator[SignedProfile]:
-        if not query.limit:
-            return  # only the count is wanted
         nearest = [
             (distance(entry.key, query.target), author)
             for author, entry in self._by_name.get(name, {}).items()
@@ -156,11 +163,9 @@ class RecordStore:
         # A heap, since most suit and few are wanted: of hundreds, a few dozen are looked at.
         heapq.heapify(nearest)
         suits = self._suits(query.requirements)
-        room = query.limit
-        while nearest and room:
+        while nearest:
             signed = self._entries[heapq.heappop(nearest)[1]].signed
             if _is_fresh(signed, now) and suits(signed.profile):
-                room -= 1
                 yield signed
 
     def counts(self, write: kad.AddProvider, now: Moment) -> tuple[kad.ShardCount, ...]:
@@ -198,7 +203,7 @@ class RecordStore:
         verified = []
         for raw in raws:
             with suppress(BadRecord):
-                signed = self.check(name, raw, now)
+                signed = self.check(raw, (name,), now).signed
                 verified.append((signed.profile.peer_id, signed))
         return verified
 
@@ -221,19 +226,6 @@ class RecordStore:
     def load(self) -> int:
         """Entries: how many names of how many authors are kept here."""
         return sum(len(entry.names) for entry in self._entries.values())
-
-    def _check(self, raw: bytes, now: Moment) -> CheckedProfile:
-        signed = open_profile(raw, now.unix_s)
-        denied = self._admit(signed.profile, now)
-        if denied is not None:
-            raise BadRecord(f"{signed.profile.peer_id} is not of this network: {denied}")
-        self._newest.admit(signed, now.unix_s)
-        checked = self._checked.get(raw)
-        if checked is None:
-            if len(self._checked) >= self._parameters.max_checked:
-                del self._checked[next(iter(self._checked))]
-            checked = self._checked[raw] = CheckedProfile(signed, self._names_of(signed.profile))
-        return checked
 
     def drop(self, author: PeerId) -> None:
         """Forget an author whose profile is kept."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -70,17 +70,14 @@ def endpoints(addresses: tuple[str, ...]) -> frozenset[str]:
     return frozenset("/".join(address.split("/", 5)[:5]) for address in addresses)
 
 
-def _subnets(address: str) -> tuple[Subnet, ...]:
+def _subnets(address: str) -> Iterator[Subnet]:
     parts = address.split("/", 3)
     host = parts[2] if len(parts) > 2 else ""
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:
-        return tuple(Subnet(NAMED, rank) for rank in range(len(WIDTHS)))
-    if not ip.is_global:
-        return ()
-    found = []
-    for rank, width in enumerate(WIDTHS):
+        yield from (Subnet(NAMED, rank) for rank in range(len(WIDTHS)))
+        return
+    for rank, width in enumerate(WIDTHS if ip.is_global else ()):
         bits = width.ip4_bits if ip.version == 4 else width.ip6_bits
-        found.append(Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), rank))
-    return tuple(found)
+        yield Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), rank)

@@ -132,7 +132,7 @@ class Finder:
 
     def find(
         self,
-        needs: Requirements,
+        needs: Requirements | None,
         target: Key,
         now: Moment,
         cause: str,
@@ -140,23 +140,39 @@ class Finder:
         fresh: bool = False,
         roomy: bool = False,
     ) -> FindId | None:
-        """None while too many finds are in flight. A `fresh` one uses no remembered answers. A
-        `roomy` one looks for workers with room now, as far as announced, or else for all that
-        suit."""
-        needs, requirements = self._narrowed(needs)
-        buckets = list(widening(needs))
-        if self.depths.get(buckets[0], now) is not None:
+        """The workers nearest to a key that could meet the needs; without needs all of them, as
+        many as a search can see. None while too many finds are in flight. A `fresh` one uses no
+        remembered answers. A `roomy` one looks for workers with room now, as far as announced, or
+        else for all that suit."""
+        requirements, buckets, ours = b"", [ANY], self._parameters
+        if needs is not None:
+            needs, requirements = self._narrowed(needs)
+            buckets = list(widening(needs))
+        if len(self._finds) >= ours.max_finds:
+            return None
+        first = buckets[0]
+        if self.depths.get(first, now) is not None:
             # The rule of thumb said so; of those whose size is known, another one may be smaller.
             depths = {b: d for b in buckets if (d := self.depths.get(b, now)) is not None}
-            smallest = min(depths, key=depths.__getitem__)
-            buckets.remove(smallest)
-            buckets.insert(0, smallest)
-        return self._start(buckets, requirements, target, now, cause, fresh, roomy)
-
-    def everyone(self, target: Key, now: Moment, cause: str) -> FindId | None:
-        """The workers nearest to a key, whatever they can do, as many as a search can see. None
-        as with `find`."""
-        return self._start([ANY], b"", target, now, cause, True, False)
+            first = min(depths, key=depths.__getitem__)
+        buckets.remove(first)
+        self._count += 1
+        wanted = ours.wanted_roomy if roomy else ours.wanted
+        find = _Find(
+            FindId(self._count),
+            target,
+            ROOMY + requirements if roomy else requirements,
+            buckets,
+            cause,
+            fresh,
+            roomy,
+            suited=needs is not None,
+            wanted=ours.max_steps * ours.max_providers if needs is None else wanted,
+            max_steps=ours.max_steps,
+        )
+        self._enter(find, first, now)
+        self._proceed(find, self._search(find, now), now)
+        return find.find
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
         """Whether the search was ours."""
@@ -185,37 +201,6 @@ class Finder:
             return narrowed, encode_requirements(narrowed)
         return needs, encode_requirements(needs)
 
-    def _start(
-        self,
-        buckets: list[str],
-        requirements: bytes,
-        target: Key,
-        now: Moment,
-        cause: str,
-        fresh: bool,
-        roomy: bool,
-    ) -> FindId | None:
-        ours = self._parameters
-        if len(self._finds) >= ours.max_finds:
-            return None
-        self._count += 1
-        wanted = ours.wanted_roomy if roomy else ours.wanted
-        find = _Find(
-            FindId(self._count),
-            target,
-            ROOMY + requirements if roomy else requirements,
-            buckets,
-            cause,
-            fresh,
-            roomy,
-            suited=bool(requirements),
-            wanted=wanted if requirements else ours.max_steps * ours.max_providers,
-            max_steps=ours.max_steps,
-        )
-        self._enter(find, buckets.pop(0), now)
-        self._proceed(find, self._search(find, now), now)
-        return find.find
-
     def _proceed(self, find: _Find, answer: _Answer | None, now: Moment) -> None:
         """Go on with what a shard has answered, for as long as the answers are known."""
         while answer is not None:
@@ -223,14 +208,8 @@ class Finder:
 
     def _goes_on(self, find: _Find, answer: _Answer, now: Moment) -> bool:
         """Take in an answer. Whether there is another shard to read; else the find has ended."""
-        step = Step(
-            find.bucket,
-            prefix(find.region, find.search.depth),
-            answer.asked,
-            answer.held.members,
-            answer.held.deeper,
-            len(answer.found),
-        )
+        bits, held, found = prefix(find.region, find.search.depth), answer.held, len(answer.found)
+        step = Step(find.bucket, bits, answer.asked, held.members, held.deeper, found)
         find.steps.append(step)
         find.heard |= answer.heard
         find.found |= {signed.profile.peer_id: signed for signed in answer.found}

@@ -36,15 +36,8 @@ def names_of(
     profile: Profile, network_id: bytes, shards: ShardParameters = ShardParameters()
 ) -> Mapping[bytes, tuple[int, Span]]:
     """Those of its shards, and its own. Of each the depth, and the author's span there."""
-    return _names_of(
-        network_id,
-        profile.peer_id,
-        profile.capability,
-        profile.labels,
-        profile.drivers,
-        profile.spans,
-        shards,
-    )
+    machine = profile.capability, profile.labels, profile.drivers
+    return _names_of(network_id, profile.peer_id, machine, profile.spans, shards)
 
 
 # Two to four names for each of some dozen buckets: 60 us, and every profile of a worker has the
@@ -53,12 +46,11 @@ def names_of(
 def _names_of(
     network_id: bytes,
     peer_id: PeerId,
-    capability: Capability,
-    labels: tuple[tuple[str, str], ...],
-    drivers: tuple[str, ...],
+    machine: tuple[Capability, tuple[tuple[str, str], ...], tuple[str, ...]],
     spans: tuple[Span, ...],
     shards: ShardParameters,
 ) -> Mapping[bytes, tuple[int, Span]]:
+    capability, labels, drivers = machine
     buckets = buckets_of(capability, dict(labels), drivers)
     by_bucket = dict.fromkeys(buckets, WHOLE)
     by_bucket.update(zip(buckets, spans, strict=False))

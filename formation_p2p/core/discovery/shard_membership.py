@@ -53,11 +53,8 @@ class ShardMembership:
         self.counts: dict[int, ShardCount] = {}  # the latest of its shards, by depth
         self._parameters = parameters
         self._split, self._merge = parameters.shards.split, parameters.shards.merge
+        self.moved_s = 0.0
         self._moves_s: deque[float] = deque(maxlen=parameters.max_moves)
-
-    @property
-    def moved_s(self) -> float:
-        return self._moves_s[-1] if self._moves_s else 0.0
 
     def settle(self, span: Span, now_s: float) -> bool:
         """Be announced at `span` from now on. Whether that is a change."""
@@ -67,6 +64,7 @@ class ShardMembership:
             self.state = TRANSITIONS[self.state][event]
         if changed:
             self.span = span
+            self.moved_s = now_s
             self._moves_s.append(now_s)
             self.counts.clear()
         return changed

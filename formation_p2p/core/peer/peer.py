@@ -303,11 +303,9 @@ class Peer:
 
     def _explain(self, event: events.Explain, now: Moment) -> list[RejectRequest]:
         target = key_of(event.name.encode())
+        needs = None if event.terms is None else event.terms.needs
         try:
-            if event.terms is None:
-                find = self._finder.everyone(target, now, "explain")
-            else:
-                find = self._finder.find(event.terms.needs, target, now, "explain", fresh=True)
+            find = self._finder.find(needs, target, now, "explain", fresh=True)
         except InvalidInput as error:
             return [RejectRequest(str(event.query), str(error), cause="explain")]
         if find is None:
