@@ -30,21 +30,11 @@ MAX_MILLI: Final = 1_000_000 * 1000
 _BYTES: Final = re.compile(r"\s*(\d{1,20}(?:\.\d{1,6})?)\s*([A-Za-z]*)\s*", re.ASCII)
 _MILLI: Final = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(m?)", re.ASCII)
 _MICRO: Final = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
+# In capitals. KB and MB are decimal, K and KiB binary.
 _BYTE_UNITS: Final = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "K": KIB,
-    "M": MIB,
-    "G": GIB,
-    "T": TIB,
-    "KIB": KIB,
-    "MIB": MIB,
-    "GIB": GIB,
-    "TIB": TIB,
+    **{"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"K": KIB, "M": MIB, "G": GIB, "T": TIB},
+    **{"KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": TIB},
 }
 
 

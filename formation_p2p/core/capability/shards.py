@@ -52,7 +52,10 @@ def depths_of(
     yield from sorted(set(span), reverse=True)
     if span.low == 0:
         return
-    chance = _chance(bucket, peer_id)
+    # A number in [0, 1) that is the same for all who ask, and not the worker's to choose for each
+    # bucket.
+    digest = hashlib.sha256(b"sample/" + bucket.encode() + b"/" + peer_id.encode()).digest()
+    chance = int.from_bytes(digest[:6], "big") / (1 << 48)
     for depth in range(span.low - 1, -1, -1):
         if chance >= shards.sample * 0.5 ** (span.low - 1 - depth):
             return  # nor in any above: a sample of a shard is one of those above as well
@@ -73,10 +76,3 @@ def places_of(
         for bucket, span in spans.items()
         for depth in depths_of(bucket, peer_id, span, shards)
     }
-
-
-def _chance(bucket: str, peer_id: PeerId) -> float:
-    """A number in [0, 1) that is the same for all who ask, and not the worker's to choose
-    for each bucket."""
-    digest = hashlib.sha256(b"sample/" + bucket.encode() + b"/" + peer_id.encode()).digest()
-    return int.from_bytes(digest[:6], "big") / (1 << 48)
