@@ -39,7 +39,8 @@ _TYPES: Final[Mapping[type, kad_pb2.Message.MessageType]] = {
 
 def encode(message: kad.Message) -> bytes:
     """The protobuf of a message that this side made; nothing in it is checked."""
-    wire = kad_pb2.Message(type=_TYPES[type(message)])
+    wire = kad_pb2.Message()
+    wire.type = _TYPES[type(message)]
     match message:
         case kad.Ping(dial_back):
             wire.dialBack = dial_back
@@ -48,13 +49,16 @@ def encode(message: kad.Message) -> bytes:
                 wire.reached = reached
         case kad.FindNode(name) | kad.GetValue(name):
             wire.key = name
+        case kad.Nodes(closer):
+            wire.closerPeers.extend(map(_closer_peer, closer))
         case kad.GetProviders(name, query):
             wire.key = name
             if query is not None:
                 wire.query.target = key_to_bytes(query.target)
                 wire.query.requirements = query.requirements
                 wire.query.limit = query.limit
-        case kad.Providers(providers, _, count):
+        case kad.Providers(providers, closer, count):
+            wire.closerPeers.extend(map(_closer_peer, closer))
             wire.providerPeers.extend(_write_peer(p.contact, p.profile) for p in providers)
             if count is not None:
                 wire.shards.append(_write_count(count))
@@ -63,20 +67,18 @@ def encode(message: kad.Message) -> bytes:
             wire.providerPeers.append(_write_peer(provider.contact, provider.profile))
             wire.moreKeys.extend(more)
             wire.acknowledged = acknowledged
-        case kad.Added(counts):
+        case kad.Added(counts, closer):
+            wire.closerPeers.extend(map(_closer_peer, closer))
             wire.shards.extend(map(_write_count, counts))
-        case kad.Value(value, _, name):
+        case kad.Value(value, closer, name):
+            wire.closerPeers.extend(map(_closer_peer, closer))
             if value is not None:
                 wire.record.key, wire.record.value = name, value
         case kad.PutValue(name, value) | kad.Stored(name, value):
             wire.key = wire.record.key = name
             wire.record.value = value
-        case kad.Nodes():
-            pass
         case _:
             assert_never(message)
-    if isinstance(message, kad.Nodes | kad.Providers | kad.Added | kad.Value):
-        wire.closerPeers.extend(map(_closer_peer, message.closer))
     return wire.SerializeToString()
 
 
