@@ -19,7 +19,7 @@ from libp2p.security.noise.transport import Transport
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.noise import NoiseStream, straight
+from formation_p2p.host.net.transport.noise import NoiseStream
 from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.support.stacks import run
 
@@ -42,11 +42,10 @@ async def session() -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
         raw = RawConnection(stream, dialled)
         if dialled:
             bob = ID.from_pubkey(bob_keys.public_key)
-            secured = straight(await noise.secure_outbound(raw, bob))
+            secured = await noise.secure_outbound(raw, bob)
         else:
-            secured = straight(await noise.secure_inbound(raw))
-        assert isinstance(secured, NoiseStream)
-        ends[dialled] = secured
+            secured = await noise.secure_inbound(raw)
+        ends[dialled] = NoiseStream(secured, stream)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: shake(here, dialled=True))

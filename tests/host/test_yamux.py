@@ -75,6 +75,13 @@ class Pipe:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError("closed") from error
 
+    def write_now(self, *messages: bytes) -> bool:
+        self._unsent = b"".join(messages)
+        return False
+
+    async def flush(self) -> None:
+        await self.write(self._unsent)
+
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWriter
 from libp2p.security.secure_session import SecureSession
 
@@ -29,7 +28,10 @@ _LENGTH_BYTES: Final = 2
 class NoiseStream(SecureSession):
     """Takes the place of the session that the handshake made."""
 
-    def __init__(self, session: SecureSession, noise: NoiseTransportReadWriter, tcp: TcpStream):
+    def __init__(self, session: ISecureConn, tcp: TcpStream) -> None:
+        assert isinstance(session, SecureSession)
+        noise = session.conn
+        assert isinstance(noise, NoiseTransportReadWriter)
         super().__init__(
             local_peer=session.local_peer,
             local_private_key=session.local_private_key,
@@ -83,12 +85,3 @@ class NoiseStream(SecureSession):
     async def flush(self) -> None:
         """Write what `write_now` left over. Raises ConnectionClosedError."""
         await self._tcp.flush()
-
-
-def straight(session: ISecureConn) -> ISecureConn:
-    """The session without the layers, where it is Noise on a TCP connection of ours."""
-    if isinstance(session, SecureSession) and isinstance(session.conn, NoiseTransportReadWriter):
-        raw = session.conn.read_writer.read_write_closer
-        if isinstance(raw, RawConnection) and isinstance(raw.stream, TcpStream):
-            return NoiseStream(session, session.conn, raw.stream)
-    return session

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.errors import LocalError
@@ -219,17 +218,16 @@ class TcpListener:
             log.exception("a new connection failed")
             await stream.close()
 
-    async def close(self) -> None:
-        """`serve` ends, and closes the sockets."""
+    def close(self) -> None:
+        """`serve` ends, and closes the socket."""
         self._scope.cancel()
-        await trio.lowlevel.checkpoint()
 
 
 # In trio-typing's stubs, which come with py-libp2p, it still has its old name.
 _run_in_thread: Any = trio.to_thread.run_sync
 
 
-class _Resolver(trio.abc.HostnameResolver):
+class Resolver(trio.abc.HostnameResolver):
     """Looks names up in threads of its own, a few at once.
 
     A lookup cannot be cut short, and strangers name the hosts: those of one that answers never
@@ -262,12 +260,7 @@ async def _connect(address: TcpAddress) -> trio.SocketStream:
         raise
 
 
-def use_own_resolver() -> None:
-    """For the trio run that this is called in."""
-    trio.socket.set_custom_hostname_resolver(_Resolver())
-
-
-async def dial_tcp(address: TcpAddress) -> RawConnection:
+async def dial_tcp(address: TcpAddress) -> TcpStream:
     """Raises SwarmException. The caller bounds the time."""
     try:
         if address.ip is None:
@@ -278,4 +271,4 @@ async def dial_tcp(address: TcpAddress) -> RawConnection:
         # trio's own says that all attempts failed; how is in the group that is its cause.
         attempts = getattr(error.__cause__, "exceptions", (error,))
         raise SwarmException("; ".join(map(str, attempts))) from error
-    return RawConnection(TcpStream(stream), True)
+    return TcpStream(stream)

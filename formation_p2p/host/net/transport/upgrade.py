@@ -18,7 +18,8 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
-from formation_p2p.host.net.transport.noise import straight
+from formation_p2p.host.net.transport.noise import NoiseStream
+from formation_p2p.host.net.transport.tcp import TcpStream
 from formation_p2p.host.net.transport.yamux import Muxer
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class _Proposing(RawConnection):
     """Proposes Noise with the first that is written, and has it confirmed before the first read."""
 
-    def __init__(self, raw_conn: RawConnection) -> None:
-        super().__init__(raw_conn.stream, True)
+    def __init__(self, tcp: TcpStream) -> None:
+        super().__init__(tcp, True)
         self._unsaid = net_negotiation.proposal(NOISE_PROTOCOL)
         self._confirmed = False
 
@@ -46,21 +47,21 @@ class _Proposing(RawConnection):
 
 
 async def upgrade(
-    noise: NoiseTransport, parameters: NetParameters, raw_conn: RawConnection, peer_id: ID | None
+    noise: NoiseTransport, parameters: NetParameters, tcp: TcpStream, peer_id: ID | None
 ) -> Muxer:
     """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
 
     In place of `libp2p/stream_muxer/muxer_multistream.py:137`, which builds its own Yamux whatever
-    it is given. Raises SwarmException, with `raw_conn` closed. All that waits in it waits for the
+    it is given. Raises SwarmException, with `tcp` closed. All that waits in it waits for the
     peer, so one deadline covers it.
     """
     try:
         with trio.fail_after(parameters.handshake_s):
             if peer_id is None:
-                await net_negotiation.agree(raw_conn, (NOISE_PROTOCOL,))
-                secured = await noise.secure_inbound(raw_conn)
+                await net_negotiation.agree(tcp, (NOISE_PROTOCOL,))
+                secured = await noise.secure_inbound(RawConnection(tcp, False))
             else:
-                secured = await noise.secure_outbound(_Proposing(raw_conn), peer_id)
+                secured = await noise.secure_outbound(_Proposing(tcp), peer_id)
             remote = secured.get_remote_peer()
             if peer_id not in (None, remote):
                 raise SwarmException(f"{remote} answers in place of {peer_id}")
@@ -68,9 +69,10 @@ async def upgrade(
                 await net_negotiation.agree(secured, (net_yamux.PROTOCOL,))
             else:
                 await net_negotiation.offer(secured, net_yamux.PROTOCOL)
-            return Muxer(straight(secured), remote, parameters, unconfirmed=peer_id is not None)
+            straight = NoiseStream(secured, tcp)
+            return Muxer(straight, remote, parameters, unconfirmed=peer_id is not None)
     except BaseException as error:
-        await raw_conn.close()
+        await tcp.close()
         if isinstance(error, SwarmException) or not isinstance(error, Exception):
             raise
         # Noise, its cipher and protobuf raise what they like on what a stranger sends.

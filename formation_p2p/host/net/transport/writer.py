@@ -15,10 +15,9 @@ import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.transport.noise import NoiseStream
 
 if TYPE_CHECKING:
-    from libp2p.abc import ISecureConn
+    from formation_p2p.host.net.transport.noise import NoiseStream
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Writer:
     `stall_s`."""
 
     def __init__(
-        self, connection: ISecureConn, stall_s: float, stalled: Callable[[], None]
+        self, connection: NoiseStream, stall_s: float, stalled: Callable[[], None]
     ) -> None:
         self.queued_bytes = 0
         self.bulk_bytes = 0
@@ -52,7 +51,6 @@ class Writer:
         self._queue: deque[bytes] = deque()
         self._bulk: deque[bytes] = deque()  # of streams that carry much
         self._writing = False
-        self._straight = connection if isinstance(connection, NoiseStream) else None
         self._owes_rest = False  # of a frame that was written at once, and not taken whole
         self._filled = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
@@ -72,11 +70,11 @@ class Writer:
 
     def send(self, frame: bytes) -> None:
         """Write a short frame at once where it can be, and put others."""
-        if len(frame) > NOW_BYTES or self._straight is None or self._is_busy:
+        if len(frame) > NOW_BYTES or self._is_busy:
             self.put(frame)
             return
         try:
-            self._owes_rest = not self._straight.write_now(frame)
+            self._owes_rest = not self._connection.write_now(frame)
         except ConnectionClosedError as error:
             # For `run` to find: the sender does not expect the connection to end here.
             log.debug("a connection ends: %r", error)
@@ -118,12 +116,9 @@ class Writer:
                 continue
             self._writing = True
             with trio.move_on_after(self._stall_s) as deadline:
-                if self._owes_rest:
-                    assert self._straight is not None
-                    await self._straight.flush()
-                    self._owes_rest = False
-                else:
-                    await self._write(self.next_messages())
+                if self._owes_rest or not self._connection.write_now(*self.next_messages()):
+                    await self._connection.flush()
+                self._owes_rest = False
             if deadline.cancelled_caught:
                 self._stalled()
                 return
@@ -151,9 +146,3 @@ class Writer:
                 else:
                     self.bulk_bytes -= size
         return messages
-
-    async def _write(self, messages: list[bytes]) -> None:
-        if self._straight is None:
-            await self._connection.write(b"".join(messages))
-        elif not self._straight.write_now(*messages):
-            await self._straight.flush()

@@ -40,8 +40,9 @@ from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from libp2p.abc import ISecureConn
     from libp2p.peer.id import ID
+
+    from formation_p2p.host.net.transport.noise import NoiseStream
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Muxer:
 
     def __init__(
         self,
-        secured_conn: ISecureConn,
+        secured_conn: NoiseStream,
         peer_id: ID,
         parameters: NetParameters = DEFAULTS,
         *,
@@ -121,9 +122,8 @@ class Muxer:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._until_broken, self._read_all)
-                    nursery.start_soon(self._until_broken, self.writer.run)
-                    nursery.start_soon(self._until_broken, self._watch)
+                    for task in (self._read_all, self.writer.run, self._watch):
+                        nursery.start_soon(self._until_broken, task)
                     self._started = True
         finally:
             self.abort("the network is closing")
