@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.host.net.protocols.frames import Deframer, encode_frame, encode_length
+from formation_p2p.core.records.envelope import varint
+from formation_p2p.host.net.protocols.frames import Deframer, encode_frame
 
 LIMIT = 1000
 
@@ -39,7 +40,7 @@ def test_no_bytes_do_anything_but_frames_or_a_violation(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [encode_length(LIMIT + 1), encode_length(2**64), b"\xff\xff", b"\x80\x80", b"\xff" * 1000],
+    [varint(LIMIT + 1), varint(2**64), b"\xff\xff", b"\x80\x80", b"\xff" * 1000],
 )
 def test_a_length_past_the_bound_is_refused_before_a_byte_of_the_frame_is_kept(
     data: bytes,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from multiaddr import Multiaddr
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress, dialable, expand, told_by
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.host.net.addresses import TcpAddress, dialable, expand, told_by
 
 BOB = Identity.from_seed(os.urandom(32)).peer_id
 EVE = Identity.from_seed(os.urandom(32)).peer_id

@@ -13,7 +13,7 @@ from typing import Final
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
-# A host with more addresses than this gains nothing by us knowing them all.
+# Eight interfaces and families cover any machine; more is someone padding its list.
 MAX_ADDRESSES: Final = 8
 # The longest in use, `/dns6/<name>/tcp/<port>/wss/p2p/<relay>/p2p-circuit`, stays below this
 # but for names of absurd length.

@@ -54,10 +54,10 @@ def open_envelope(
 
 
 def _signed_bytes(domain: str, payload_type: bytes, payload: bytes) -> bytes:
-    return b"".join(_varint(len(part)) + part for part in (domain.encode(), payload_type, payload))
+    return b"".join(varint(len(part)) + part for part in (domain.encode(), payload_type, payload))
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Unsigned LEB128, as in protobuf."""
     low = b""
     while number > 0x7F:

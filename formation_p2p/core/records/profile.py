@@ -84,7 +84,10 @@ class Profile:
         if len(self.addresses) > MAX_ADDRESSES:
             raise InvalidInput("address", f"there are more than {MAX_ADDRESSES}; leave some out")
         for address in self.addresses:
-            _address_bytes(address)
+            try:
+                addresses.address_bytes(address)
+            except ValueError as error:
+                raise InvalidInput("address", str(error)) from error
         if len(self.grant) > MAX_GRANT_BYTES:
             raise InvalidInput("grant", f"{len(self.grant)} bytes, more than {MAX_GRANT_BYTES}")
         if len(self.spans) > MAX_SPANS:
@@ -224,10 +227,3 @@ def _check_names(what: str, names: tuple[str, ...], most: int) -> None:
         check_name(what, name)
     if len(set(names)) < len(names):
         raise InvalidInput(what, "one is given twice; give it once")
-
-
-def _address_bytes(address: str) -> bytes:
-    try:
-        return addresses.address_bytes(address)
-    except ValueError as error:
-        raise InvalidInput("address", str(error)) from error

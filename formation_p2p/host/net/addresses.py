@@ -13,9 +13,8 @@ import psutil
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
 
-# Eight interfaces and families cover any machine; more is someone padding its list.
-MAX_ADDRESSES: Final = 8
 # The longest is /dns6/<253 characters>/tcp/65535/p2p/<52 characters>.
 MAX_ADDRESS_CHARS: Final = 400
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.io.abc import ReadWriteCloser
@@ -17,6 +19,7 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
@@ -36,18 +39,10 @@ READ_BYTES: Final = 4 * KIB
 
 def encode_frame(frame: bytes) -> bytes:
     """`frame` with its length before it."""
-    return encode_length(len(frame)) + frame
+    return varint(len(frame)) + frame
 
 
-def encode_length(length: int) -> bytes:
-    out = bytearray()
-    while length >= 0x80:
-        out.append(length & 0x7F | 0x80)
-        length >>= 7
-    out.append(length)
-    return bytes(out)
-
-
+@dataclass(eq=False)
 class Deframer:
     """Cuts what a stream brings into frames. Holds at most one unfinished frame.
 
@@ -56,17 +51,13 @@ class Deframer:
     ProtocolViolation: that is how a peer's frames are bounded over all its streams.
     """
 
-    def __init__(
-        self,
-        max_frame_bytes: int,
-        *,
-        reserve: Callable[[int], None] = lambda size: None,
-        release: Callable[[int], None] = lambda size: None,
-    ) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._max_prefix_bytes = len(encode_length(max_frame_bytes))
-        self._reserve = reserve
-        self._release = release
+    max_frame_bytes: int
+    _: KW_ONLY
+    reserve: Callable[[int], None] = lambda size: None
+    release: Callable[[int], None] = lambda size: None
+
+    def __post_init__(self) -> None:
+        self._max_prefix_bytes = len(varint(self.max_frame_bytes))
         self._prefix = bytearray()
         self._frame: bytearray | None = None
         self._frame_bytes = 0
@@ -100,7 +91,7 @@ class Deframer:
     def drop(self) -> None:
         """Forget what is unfinished, when the stream ends."""
         if self._frame is not None:
-            self._release(self._frame_bytes)
+            self.release(self._frame_bytes)
         self._frame = None
         self._prefix.clear()
 
@@ -114,18 +105,18 @@ class Deframer:
                 )
             return view[1:]
         length = sum((part & 0x7F) << (7 * i) for i, part in enumerate(self._prefix))
-        if length > self._max_frame_bytes:
+        if length > self.max_frame_bytes:
             raise ProtocolViolation(
-                f"a frame of {length} bytes, of at most {self._max_frame_bytes} allowed"
+                f"a frame of {length} bytes, of at most {self.max_frame_bytes} allowed"
             )
         self._prefix.clear()
-        self._reserve(length)
+        self.reserve(length)
         self._frame_bytes = length
         self._frame = bytearray()
         return view[1:]
 
 
-class FrameReader:
+class FrameReader(AbstractContextManager["FrameReader"]):
     """The frames of one stream, one by one. A context manager, which gives back what it holds.
 
     After any exception of `next`, cancellation included, nothing more can be read.
@@ -134,13 +125,9 @@ class FrameReader:
     def __init__(self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int) -> None:
         self._stream = stream
         self._deframer = Deframer(max_frame_bytes, reserve=limits.reserve, release=limits.release)
-        self._stall_s = limits.parameters.frame_stall_s
-        self._slowest = limits.parameters.slowest_bytes_per_s
+        self._parameters = limits.parameters
         self._ready: deque[bytes] = deque()
         self._until_s = math.inf  # when the frame that has begun must have ended
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._deframer.drop()
@@ -161,7 +148,8 @@ class FrameReader:
                 if self._ready or not self._deframer.inside_frame:
                     self._until_s = math.inf
                 if self._deframer.inside_frame and self._until_s == math.inf:
-                    most_s = self._stall_s + self._deframer.missing_bytes / self._slowest
+                    most_s = self._deframer.missing_bytes / self._parameters.slowest_bytes_per_s
+                    most_s += self._parameters.frame_stall_s
                     self._until_s = trio.current_time() + most_s
         except StreamEOF:
             if self._deframer.inside_frame:
