@@ -117,7 +117,7 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
     mallory = Holder(tmp_path / "mallory")
     mallory.exchange._grant = grant
     read: list[Cid] = []
-    alice.exchange.server._content = read.append
+    alice.exchange.server.content = read.append
 
     async def story() -> None:
         async with running(alice, mallory):

@@ -23,17 +23,18 @@ from multiaddr import Multiaddr
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net import swarm
-from formation_p2p.host.net.addresses import MAX_ADDRESSES, TcpAddress
+from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.limits import MAX_REMEMBERED, PeerLimitsTable
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     encode_frame,
-    encode_length,
 )
 from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
 from formation_p2p.host.net.transport import yamux as net_yamux
@@ -253,7 +254,7 @@ def test_garbage_after_noise_ends_the_connection_at_once() -> None:
 @pytest.mark.parametrize("protocol", [KAD_PROTOCOL, WORK_PROTOCOL])
 @pytest.mark.parametrize(
     "garbage",
-    [b"\xff" * 16, encode_length(2**40), encode_length(17 * MIB), b"\x80" * 4],
+    [b"\xff" * 16, varint(2**40), varint(17 * MIB), b"\x80" * 4],
     ids=["varint", "huge", "too long", "endless"],
 )
 def test_a_frame_that_is_none_costs_the_stream(protocol: str, garbage: bytes) -> None:
@@ -293,7 +294,7 @@ def test_half_a_frame_is_given_up_and_gives_its_memory_back() -> None:
             victim.stack.trust(hand.peer_id)
             for sid in (1, 3):
                 await hand.open(sid, WORK_PROTOCOL)
-                await hand.data(sid, encode_length(16 * MIB) + bytes(1000))
+                await hand.data(sid, varint(16 * MIB) + bytes(1000))
             shares = victim.stack.limits
             await until(lambda: shares.large_frame_bytes == 32 * MIB)
             await until(lambda: shares.large_frame_bytes == 0)
@@ -309,10 +310,10 @@ def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
             # Three large frames are more than a peer may have under way; so is anything more.
             for sid in (1, 3, 5):
                 await hand.open(sid, WORK_PROTOCOL)
-                await hand.data(sid, encode_length(16 * MIB))
+                await hand.data(sid, varint(16 * MIB))
             for i in range(32):
                 await hand.open(7 + 2 * i, KAD_PROTOCOL)
-                await hand.data(7 + 2 * i, encode_length(MAX_KAD_REQUEST_BYTES))
+                await hand.data(7 + 2 * i, varint(MAX_KAD_REQUEST_BYTES))
             await hand.until(WINDOW_UPDATE, RST)
             assert victim.stack.limits.large_frame_bytes <= 32 * MIB
 
@@ -330,7 +331,7 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
                 hand = await mallory.muxed(victim)
                 for sid in (1, 3):
                     await hand.open(sid, WORK_PROTOCOL)
-                    await hand.data(sid, encode_length(16 * MIB))
+                    await hand.data(sid, varint(16 * MIB))
                 await hand.until(WINDOW_UPDATE, RST)
             assert victim.stack.limits.large_frame_bytes == 0
             alice.stack.send(victim.contact, bytes(1 * MIB))
@@ -346,7 +347,7 @@ def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever() -> None:
             hand = await mallory.muxed(victim)
             victim.stack.trust(hand.peer_id)
             await hand.open(1, WORK_PROTOCOL)
-            await hand.data(1, encode_length(16 * MIB))
+            await hand.data(1, varint(16 * MIB))
             began_s = trio.current_time()
             async with trio.open_nursery() as nursery:
 
@@ -527,7 +528,7 @@ def test_a_peer_that_reconnects_all_the_time_displaces_itself_alone() -> None:
     [
         (b"", ()),
         (b"\xff" * 10, ()),
-        (encode_length(17 * KIB), ()),
+        (varint(17 * KIB), ()),
         (encode_frame(b"no protobuf \xff\xff"), ()),
         (
             encode_frame(Identify(listen_addrs=[b"\xff\xff", b"", bytes(500)]).SerializeToString()),
@@ -579,9 +580,10 @@ def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
             connection = alice.stack.swarm.connection_to(bob.peer_id)
             assert connection is not None
             moved = ("/ip4/192.0.2.9/tcp/4001",)
-            for message in (b"\xff\xff", net_identify.message(b"", moved, (), None)):
+            for nonsense in (encode_frame(b"\xff\xff"), None):
                 channel = await connection.open(net_identify.PUSH_PROTOCOL)
-                await channel.write(encode_frame(message))
+                told = net_identify.message(b"", moved, (), channel)
+                await channel.write(nonsense or told)
                 await channel.close()
             await until(lambda: bob.stack.contact(Contact(alice.peer_id)).addresses == moved)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import PeerId, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.transport.tcp import dial_tcp, use_own_resolver
+from formation_p2p.host.net.transport.tcp import Resolver, dial_tcp
 from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
@@ -49,12 +49,11 @@ class _Dial:
 
 
 class Dialler:
-    """Dials for a swarm, in its nursery. `on_dialling` is called with each connection made."""
+    """Dials for a swarm, in its nursery."""
 
-    def __init__(self, swarm: Swarm, on_dialling: Callable[[Connection], None]) -> None:
-        use_own_resolver()
+    def __init__(self, swarm: Swarm) -> None:
+        trio.socket.set_custom_hostname_resolver(Resolver())
         self._swarm = swarm
-        self._on_dialling = on_dialling
         self._dials: dict[PeerId, _Dial] = {}
         self._places = trio.CapacityLimiter(MAX_DIALS)
         self.dialling_back: Counter[PeerId] = Counter()
@@ -130,7 +129,7 @@ class Dialler:
                     return
                 nursery.cancel_scope.cancel()
                 self._swarm.adopt(connection)
-                self._on_dialling(connection)
+                self._swarm.on_dialling(connection)
 
             for address in addresses:
                 failed = trio.Event()
@@ -147,9 +146,9 @@ class Dialler:
         """
         try:
             with trio.fail_after(ADDRESS_S):
-                raw = await dial_tcp(address)
+                tcp = await dial_tcp(address)
                 to = ID(peer_id_to_bytes(peer))
-                muxer = await upgrade(self._swarm.noise, self._swarm.parameters, raw, to)
+                muxer = await upgrade(self._swarm.noise, self._swarm.parameters, tcp, to)
                 if confirmed:
                     await self._confirm(muxer)
                 return Connection(muxer, inbound=False, dialled=str(address))

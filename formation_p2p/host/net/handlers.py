@@ -10,15 +10,18 @@ In place of `libp2p/host/basic_host.py` of 0.8.1, which
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 import trio
+from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import Measured
 from formation_p2p.host.net import identify as net_identify
@@ -29,9 +32,10 @@ from formation_p2p.host.net.connection import (
     StreamHandler,
 )
 from formation_p2p.host.net.limits import TokenBucket
-from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import MuxedStream
+
+log = logging.getLogger(__name__)
 
 # Of one connection; a node's addresses change a few times a day. Reading 32 takes 30 ms at worst.
 PUSHES_PER_S: Final = 1
@@ -83,30 +87,29 @@ class StreamHandlers:
         await self.by_protocol[protocol](stream, connection)
 
     async def push(self, connection: Connection) -> None:
-        """Tell a peer of our addresses and protocols, unasked. Raises RemoteError, IOException,
-        TooSlowError."""
-        with trio.fail_after(IDENTIFY_S):
-            stream = await connection.offer(net_identify.PUSH_PROTOCOL)
-            try:
-                await stream.write(encode_frame(self._message(stream)))
-                await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
-                await stream.close()
-            except BaseException:
-                stream.abort("identify push was cut short")
-                raise
+        """Tell a peer of our addresses and protocols, unasked. A request that is sent to it now
+        arrives together with that, so that it need not ask us, and wait, before it answers."""
+        try:
+            with trio.fail_after(IDENTIFY_S):
+                stream = await connection.offer(net_identify.PUSH_PROTOCOL)
+                try:
+                    await stream.write(self._message(stream))
+                    await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
+                    await stream.close()
+                except BaseException:
+                    stream.abort("identify push was cut short")
+                    raise
+        except (RemoteError, IOException, trio.TooSlowError) as error:
+            log.debug("%s is not told what we are: %r", connection.peer, error)
 
     async def _tell(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify."""
         with trio.fail_after(IDENTIFY_S):
-            await stream.write(encode_frame(self._message(stream)))
+            await stream.write(self._message(stream))
 
     def _message(self, stream: MuxedStream) -> bytes:
-        return net_identify.message(
-            self._public_key,
-            self.addresses,
-            tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted),
-            stream.get_remote_address(),
-        )
+        told = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
+        return net_identify.message(self._public_key, self.addresses, told, stream)
 
     async def _told(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""

@@ -11,6 +11,7 @@ Source: libp2p identify specification 1.0.0.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -21,7 +22,7 @@ from multiaddr import Multiaddr
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.records.addresses import read_addresses
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.protocols.frames import read_frame
+from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"
@@ -58,21 +59,19 @@ async def read_message(stream: MuxedStream) -> Identified:
 
 
 def message(
-    public_key: bytes,
-    addresses: tuple[str, ...],
-    protocols: tuple[str, ...],
-    seen: tuple[str, int] | None,
+    public_key: bytes, addresses: Sequence[str], protocols: Sequence[str], stream: MuxedStream
 ) -> bytes:
-    """What we say of ourselves. `public_key` is libp2p's protobuf; `seen` whence the asker came."""
+    """What we say of ourselves, in a frame. `public_key` is libp2p's protobuf."""
     observed = b""
-    if seen is not None:
+    if (seen := stream.get_remote_address()) is not None:
         host, port = seen
         observed = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}").to_bytes()
-    return Identify(
+    said = Identify(
         protocol_version=PROTOCOL_VERSION,
         agent_version=AGENT,
         public_key=public_key,
         listen_addrs=[Multiaddr(address).to_bytes() for address in addresses],
         protocols=protocols,
         observed_addr=observed,
-    ).SerializeToString()
+    )
+    return encode_frame(said.SerializeToString())

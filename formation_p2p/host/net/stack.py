@@ -23,18 +23,11 @@ from typing import Any, Final
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.io.exceptions import IOException
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import (
-    InvalidInput,
-    LocalError,
-    NodeClosed,
-    RemoteError,
-    Unreachable,
-)
+from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, Unreachable
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import Measured
@@ -70,15 +63,13 @@ Serve = Callable[[MuxedStream, Contact, PeerLimits], Awaitable[None]]
 class Stack:
     """See the module. Methods are called on the trio thread that `run` runs on.
 
-    Its parts exist once it has run: `swarm` has the connections, `kad` and `work` our sides of the
-    protocols, `served` the streams that peers open, `limits` what each peer may have of us.
+    `served` has the streams that peers open, `limits` what each peer may have of us. Once it runs,
+    `swarm` has the connections, `kad` and `work` our sides of the protocols.
     """
 
     swarm: Swarm
     kad: KadStreams
     work: WorkSessions
-    served: StreamHandlers
-    limits: PeerLimitsTable
     _handlers: Handlers
     _nursery: trio.Nursery
 
@@ -88,7 +79,6 @@ class Stack:
         listen: Sequence[str],
         *,
         kad_protocol: str = KAD_PROTOCOL,
-        work_protocol: str = WORK_PROTOCOL,
         announce: Sequence[str] = (),
         parameters: NetParameters = DEFAULTS,
     ) -> None:
@@ -111,8 +101,9 @@ class Stack:
         self._listen = _parse("listen", listen)
         self._announce = tuple(str(a) for a in _parse("announce", announce))
         self._kad_protocol = kad_protocol
-        self._work_protocol = work_protocol
-        self._served: dict[str, Serve] = {}
+        self._keys = create_new_key_pair(identity.seed)
+        self.limits = PeerLimitsTable(parameters)
+        self.served = StreamHandlers(self._keys.public_key.serialize(), self._told)
         self._pending: set[trio.CancelScope] = set()
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
         self._runs = False
@@ -121,7 +112,7 @@ class Stack:
 
     def serve(self, protocol: str, serve: Serve) -> None:
         """Speak one protocol more, on streams that peers open. Call it before `run`."""
-        self._served[protocol] = serve
+        self.served.by_protocol[protocol] = partial(self._serve, serve)
 
     # -- life -----------------------------------------------------------------------------
 
@@ -163,25 +154,23 @@ class Stack:
             # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
             # what strangers cause. What of that matters is logged here.
             logging.getLogger("libp2p").setLevel(logging.CRITICAL)
-        key_pair = create_new_key_pair(self._identity.seed)
-        noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
+        noise = NoiseTransport(self._keys, noise_privkey=create_new_noise_key_pair().private_key)
         self._handlers = handlers
-        self.limits = PeerLimitsTable(self.parameters)
-        self.served = StreamHandlers(key_pair.public_key.serialize(), self._told)
         self.swarm = Swarm(
             self._identity.peer_id,
             noise,
             self.parameters,
             self._nursery,
             serve=self.served.serve,
-            on_dialling=self._dialling,
+            on_dialling=self._introduce,
             on_dialled=self._dialled,
+            on_measured=lambda peer, rtt_us: self._tell(Measured(peer, rtt_us)),
             on_disconnected=lambda peer: self._tell(Disconnected(peer)),
         )
         dial = self.swarm.dialler.dial
         self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)
         self.work = WorkSessions(
-            self._work_protocol,
+            WORK_PROTOCOL,
             dial,
             self.limits,
             self._spawn,
@@ -189,9 +178,7 @@ class Stack:
             lambda to, reason: self._tell(Undelivered(to, reason)),
         )
         self.served.by_protocol[self._kad_protocol] = self.kad.serve
-        self.served.by_protocol[self._work_protocol] = self.work.serve
-        for protocol, serve in self._served.items():
-            self.served.by_protocol[protocol] = partial(self._serve, serve)
+        self.served.by_protocol[WORK_PROTOCOL] = self.work.serve
 
     async def _serve(self, serve: Serve, stream: MuxedStream, connection: Connection) -> None:
         await serve(stream, connection.contact, self.limits.of(connection.peer))
@@ -318,15 +305,7 @@ class Stack:
     # -- connections ------------------------------------------------------------------------
 
     def _introduce(self, connection: Connection) -> None:
-        """Tell a peer who we are. A request that is sent to it now arrives together with that, so
-        that it need not ask us, and wait, before it answers."""
-        self._spawn(partial(self._push, connection))
-
-    async def _push(self, connection: Connection) -> None:
-        try:
-            await self.served.push(connection)
-        except (RemoteError, IOException, trio.TooSlowError) as error:
-            log.debug("%s is not told what we are: %r", connection.peer, error)
+        self._spawn(partial(self.served.push, connection))
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(_logged, task)
@@ -334,20 +313,12 @@ class Stack:
     def _told(self, connection: Connection) -> None:
         self._tell(PeerIdentified(connection.as_server(self._kad_protocol)))
 
-    def _dialling(self, connection: Connection) -> None:
-        self._measure(connection)
-        self._introduce(connection)
-
     def _dialled(self, connection: Connection) -> None:
-        self._measure(connection)
         host = connection.remote_host
         if host is None:
             return  # gone already
         seen_from = LOOPBACK if is_this_machine(host) else host
         self._tell(InboundConnection(connection.peer, seen_from))
-
-    def _measure(self, connection: Connection) -> None:
-        connection.muxer.measured = lambda us: self._tell(Measured(connection.peer, us))
 
     def _tell(self, event: NetworkEvent) -> None:
         try:

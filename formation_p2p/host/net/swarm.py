@@ -17,10 +17,11 @@ import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.identity import PeerId
@@ -29,11 +30,10 @@ from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.transport.tcp import TcpListener
+from formation_p2p.host.net.transport.tcp import TcpListener, TcpStream
 from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
-    from libp2p.io.abc import ReadWriteCloser
     from libp2p.security.noise.transport import Transport as NoiseTransport
 
 log = logging.getLogger(__name__)
@@ -41,41 +41,37 @@ log = logging.getLogger(__name__)
 _THIS_MACHINE: Final = "loopback"
 
 
+@dataclass(eq=False)
 class Swarm:
     """`listen`, and `dialler.dial`. All runs in `nursery`. `serve` gets each stream that a peer
     opens."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        noise: NoiseTransport,
-        parameters: NetParameters,
-        nursery: trio.Nursery,
-        *,
-        serve: StreamHandler,
-        on_dialling: Callable[[Connection], None],
-        on_dialled: Callable[[Connection], None],
-        on_disconnected: Callable[[PeerId], None],
-    ) -> None:
-        self.me = me
-        self.nursery = nursery
-        self.parameters = parameters
-        self.noise = noise
+    me: PeerId
+    noise: NoiseTransport
+    parameters: NetParameters
+    nursery: trio.Nursery
+    _: KW_ONLY
+    serve: StreamHandler
+    on_dialling: Callable[[Connection], None]
+    on_dialled: Callable[[Connection], None]
+    on_measured: Callable[[PeerId, int], None]
+    on_disconnected: Callable[[PeerId], None]
+
+    def __post_init__(self) -> None:
         self.handshakes: Counter[str] = Counter()
-        self.dialler = Dialler(self, on_dialling)
-        self._serve = serve
-        self._on_dialled = on_dialled
-        self._on_disconnected = on_disconnected
+        self.dialler = Dialler(self)
+        self.closing = False
+        self.bound: list[TcpAddress] = []
+        """The addresses listened on."""
         self._listeners: list[TcpListener] = []
         self._table: dict[PeerId, list[Connection]] = {}
-        self.closing = False
 
     async def close(self) -> None:
         """Stop listening, and say goodbye to all peers at once. Then cancel the nursery."""
         self.closing = True
         async with trio.open_nursery() as nursery:
             for listener in self._listeners:
-                nursery.start_soon(listener.close)
+                listener.close()
             for connection in self.all():
                 nursery.start_soon(connection.close)
         self._listeners.clear()
@@ -84,11 +80,6 @@ class Swarm:
     def stopping(self) -> bool:
         """Whether it was closed, or broke: whatever fails now fails for that reason."""
         return self.closing or self.nursery.cancel_scope.cancel_called
-
-    @property
-    def bound(self) -> list[TcpAddress]:
-        """The addresses listened on."""
-        return [listener.bound for listener in self._listeners]
 
     # -- the table ------------------------------------------------------------------------
 
@@ -114,25 +105,23 @@ class Swarm:
         if connection.inbound and len(inbound) >= self.parameters.max_inbound_per_peer:
             max(inbound, key=lambda c: c.idle_s).abort("too many connections of one peer")
         siblings.append(connection)
+        connection.muxer.measured = partial(self.on_measured, connection.peer)
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
-            await connection.run(self._serve)
+            await connection.run(self.serve)
         except Exception:
             # What is wrong with one connection must not end the others.
             log.exception("the connection to %s failed", connection.peer)
         finally:
             connection.abort("the network is closing")
-            self._forget(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        siblings = self._table[connection.peer]
-        siblings.remove(connection)
-        if not siblings:
-            del self._table[connection.peer]
-            self._on_disconnected(connection.peer)
+            siblings = self._table[connection.peer]
+            siblings.remove(connection)
+            if not siblings:
+                del self._table[connection.peer]
+                self.on_disconnected(connection.peer)
 
     def make_room(self, *, inbound: bool) -> bool:
         """Whether there is a place, after closing what was idle for long."""
@@ -154,9 +143,10 @@ class Swarm:
             listener = TcpListener(self._accepted)
             await listener.listen(address)
             self._listeners.append(listener)
+            self.bound.append(listener.bound)
             self.nursery.start_soon(listener.serve)
 
-    async def _accepted(self, stream: ReadWriteCloser) -> None:
+    async def _accepted(self, stream: TcpStream) -> None:
         remote = stream.get_remote_address()
         origin = origin_of(remote[0]) if remote is not None else ""
         refusal = self._refusal(origin)
@@ -166,8 +156,7 @@ class Swarm:
             return
         with counted(self.handshakes, origin):
             try:
-                raw = RawConnection(stream, False)
-                muxer = await upgrade(self.noise, self.parameters, raw, None)
+                muxer = await upgrade(self.noise, self.parameters, stream, None)
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", remote, error)
                 return
@@ -177,7 +166,7 @@ class Swarm:
         connection = Connection(muxer, inbound=True)
         connection.fleeting = connection.peer in self.dialler.dialling_back
         self.adopt(connection)
-        self._on_dialled(connection)
+        self.on_dialled(connection)
 
     def _refusal(self, origin: str) -> str | None:
         if not origin or self.stopping:

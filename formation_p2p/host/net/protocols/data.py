@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -42,25 +43,20 @@ MAX_SERVING: Final = 16
 _run_in_thread: Any = trio.to_thread.run_sync
 
 
+@dataclass(eq=False)
 class DataServer:
     """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` are those
     that have a blob, as far as is known; `has` is told of one more."""
 
-    def __init__(
-        self,
-        admit: Callable[[Contact, bytes], str | None],
-        content: Callable[[Cid], Content | None],
-        holders: Callable[[Cid], tuple[Contact, ...]],
-        has: Callable[[Cid, Contact], None],
-        parameters: NetParameters,
-    ) -> None:
-        self._parameters = parameters
-        self._admit = admit
-        self._content = content
-        self._holders = holders
-        self._has = has
+    admit: Callable[[Contact, bytes], str | None]
+    content: Callable[[Cid], Content | None]
+    holders: Callable[[Cid], tuple[Contact, ...]]
+    has: Callable[[Cid, Contact], None]
+    parameters: NetParameters
+
+    def __post_init__(self) -> None:
         self.serving = trio.CapacityLimiter(MAX_SERVING)
-        self._places = trio.CapacityLimiter(parameters.max_open_blobs)
+        self._places = trio.CapacityLimiter(self.parameters.max_open_blobs)
         self._buffers: list[bytearray] = []  # free ones, which have had their pages
         self.sent_bytes = 0
 
@@ -71,15 +67,15 @@ class DataServer:
             FrameReader(stream, limits, messages.MAX_REQUEST_BYTES) as frames,
         ):
             try:
-                with trio.fail_after(self._parameters.data_open_s):
+                with trio.fail_after(self.parameters.data_open_s):
                     opening = _parsed(await frames.next())
                     if not isinstance(opening, Open):
                         raise ProtocolViolation("a data stream that does not begin with Open")
                     self._judge(peer, opening)
                     await self._places.acquire()
                 try:
-                    with trio.fail_after(self._parameters.data_open_s):
-                        content = await _run_in_thread(self._content, opening.cid)
+                    with trio.fail_after(self.parameters.data_open_s):
+                        content = await _run_in_thread(self.content, opening.cid)
                     if content is None:
                         raise _Refused("does not have it")
                     with content:
@@ -88,11 +84,11 @@ class DataServer:
                 finally:
                     self._places.release()
             except _Refused as refused:
-                with trio.fail_after(self._parameters.data_open_s):
+                with trio.fail_after(self.parameters.data_open_s):
                     await stream.write(_framed(BlobRefused(str(refused))))
 
     def _judge(self, peer: Contact, opening: Open) -> None:
-        why = self._admit(peer, opening.grant)
+        why = self.admit(peer, opening.grant)
         if why is not None:
             raise _Refused(why)
 
@@ -105,15 +101,15 @@ class DataServer:
         content: Content,
         opening: Open,
     ) -> None:
-        holders = tuple(c for c in self._holders(opening.cid) if c.peer_id != peer.peer_id)
+        holders = tuple(c for c in self.holders(opening.cid) if c.peer_id != peer.peer_id)
         block = content.manifest.encode() if opening.manifest else b""
-        with trio.fail_after(self._parameters.data_open_s):
+        with trio.fail_after(self.parameters.data_open_s):
             await stream.write(_framed(Opened(block, holders)))
         admitted_s = trio.current_time()
         while True:
-            with trio.fail_after(self._parameters.data_idle_s):
+            with trio.fail_after(self.parameters.data_idle_s):
                 request = _parsed(await frames.next())
-            if trio.current_time() >= admitted_s + self._parameters.data_admit_every_s:
+            if trio.current_time() >= admitted_s + self.parameters.data_admit_every_s:
                 admitted_s = trio.current_time()
                 self._judge(peer, opening)
             match request:
@@ -124,7 +120,7 @@ class DataServer:
                     async with self.serving:
                         await self._send(stream, content, index)
                 case Have():
-                    self._has(opening.cid, Contact(peer.peer_id, request.addresses))
+                    self.has(opening.cid, Contact(peer.peer_id, request.addresses))
                 case _:
                     raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -39,28 +40,22 @@ log = logging.getLogger(__name__)
 MAX_ECHOES: Final = 1024
 
 
+@dataclass(eq=False)
 class KadStreams:
     """Asks peers, and has `asked` answer them. The caller of `ask` bounds the time, and cancels to
     give up."""
 
-    def __init__(
-        self,
-        protocol: str,
-        dial: Callable[[Contact], Awaitable[Connection]],
-        limits: PeerLimitsTable,
-        spawn: Callable[[Callable[[], Awaitable[None]]], None],
-        asked: Callable[[Contact, bytes, Callable[[bytes | None], None]], None],
-    ) -> None:
-        self._protocol = protocol
-        self._dial = dial
-        self._limits = limits
-        self._spawn = spawn
-        self._asked = asked
-        self.lines: dict[tuple[PeerId, bool], _Line] = {}  # and whether it expects answers
+    protocol: str
+    dial: Callable[[Contact], Awaitable[Connection]]
+    limits: PeerLimitsTable
+    spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    asked: Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
+    # For each peer, and whether it expects answers.
+    lines: dict[tuple[PeerId, bool], _Line] = field(default_factory=dict, init=False)
 
     async def serve(self, stream: MuxedStream, connection: Connection) -> None:
         """Answer the requests of one stream, in order, until it ends."""
-        limits = self._limits.of(connection.peer)
+        limits = self.limits.of(connection.peer)
         await connection.wait_identified()
         with (
             limits.stream("kad", MAX_KAD_STREAMS),
@@ -73,7 +68,7 @@ class KadStreams:
                 else:
                     await limits.answering.acquire()
                 try:
-                    sender = connection.as_server(self._protocol)
+                    sender = connection.as_server(self.protocol)
                     response = await self._answer(sender, request, limits)
                 finally:
                     limits.answering.release()
@@ -85,7 +80,7 @@ class KadStreams:
     async def _answer(self, sender: Contact, request: bytes, limits: PeerLimits) -> bytes | None:
         answer = _Answer()
         began_s = time.perf_counter()
-        self._asked(sender, request, answer.end)
+        self.asked(sender, request, answer.end)
         # Some cost ten times as much as others.
         limits.kad_bucket.charge(time.perf_counter() - began_s)
         if not answer.is_there:  # which is rare: the peer's state machine answers at once
@@ -108,12 +103,12 @@ class KadStreams:
 
     async def ask_apart(self, to: Contact, frame: bytes) -> bytes | None:
         """As `ask`, on a stream of its own: for what takes long, and would hold up the others."""
-        connection = await self._dial(to)
-        stream = await connection.offer(self._protocol)
+        connection = await self.dial(to)
+        stream = await connection.offer(self.protocol)
         try:
             await stream.write(encode_frame(frame))
-            await connection.confirm(stream, self._protocol)
-            with FrameReader(stream, self._limits.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
+            await connection.confirm(stream, self.protocol)
+            with FrameReader(stream, self.limits.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
                 return await frames.next()
         except IOException as error:
             raise Unreachable(f"{to.peer_id}: {error}") from error
@@ -121,15 +116,15 @@ class KadStreams:
             stream.abort("asked once")
 
     async def _open(self, to: Contact, expects_answer: bool) -> _Line:
-        connection = await self._dial(to)
+        connection = await self.dial(to)
         line = self._alive(to.peer_id, expects_answer)
         if line is not None:
             return line  # another request opened it meanwhile
-        stream = await connection.offer(self._protocol)
-        confirm = partial(connection.confirm, stream, self._protocol)
+        stream = await connection.offer(self.protocol)
+        confirm = partial(connection.confirm, stream, self.protocol)
         line = _Line(to.peer_id, stream, confirm, expects_answer=expects_answer)
         self.lines[line.place] = line
-        self._spawn(lambda: self._run(line))
+        self.spawn(lambda: self._run(line))
         return line
 
     def _alive(self, peer: PeerId, expects_answer: bool) -> _Line | None:
@@ -139,7 +134,7 @@ class KadStreams:
     async def _run(self, line: _Line) -> None:
         end: RemoteError = Unreachable(f"{line.peer}: the network is closing")
         try:
-            await line.read(self._limits.of(line.peer))
+            await line.read(self.limits.of(line.peer))
             end = Unreachable(f"{line.peer} closed the stream")
         except RemoteError as error:
             end = error
@@ -174,25 +169,21 @@ class _Answer:
         return self.frame
 
 
+@dataclass(eq=False)
 class _Line:
     """Our stream to a peer. Responses come in the order of the requests.
 
     A request that is given up breaks it: the response would be taken for the next one's.
     """
 
-    def __init__(
-        self,
-        peer: PeerId,
-        stream: MuxedStream,
-        confirm: Callable[[], Awaitable[None]],
-        *,
-        expects_answer: bool,
-    ) -> None:
-        self.peer = peer
-        self.place = (peer, expects_answer)
-        self._expects_answer = expects_answer
-        self._stream = stream
-        self._confirm = confirm
+    peer: PeerId
+    stream: MuxedStream
+    confirm: Callable[[], Awaitable[None]]
+    _: KW_ONLY
+    expects_answer: bool
+
+    def __post_init__(self) -> None:
+        self.place = (self.peer, self.expects_answer)
         self._confirmed = _Answer()
         self._writing = trio.Lock()
         self._waiting: deque[_Answer] = deque()
@@ -200,46 +191,46 @@ class _Line:
 
     @property
     def broken(self) -> bool:
-        return self._stream.broken is not None
+        return self.stream.broken is not None
 
     async def request(self, frame: bytes) -> bytes | None:
         answer = _Answer()
         self._echoes = min(self._echoes + 1, MAX_ECHOES)
         try:
-            await self._write(encode_frame(frame), [answer] if self._expects_answer else [])
+            await self._write(encode_frame(frame), [answer] if self.expects_answer else [])
         except IOException as error:
             # Unless what ended the stream was told already.
             answer.end(error=Unreachable(f"{self.peer}: {error}"))
         else:
-            if not self._expects_answer:
+            if not self.expects_answer:
                 return await self._confirmed.wait()
         try:
             return await answer.wait()
         except trio.Cancelled:
-            self._stream.abort("a request was given up")
+            self.stream.abort("a request was given up")
             raise
 
     async def _write(self, framed: bytes, waiting: list[_Answer]) -> None:
-        if not self._writing.locked() and self._stream.write_now(framed):
+        if not self._writing.locked() and self.stream.write_now(framed):
             self._waiting += waiting
             return
         async with self._writing:
             self._waiting += waiting
             try:
-                await self._stream.write(framed)
+                await self.stream.write(framed)
             except IOException:
                 raise
             except BaseException:
-                self._stream.abort("a request was cut short")
+                self.stream.abort("a request was cut short")
                 raise
 
     async def read(self, limits: PeerLimits) -> None:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
-        await self._confirm()
+        await self.confirm()
         self._confirmed.end()
-        with FrameReader(self._stream, limits, MAX_KAD_FRAME_BYTES) as frames:
+        with FrameReader(self.stream, limits, MAX_KAD_FRAME_BYTES) as frames:
             while (response := await frames.next()) is not None:
-                if not self._expects_answer and self._echoes:
+                if not self.expects_answer and self._echoes:
                     self._echoes -= 1
                     continue
                 if not self._waiting:
@@ -248,7 +239,7 @@ class _Line:
 
     def end(self, error: RemoteError) -> None:
         """No more responses: those that wait are told why."""
-        self._stream.abort(str(error))
+        self.stream.abort(str(error))
         self._confirmed.end(error=error)
         while self._waiting:
             self._waiting.popleft().end(error=error)

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -40,25 +41,17 @@ OPEN_S: Final = 20.0
 UNSURE_S: Final = 45.0
 
 
+@dataclass(eq=False)
 class WorkSessions:
     """The sessions with all peers."""
 
-    def __init__(
-        self,
-        protocol: str,
-        dial: Callable[[Contact], Awaitable[Connection]],
-        limits: PeerLimitsTable,
-        spawn: Callable[[Callable[[], Awaitable[None]]], None],
-        received: Callable[[Contact, bytes], None],
-        undelivered: Callable[[PeerId, str], None],
-    ) -> None:
-        self.protocol = protocol
-        self.dial = dial
-        self.limits = limits
-        self.spawn = spawn
-        self.received = received
-        self.undelivered = undelivered
-        self.sessions: dict[PeerId, _Session] = {}
+    protocol: str
+    dial: Callable[[Contact], Awaitable[Connection]]
+    limits: PeerLimitsTable
+    spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    received: Callable[[Contact, bytes], None]
+    undelivered: Callable[[PeerId, str], None]
+    sessions: dict[PeerId, _Session] = field(default_factory=dict, init=False)
 
     def send(self, to: Contact, frame: bytes, *, urgent: bool = False) -> None:
         """Queue one frame. If it is lost, `undelivered` is called later, never from in here.
@@ -88,8 +81,10 @@ class _Session:
         self._all = sessions
         self._peer = peer
         self.streams: list[MuxedStream] = []
-        self._common = _Lane(self, sessions, peer)
-        self._urgent = _Lane(self, sessions, peer)
+        self._common, self._urgent = self._lanes = (
+            _Lane(self, sessions, peer),
+            _Lane(self, sessions, peer),
+        )
 
     def send(self, to: Contact, frame: bytes, *, urgent: bool) -> None:
         overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
@@ -97,11 +92,11 @@ class _Session:
 
     def free_stream(self) -> MuxedStream | None:
         """An open stream that nothing is sent on."""
-        taken = {self._common.sending, self._urgent.sending}
+        taken = [lane.sending for lane in self._lanes]
         return next((c for c in self.streams if c.broken is None and c not in taken), None)
 
     def tidy(self) -> None:
-        if not (self.streams or self._common.is_busy or self._urgent.is_busy):
+        if not self.streams and all(lane.writer is None for lane in self._lanes):
             self._all.sessions.pop(self._peer, None)
 
     # -- reading --------------------------------------------------------------------------
@@ -120,7 +115,10 @@ class _Session:
                     bucket.charge(time.perf_counter() - began_s)  # a thousand entries take 5 ms
             stream.abort("the peer finished the session")
         finally:
-            self._ended(stream)
+            self.streams.remove(stream)
+            for lane in self._lanes:
+                lane.ended(stream)
+            self.tidy()
 
     async def read_own(self, stream: MuxedStream, connection: Connection) -> None:
         try:
@@ -128,12 +126,6 @@ class _Session:
         except RemoteError as error:
             log.debug("the work stream with %s ends: %s", self._peer, error)
             stream.abort(str(error))
-
-    def _ended(self, stream: MuxedStream) -> None:
-        self.streams.remove(stream)
-        self._common.ended(stream)
-        self._urgent.ended(stream)
-        self.tidy()
 
 
 class _Lane:
@@ -152,12 +144,8 @@ class _Lane:
         self.queued_bytes = 0
         self._sent_at = -math.inf
         self._queue: deque[bytes] = deque()
-        self._writer: trio.CancelScope | None = None
+        self.writer: trio.CancelScope | None = None
         self._overflow: str | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self._writer is not None
 
     def send(self, to: Contact, frame: bytes) -> None:
         if self._overflow is not None:
@@ -169,15 +157,15 @@ class _Lane:
         most = self._parameters
         if len(self._queue) > most.max_queued_frames or self.queued_bytes > most.max_queued_bytes:
             self._overflow = f"{len(self._queue)} frames, {self.queued_bytes} bytes are queued"
-        if self._writer is None:
-            self._writer = trio.CancelScope()
+        if self.writer is None:
+            self.writer = trio.CancelScope()
             self._all.spawn(lambda: self._write(to))
         if self._overflow is not None:
-            self._writer.cancel()
+            self.writer.cancel()
 
     def _sent_at_once(self, frame: bytes) -> bool:
         """A small one, on a stream that waits for nothing: no task is needed for that."""
-        if self._writer is not None or self.sending is None or len(frame) > JOINED_BYTES:
+        if self.writer is not None or self.sending is None or len(frame) > JOINED_BYTES:
             return False
         try:
             written = self.sending.write_now(encode_frame(frame))
@@ -189,15 +177,15 @@ class _Lane:
 
     def ended(self, stream: MuxedStream) -> None:
         """A stream with the peer is over."""
-        if stream is self.sending and self._writer is None:
+        if stream is self.sending and self.writer is None:
             self.sending = None
             if trio.current_time() - self._sent_at < UNSURE_S:
                 self._lost(stream.broken or "the peer finished the session")
 
     async def _write(self, to: Contact) -> None:
         lost: str | None = None
-        assert self._writer is not None
-        with self._writer:
+        assert self.writer is not None
+        with self.writer:
             try:
                 # The one sent on before, for as long as it is open, so that frames stay in order.
                 self.sending = self.sending or self._session.free_stream()
@@ -216,7 +204,7 @@ class _Lane:
                 # Whatever it is, the frames are lost and someone must be told.
                 log.exception("writing to %s failed", self._peer)
                 lost = repr(error)
-        self._writer = None
+        self.writer = None
         lost = self._overflow or lost
         if lost is None and self.sending is not None:
             lost = self.sending.broken  # it broke under the last frame
