@@ -19,8 +19,8 @@ from libp2p.security.noise.transport import Transport
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.noise import NoiseStream
 from formation_p2p.host.net.transport.tcp import TcpStream
+from formation_p2p.host.net.transport.upgrade import NoiseStream
 from tests.support.stacks import run
 
 

@@ -287,7 +287,7 @@ def test_no_stream_is_opened_on_what_is_closed_soon() -> None:
                 await until(lambda: alice.dialled)
             assert len(list(swarm.all())) == 2
             assert swarm.connection_to(bob.peer_id) is usual
-            await fresh.close()
+            await fresh.muxer.close()
             assert not swarm.dialler.dialling_back
 
     run(story)

@@ -152,7 +152,7 @@ def _pack(profile: Profile) -> dict[str, object]:
         "expires": profile.expires_unix_s,
         "gpu": resources.pack_capability(profile.capability),
         "capacity": resources.pack_capacity(profile.capacity, profile.capability),
-        "label": resources.pack_labels(profile.labels),
+        "label": list(map(list, profile.labels)),
         "driver": list(profile.drivers),
         "service": list(profile.services),
         "price": profile.price_micro,

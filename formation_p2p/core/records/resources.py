@@ -49,7 +49,7 @@ def decode_requirements(raw: bytes) -> Requirements:
 
 def pack_requirements(needs: Requirements) -> list[object]:
     *amounts, models, share, labels, driver = _needs(needs)
-    return [*amounts, list(models), share, pack_labels(labels), driver]
+    return [*amounts, list(models), share, list(map(list, labels)), driver]
 
 
 def unpack_requirements(value: object) -> Requirements:
@@ -96,10 +96,6 @@ def unpack_capacity(value: Any, capability: Capability) -> Capacity:
             return checked(Capacity, cpu, memory, storage, network, free)
         case _:
             raise Malformed("capacity", "is not a list of five fields")
-
-
-def pack_labels(labels: tuple[tuple[str, str], ...]) -> list[list[str]]:
-    return [[key, value] for key, value in labels]
 
 
 def unpack_labels(value: object) -> tuple[tuple[str, str], ...]:

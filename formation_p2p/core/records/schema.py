@@ -41,20 +41,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
-from formation_p2p.core.records.codec import (
-    Malformed,
-    decode,
-    encode,
-    take_bytes,
-    take_int,
-    take_list,
-    take_text,
-)
+from formation_p2p.core.records import codec
+from formation_p2p.core.records.codec import Malformed, take_list
 
 _T = TypeVar("_T")
 _M = TypeVar("_M")
 Read = Callable[[Any], Any]
 Pack = Callable[[Any], Any]
+_Row = tuple[Read, Pack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class Kind:
 
 def integer(low: int, high: int, *, trailing: bool = False) -> Kind:
     return Kind(
-        lambda field: lambda value: take_int(value, field, low, high),
+        lambda field: lambda value: codec.take_int(value, field, low, high),
         trailing=trailing,
         good=f"type({{x}}) is int and {low} <= {{x}} <= {high}",
     )
@@ -79,21 +73,21 @@ def integer(low: int, high: int, *, trailing: bool = False) -> Kind:
 
 def text(max_chars: int) -> Kind:
     return Kind(
-        lambda field: lambda value: take_text(value, field, max_chars),
+        lambda field: lambda value: codec.take_text(value, field, max_chars),
         good=f"type({{x}}) is str and len({{x}}) <= {max_chars} and {{x}}.isprintable()",
     )
 
 
 def octets(max_bytes: int) -> Kind:
     return Kind(
-        lambda field: lambda value: take_bytes(value, field, max_bytes),
+        lambda field: lambda value: codec.take_bytes(value, field, max_bytes),
         good=f"type({{x}}) is bytes and len({{x}}) <= {max_bytes}",
     )
 
 
 def flag() -> Kind:
     """A bool, written as 0 or 1."""
-    return Kind(lambda field: lambda value: take_int(value, field, 0, 1) == 1, int)
+    return Kind(lambda field: lambda value: codec.take_int(value, field, 0, 1) == 1, int)
 
 
 def boolean() -> Kind:
@@ -138,22 +132,20 @@ def items(kind: Kind, max_items: int) -> Kind:
 
 def pair(first: Kind, second: Kind) -> Kind:
     """A tuple of two, of kinds without packers."""
-    row = _row(lambda *both: both, {"first": first, "second": second})
-    return Kind(lambda field: row.read)
+    return custom(_row(lambda *both: both, {"first": first, "second": second})[0])
 
 
 def record(make: Callable[..., object], kinds: Mapping[str, Kind] | None = None) -> Kind:
     """A list of the fields of a dataclass, in order, of the kinds that annotate them; `kinds` are
     those of one from a layer that knows no wire. A name with a dot is a field of a field."""
-    row = _row(make, _kinds_of(make) if kinds is None else kinds)
-    return Kind(lambda field: row.read, row.pack)
+    return custom(*_row(make, _kinds_of(make) if kinds is None else kinds))
 
 
 def tagged(nouns: Mapping[str, tuple[type, Mapping[str, Kind]]]) -> Kind:
     """One of several dataclasses: a list of its tag, then its fields."""
     rows = {tag: _row(noun, kinds, tag) for tag, (noun, kinds) in nouns.items()}
-    readers = {tag: row.read for tag, row in rows.items()}
-    packers = {noun: rows[tag].pack for tag, (noun, _) in nouns.items()}
+    readers = {tag: read for tag, (read, _) in rows.items()}
+    packers = {noun: rows[tag][1] for tag, (noun, _) in nouns.items()}
     return Kind(lambda field: _chosen(field, str, readers), lambda noun: packers[type(noun)](noun))
 
 
@@ -174,8 +166,7 @@ class Schema(Generic[_M]):
 
         def declare(noun: type[_T]) -> type[_T]:
             assert number not in self._readers, f"two messages have the number {number}"
-            row = _row(noun, _kinds_of(noun), number)
-            self._packers[noun], self._readers[number] = row.pack, row.read
+            self._readers[number], self._packers[noun] = _row(noun, _kinds_of(noun), number)
             if urgent:
                 self.urgent.add(noun)
             return noun
@@ -184,12 +175,12 @@ class Schema(Generic[_M]):
 
     def pack(self, message: _M) -> bytes:
         """The frame of a message that this side made; its bounds are not checked."""
-        return encode(self._packers[type(message)](message))
+        return codec.encode(self._packers[type(message)](message))
 
     def parse(self, raw: bytes) -> _M:
         """Raises ProtocolViolation, and nothing else, on any bytes."""
         try:
-            message: _M = self._read(decode(raw, self._max_bytes))
+            message: _M = self._read(codec.decode(raw, self._max_bytes))
         except (Malformed, InvalidInput) as error:
             raise ProtocolViolation(f"not a message of the {self._protocol}: {error}") from error
         return message
@@ -214,12 +205,6 @@ def _kinds_of(noun: Any) -> dict[str, Kind]:
     return {each.name: hints[each.name].__metadata__[0] for each in fields(noun)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    read: Read
-    pack: Pack
-
-
 def _row(make: Callable[..., object], kinds: Mapping[str, Kind], *head: object) -> _Row:
     """`head` is what the list begins with: the reader was chosen by it."""
     if any(kind.trailing for kind in kinds.values()):
@@ -242,21 +227,21 @@ def pack(noun):
     return [{", ".join(packed)}]
 """
     exec(source, known)
-    return _Row(known["read"], known["pack"])
+    return known["read"], known["pack"]
 
 
 def _shortened(make: Callable[..., object], kinds: Mapping[str, Kind], *head: object) -> _Row:
     """Of a row whose last field is left out where it is None."""
     *others, last = kinds
-    short = _row(make, {name: kinds[name] for name in others}, *head)
-    long = _row(make, {**kinds, last: replace(kinds[last], trailing=False)}, *head)
+    read_short, pack_short = _row(make, {name: kinds[name] for name in others}, *head)
+    read_long, pack_long = _row(make, {**kinds, last: replace(kinds[last], trailing=False)}, *head)
     short_items = len(head) + len(others)
 
     def read(value: Any) -> Any:
         is_short = type(value) is list and len(value) == short_items
-        return short.read(value) if is_short else long.read(value)
+        return read_short(value) if is_short else read_long(value)
 
     def pack(noun: Any) -> Any:
-        return short.pack(noun) if getattr(noun, last) is None else long.pack(noun)
+        return pack_short(noun) if getattr(noun, last) is None else pack_long(noun)
 
-    return _Row(read, pack)
+    return read, pack

@@ -58,10 +58,6 @@ class Connection:
     def is_closed(self) -> bool:
         return self.muxer.broken is not None
 
-    async def close(self) -> None:
-        """Say goodbye and end; bounded by the muxer's FLUSH_S."""
-        await self.muxer.close()
-
     async def run(self, handler: StreamHandler) -> None:
         """Until the connection ends. Each stream that the peer opens goes to `handler`."""
         async with trio.open_nursery() as nursery:

@@ -92,26 +92,24 @@ class Dialler:
         try:
             with trio.move_on_after(DIAL_S):
                 async with self._places:
-                    await self._dial_all(dial, to)
+                    dial.failure = await self._dial_all(to)
         finally:
             del self._dials[to.peer_id]
             dial.ended.set()
 
-    async def _dial_all(self, dial: _Dial, to: Contact) -> None:
+    async def _dial_all(self, to: Contact) -> str:
+        """Returns what went wrong; nothing where a connection was made."""
         addresses = dialable(to.addresses, to.peer_id)
         if to.peer_id == self._swarm.me:
-            dial.failure = "that is this node itself"
-        elif not addresses:
-            dial.failure = "no address that TCP can dial is known"
-        elif not self._swarm.make_room(inbound=False):
+            return "that is this node itself"
+        if not addresses:
+            return "no address that TCP can dial is known"
+        if not self._swarm.make_room(inbound=False):
             most = self._swarm.parameters.max_outbound
-            dial.failure = f"there are {most} connections already, none of them idle"
-        else:
-            await self._dial_staggered(dial, to.peer_id, addresses)
+            return f"there are {most} connections already, none of them idle"
+        return await self._dial_staggered(to.peer_id, addresses)
 
-    async def _dial_staggered(
-        self, dial: _Dial, peer: PeerId, addresses: Sequence[TcpAddress]
-    ) -> None:
+    async def _dial_staggered(self, peer: PeerId, addresses: Sequence[TcpAddress]) -> str:
         failures: list[str] = []
         async with trio.open_nursery() as nursery:
 
@@ -125,7 +123,7 @@ class Dialler:
                     failed.set()
                     return
                 if nursery.cancel_scope.cancel_called:  # another address was faster
-                    await connection.close()
+                    await connection.muxer.close()
                     return
                 nursery.cancel_scope.cancel()
                 self._swarm.adopt(connection)
@@ -136,7 +134,7 @@ class Dialler:
                 nursery.start_soon(dial_one, address, failed)
                 with trio.move_on_after(STAGGER_S):
                     await failed.wait()
-        dial.failure = "; ".join(failures)
+        return "; ".join(failures)
 
     async def dial_address(
         self, address: TcpAddress, peer: PeerId, *, confirmed: bool = False
@@ -189,7 +187,7 @@ class Dialler:
                     log.debug("dialling back %s at %s: %s", peer, address, error)
                     return
                 reached = True
-                await fresh.close()
+                await fresh.muxer.close()
                 nursery.cancel_scope.cancel()
 
             for address in addresses[:MAX_DIALLED_BACK]:

@@ -73,7 +73,7 @@ class Swarm:
             for listener in self._listeners:
                 listener.close()
             for connection in self.all():
-                nursery.start_soon(connection.close)
+                nursery.start_soon(connection.muxer.close)
         self._listeners.clear()
 
     @property

@@ -147,7 +147,7 @@ class _Refused(Exception):
 
 class DataStream:
     """Our side of a stream to a peer that may have a blob. `begin` first; then `want` chunks,
-    and take them with `next` in the order asked for. `close` or `abort` at the end."""
+    and take them with `next` in the order asked for; `close` at the end."""
 
     def __init__(
         self, stream: MuxedStream, blob: Blob, open_s: float = DEFAULTS.data_open_s
@@ -172,10 +172,7 @@ class DataStream:
 
     def want(self, index: int) -> None:
         self._asked.append(index)
-        self._say(Want(index))
-
-    def _say(self, message: messages.Request) -> None:
-        self._unsaid.append(encode_frame(messages.pack_request(message)))
+        self._unsaid.append(encode_frame(messages.pack_request(Want(index))))
         self._more.set()
 
     async def write_all(self) -> None:
@@ -215,9 +212,6 @@ class DataStream:
             log.debug("a data stream ended first: %s", error)
         if self._asked:  # of others as well: it is still on its way
             self._stream.abort("nothing more is wanted")
-
-    def abort(self, why: str) -> None:
-        self._stream.abort(why)
 
     async def _reply(self) -> messages.Reply:
         return messages.parse_reply(await read_frame(self._stream, messages.MAX_REPLY_BYTES))

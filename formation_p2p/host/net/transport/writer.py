@@ -17,7 +17,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 from formation_p2p.core.units import KIB
 
 if TYPE_CHECKING:
-    from formation_p2p.host.net.transport.noise import NoiseStream
+    from formation_p2p.host.net.transport.upgrade import NoiseStream
 
 log = logging.getLogger(__name__)
 

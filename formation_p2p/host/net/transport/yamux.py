@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from libp2p.peer.id import ID
 
-    from formation_p2p.host.net.transport.noise import NoiseStream
+    from formation_p2p.host.net.transport.upgrade import NoiseStream
 
 log = logging.getLogger(__name__)
 
