@@ -41,7 +41,8 @@ class Newest:
         Raises ReplayedRecord for an older one than was admitted before, or for another with the
         same number. Admit only what `open_profile` gave, by authors who may be in the network.
         """
-        self._forget(now_unix_s)
+        while self._seen and next(iter(self._seen.values())).forget_unix_s <= now_unix_s:
+            del self._seen[next(iter(self._seen))]
         author, sequence = signed.profile.peer_id, signed.profile.sequence
         digest = hashlib.sha256(signed.raw).digest()
         known = self._seen.get(author)
@@ -59,7 +60,3 @@ class Newest:
 
     def __len__(self) -> int:
         return len(self._seen)
-
-    def _forget(self, now_unix_s: float) -> None:
-        while self._seen and next(iter(self._seen.values())).forget_unix_s <= now_unix_s:
-            del self._seen[next(iter(self._seen))]

@@ -127,7 +127,15 @@ def open_profile(raw: bytes, now_unix_s: float) -> SignedProfile:
     its signer), or ExpiredRecord (also for a life too long, or from the future).
     """
     signed = _open(raw)
-    _check_times(signed.profile.issued_unix_s, signed.profile.expires_unix_s, now_unix_s)
+    issued_unix_s, expires_unix_s = signed.profile.issued_unix_s, signed.profile.expires_unix_s
+    if expires_unix_s <= now_unix_s:
+        late_s = int(now_unix_s - expires_unix_s)
+        raise ExpiredRecord(f"the profile expired {late_s} s ago; see that the clocks agree")
+    if expires_unix_s - issued_unix_s > MAX_TTL_S:
+        raise ExpiredRecord(f"the profile would live longer than {MAX_TTL_S} s")
+    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
+        early_s = int(issued_unix_s - now_unix_s)
+        raise ExpiredRecord(f"the profile is from {early_s} s ahead; see that the clocks agree")
     return signed
 
 
@@ -164,10 +172,9 @@ def _pack(profile: Profile) -> dict[str, object]:
     }
 
 
-def _unpack(fields: Any, signer: PeerId) -> Profile:
-    if type(fields) is not list or len(fields) != 15:
-        raise Malformed("profile", "is not a list of fifteen fields")
-    author, sequence, issued, expires, capability, capacity, labels, *others = fields
+def _unpack(fields: object, signer: PeerId) -> Profile:
+    row = resources.take_row(fields, 15, "profile", "is not a list of fifteen fields")
+    author, sequence, issued, expires, capability, capacity, labels, *others = row
     drivers, services, price, reached_at, grant, withdrawn, spans, mix = others
     _check_author(author, signer)
     capable = resources.unpack_capability(capability)
@@ -207,17 +214,6 @@ def _check_author(value: object, signer: PeerId) -> None:
         raise Malformed("author", "is not a peer id") from error
     if author != signer:
         raise ForgedRecord(f"a profile of {author}, signed by {signer}")
-
-
-def _check_times(issued_unix_s: int, expires_unix_s: int, now_unix_s: float) -> None:
-    if expires_unix_s <= now_unix_s:
-        late_s = int(now_unix_s - expires_unix_s)
-        raise ExpiredRecord(f"the profile expired {late_s} s ago; see that the clocks agree")
-    if expires_unix_s - issued_unix_s > MAX_TTL_S:
-        raise ExpiredRecord(f"the profile would live longer than {MAX_TTL_S} s")
-    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
-        early_s = int(issued_unix_s - now_unix_s)
-        raise ExpiredRecord(f"the profile is from {early_s} s ahead; see that the clocks agree")
 
 
 def _check_names(what: str, names: tuple[str, ...], most: int) -> None:

@@ -53,9 +53,8 @@ def pack_requirements(needs: Requirements) -> list[object]:
 
 
 def unpack_requirements(value: object) -> Requirements:
-    if type(value) is not list or len(value) != len(_REQUIREMENTS):
-        raise Malformed("requirements", "are not a list of eleven fields")
-    needs = dict(zip(_REQUIREMENTS, value, strict=True))
+    row = take_row(value, len(_REQUIREMENTS), "requirements", "are not a list of eleven fields")
+    needs = dict(zip(_REQUIREMENTS, row, strict=True))
     needs["gpu_models"] = tuple(take_list(needs["gpu_models"], "gpu.model", MAX_MODELS_ASKED))
     needs["labels"] = unpack_labels(needs["labels"])
     return checked(Requirements, **needs)
@@ -66,13 +65,11 @@ def pack_capability(capability: Capability) -> list[object]:
     return [*_amounts(capability), capability.arch, capability.os, gpus]
 
 
-def unpack_capability(value: Any) -> Capability:
-    match value:
-        case [cpu, memory, storage, network, arch, os, gpus]:
-            devices = tuple(map(_unpack_gpu, take_list(gpus, "gpu", MAX_GPUS)))
-            return checked(Capability, cpu, memory, storage, network, devices, arch, os)
-        case _:
-            raise Malformed("capability", "is not a list of seven fields")
+def unpack_capability(value: object) -> Capability:
+    row = take_row(value, 7, "capability", "is not a list of seven fields")
+    cpu, memory, storage, network, arch, os, gpus = row
+    devices = tuple(map(_unpack_gpu, take_list(gpus, "gpu", MAX_GPUS)))
+    return checked(Capability, cpu, memory, storage, network, devices, arch, os)
 
 
 def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
@@ -88,14 +85,12 @@ def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
     return [*_amounts(capacity), free]
 
 
-def unpack_capacity(value: Any, capability: Capability) -> Capacity:
-    match value:
-        case [cpu, memory, storage, network, gpus]:
-            devices = take_list(gpus, "gpu", len(capability.gpus))
-            free = tuple(_unpack_free(device, capability) for device in devices)
-            return checked(Capacity, cpu, memory, storage, network, free)
-        case _:
-            raise Malformed("capacity", "is not a list of five fields")
+def unpack_capacity(value: object, capability: Capability) -> Capacity:
+    row = take_row(value, 5, "capacity", "is not a list of five fields")
+    cpu, memory, storage, network, gpus = row
+    devices = take_list(gpus, "gpu", len(capability.gpus))
+    free = tuple(_unpack_free(device, capability) for device in devices)
+    return checked(Capacity, cpu, memory, storage, network, free)
 
 
 def unpack_labels(value: object) -> tuple[tuple[str, str], ...]:
@@ -114,18 +109,17 @@ def checked(noun: Callable[_P, _T], *args: _P.args, **fields: _P.kwargs) -> _T:
         raise Malformed(error.field, error.problem) from error
 
 
-def _unpack_gpu(value: Any) -> Gpu:
-    match value:
-        case [device_id, vendor, model, memory, compute_capability]:
-            return checked(Gpu, device_id, vendor, model, memory, compute_capability)
-        case _:
-            raise Malformed("gpu", "is not a list of five fields")
+def take_row(value: object, items: int, field: str, problem: str) -> list[Any]:
+    if type(value) is not list or len(value) != items:
+        raise Malformed(field, problem)
+    return value
 
 
-def _unpack_free(value: Any, capability: Capability) -> GpuFree:
-    match value:
-        case [place, share, memory]:
-            gpu = capability.gpus[take_int(place, "gpu.place", 0, len(capability.gpus) - 1)]
-            return checked(GpuFree, gpu.device_id, share, memory)
-        case _:
-            raise Malformed("gpu", "is not a list of three fields")
+def _unpack_gpu(value: object) -> Gpu:
+    return checked(Gpu, *take_row(value, 5, "gpu", "is not a list of five fields"))
+
+
+def _unpack_free(value: object, capability: Capability) -> GpuFree:
+    place, share, memory = take_row(value, 3, "gpu", "is not a list of three fields")
+    gpu = capability.gpus[take_int(place, "gpu.place", 0, len(capability.gpus) - 1)]
+    return checked(GpuFree, gpu.device_id, share, memory)
