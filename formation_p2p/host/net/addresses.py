@@ -23,6 +23,7 @@ _DNS_NAME: Final = re.compile(
     r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?",
     re.ASCII,
 )
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _FAMILIES: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
@@ -61,7 +62,7 @@ class TcpAddress:
         return cls(family, host, int(port_text), peer_id)
 
     @property
-    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    def ip(self) -> Ip | None:
         return ipaddress.ip_address(self.host) if self.family in ("ip4", "ip6") else None
 
     def __str__(self) -> str:
@@ -146,9 +147,7 @@ def expand(bound: Sequence[TcpAddress]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _interface_ips(
-    family: socket.AddressFamily,
-) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _interface_ips(family: socket.AddressFamily) -> list[Ip]:
     return [
         ipaddress.ip_address(entry.address.partition("%")[0])
         for entries in psutil.net_if_addrs().values()

@@ -18,7 +18,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import RemoteError, Unreachable
+from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId, peer_id_to_bytes
 from formation_p2p.host.net.addresses import TcpAddress, dial_back, dialable
 from formation_p2p.host.net.connection import Connection
@@ -27,7 +27,6 @@ from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.swarm import Swarm
-    from formation_p2p.host.net.transport.yamux import Muxer
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +64,7 @@ class Dialler:
         Many may ask for the same peer at once; it is dialled once, and goes on to its own
         deadline when the one who asked first no longer waits.
         """
-        connection = self._swarm.connection_to(to.peer_id)
-        if connection is not None:
+        if (connection := self._swarm.connection_to(to.peer_id)) is not None:
             return connection
         if self._swarm.stopping:
             raise Unreachable("the network is closing")
@@ -146,21 +144,11 @@ class Dialler:
             with trio.fail_after(ADDRESS_S):
                 tcp = await dial_tcp(address)
                 to = ID(peer_id_to_bytes(peer))
-                muxer = await upgrade(self._swarm.noise, self._swarm.parameters, tcp, to)
-                if confirmed:
-                    await self._confirm(muxer)
+                noise, parameters = self._swarm.noise, self._swarm.parameters
+                muxer = await upgrade(noise, parameters, tcp, to, confirmed=confirmed)
                 return Connection(muxer, inbound=False, dialled=str(address))
         except trio.TooSlowError as error:
             raise SwarmException(f"no answer within {ADDRESS_S:.0f} s") from error
-
-    async def _confirm(self, muxer: Muxer) -> None:
-        try:
-            await muxer.confirm()
-        except BaseException as error:
-            await muxer.close()
-            if isinstance(error, RemoteError):
-                raise SwarmException(str(error)) from error
-            raise
 
     # -- whether a peer can be dialled ------------------------------------------------------
 

@@ -89,9 +89,8 @@ class Swarm:
     def connection_to(self, peer: PeerId) -> Connection | None:
         """The newest that is open: the older ones may be dead and not yet noticed. One that is
         closed soon only for want of another."""
-        newest_first = [c for c in reversed(self._table.get(peer, ())) if not c.is_closed]
-        newest_first.sort(key=lambda connection: connection.fleeting)  # stable
-        return newest_first[0] if newest_first else None
+        newest_first = (c for c in reversed(self._table.get(peer, ())) if not c.is_closed)
+        return min(newest_first, key=lambda connection: connection.fleeting, default=None)
 
     def abort_peer(self, peer: PeerId, reason: str) -> None:
         for connection in self._table.get(peer, ()):

@@ -145,26 +145,26 @@ class _Refused(Exception):
     """The peer is told why, and the stream ends."""
 
 
+@dataclass(eq=False)
 class DataStream:
     """Our side of a stream to a peer that may have a blob. `begin` first; then `want` chunks,
     and take them with `next` in the order asked for; `close` at the end."""
 
-    def __init__(
-        self, stream: MuxedStream, blob: Blob, open_s: float = DEFAULTS.data_open_s
-    ) -> None:
-        self._open_s = open_s
-        self._stream = stream
-        self._blob = blob
+    stream: MuxedStream
+    blob: Blob
+    open_s: float = DEFAULTS.data_open_s
+
+    def __post_init__(self) -> None:
         self._asked: deque[int] = deque()
         self._unsaid: deque[bytes] = deque()
         self._more = trio.Event()
 
     async def begin(self, grant: bytes, *, manifest: bool) -> Opened | BlobRefused:
         """Raises RemoteError, IOException, TooSlowError."""
-        with trio.fail_after(self._open_s):
-            self._stream.take_much()
-            opening = messages.pack_request(Open(grant, self._blob.cid, manifest))
-            await self._stream.write(encode_frame(opening))
+        with trio.fail_after(self.open_s):
+            self.stream.take_much()
+            opening = messages.pack_request(Open(grant, self.blob.cid, manifest))
+            await self.stream.write(encode_frame(opening))
             reply = await self._reply()
         if isinstance(reply, Chunk):
             raise ProtocolViolation("a chunk that was not asked for")
@@ -180,7 +180,7 @@ class DataStream:
         while True:
             while self._unsaid:
                 try:
-                    await self._stream.write(self._unsaid.popleft())
+                    await self.stream.write(self._unsaid.popleft())
                 except IOException as error:
                     log.debug("nothing more can be wanted: %s", error)
                     return
@@ -195,10 +195,10 @@ class DataStream:
             case BlobRefused():
                 return reply
             case Chunk(index, size) if self._asked and self._asked[0] == index:
-                if size != self._blob.chunk_bytes(index):
+                if size != self.blob.chunk_bytes(index):
                     raise ProtocolViolation(f"chunk {index} has {size} bytes")
                 self._asked.popleft()
-                await self._stream.read_into(buffer[:size])
+                await self.stream.read_into(buffer[:size])
                 return index, buffer[:size]
             case _:
                 raise ProtocolViolation("something that was not asked for")
@@ -206,15 +206,15 @@ class DataStream:
     async def close(self, have: Have) -> None:
         """Say that we have it all now, and finish. Nothing else may be writing any more."""
         try:
-            await self._stream.write(encode_frame(messages.pack_request(have)))
-            await self._stream.close()
+            await self.stream.write(encode_frame(messages.pack_request(have)))
+            await self.stream.close()
         except IOException as error:
             log.debug("a data stream ended first: %s", error)
         if self._asked:  # of others as well: it is still on its way
-            self._stream.abort("nothing more is wanted")
+            self.stream.abort("nothing more is wanted")
 
     async def _reply(self) -> messages.Reply:
-        return messages.parse_reply(await read_frame(self._stream, messages.MAX_REPLY_BYTES))
+        return messages.parse_reply(await read_frame(self.stream, messages.MAX_REPLY_BYTES))
 
 
 def _parsed(frame: bytes | None) -> messages.Request | None:

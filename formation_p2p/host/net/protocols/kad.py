@@ -83,7 +83,7 @@ class KadStreams:
         self.asked(sender, request, answer.end)
         # Some cost ten times as much as others.
         limits.kad_bucket.charge(time.perf_counter() - began_s)
-        if not answer.is_there:  # which is rare: the peer's state machine answers at once
+        if not answer.ended.is_set():  # which is rare: the peer's state machine answers at once
             with trio.fail_after(limits.parameters.kad_answer_s):
                 return await answer.wait()
         return answer.frame
@@ -148,22 +148,18 @@ class _Answer:
     """What is waited for. The first one counts."""
 
     def __init__(self) -> None:
-        self._ended = trio.Event()
+        self.ended = trio.Event()
         self.frame: bytes | None = None
         self._error: RemoteError | None = None
 
-    @property
-    def is_there(self) -> bool:
-        return self._ended.is_set()
-
     def end(self, frame: bytes | None = None, error: RemoteError | None = None) -> None:
-        if not self.is_there:
+        if not self.ended.is_set():
             self.frame, self._error = frame, error
-            self._ended.set()
+            self.ended.set()
 
     async def wait(self) -> bytes | None:
         """Raises what it ended with."""
-        await self._ended.wait()
+        await self.ended.wait()
         if self._error is not None:
             raise self._error
         return self.frame

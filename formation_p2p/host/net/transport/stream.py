@@ -52,7 +52,7 @@ class MuxedStream(ReadWriteCloser):
         self._into: memoryview | None = None  # where what arrives goes first
         self._bulk = False
         self._window_bytes = WINDOW_BYTES
-        self._allowed = WINDOW_BYTES  # what the peer may still send
+        self.allowed = WINDOW_BYTES  # what the peer may still send
         self._ungranted = 0  # read here and not yet told to the peer
         self._window = WINDOW_BYTES  # what we may still send
         self._finished_here = False
@@ -104,7 +104,7 @@ class MuxedStream(ReadWriteCloser):
         self._ungranted += size
         # At half a window: fewer updates than reads, and the peer never runs dry.
         if self._ungranted >= self._window_bytes // 2 and not self.is_finished_there:
-            self._allowed += self._ungranted
+            self.allowed += self._ungranted
             self.carrier.update(self.stream_id, 0, self._ungranted)
             self._ungranted = 0
 
@@ -156,7 +156,7 @@ class MuxedStream(ReadWriteCloser):
         """Large data was asked for: more of it may be under way. Call it once."""
         more = BULK_WINDOW_BYTES - WINDOW_BYTES
         self._window_bytes += more
-        self._allowed += more
+        self.allowed += more
         self.carrier.widened(more)
         self.carrier.update(self.stream_id, 0, more)
 
@@ -190,18 +190,13 @@ class MuxedStream(ReadWriteCloser):
 
     # -- the muxer's side -----------------------------------------------------------------
 
-    @property
-    def allowed_bytes(self) -> int:
-        """What the peer may still send."""
-        return 0 if self.is_finished_there else self._allowed
-
     def announced(self, size: int) -> None:
         """A data frame of `size` bytes begins. Raises ProtocolViolation past the window."""
-        if size > self._allowed:
-            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self._allowed}")
         if size and self.is_finished_there:
             raise ProtocolViolation("data on a stream that its sender had finished")
-        self._allowed -= size
+        if size > self.allowed:
+            raise ProtocolViolation(f"{size} bytes on a stream with a window of {self.allowed}")
+        self.allowed -= size
 
     def arrived(self, data: memoryview) -> int:
         """Keep what came. Returns how much was kept."""
@@ -225,6 +220,7 @@ class MuxedStream(ReadWriteCloser):
 
     def finish_there(self) -> None:
         self.is_finished_there = True
+        self.allowed = 0
         self._arrivals.unpark_all()
         self._forget_if_done()
 

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -235,17 +236,14 @@ class Resolver(trio.abc.HostnameResolver):
     """
 
     def __init__(self) -> None:
-        self._threads = trio.CapacityLimiter(MAX_RESOLVING)
+        threads = trio.CapacityLimiter(MAX_RESOLVING)
+        self._look_up = partial(_run_in_thread, limiter=threads, abandon_on_cancel=True)
 
     async def getaddrinfo(self, *arguments: Any) -> Any:
-        return await _run_in_thread(
-            socket.getaddrinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
-        )
+        return await self._look_up(socket.getaddrinfo, *arguments)
 
     async def getnameinfo(self, *arguments: Any) -> Any:
-        return await _run_in_thread(
-            socket.getnameinfo, *arguments, limiter=self._threads, abandon_on_cancel=True
-        )
+        return await self._look_up(socket.getnameinfo, *arguments)
 
 
 async def _connect(address: TcpAddress) -> trio.SocketStream:

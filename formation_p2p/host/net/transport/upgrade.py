@@ -123,9 +123,15 @@ class _Proposing(RawConnection):
 
 
 async def upgrade(
-    noise: NoiseTransport, parameters: NetParameters, tcp: TcpStream, peer_id: ID | None
+    noise: NoiseTransport,
+    parameters: NetParameters,
+    tcp: TcpStream,
+    peer_id: ID | None,
+    *,
+    confirmed: bool = False,
 ) -> Muxer:
-    """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed.
+    """Both handshakes, with `peer_id` if we dialled it. Then the muxer has yamux confirmed,
+    unless it shall be `confirmed` before.
 
     In place of `libp2p/stream_muxer/muxer_multistream.py:137`, which builds its own Yamux whatever
     it is given. Raises SwarmException, with `tcp` closed. All that waits in it waits for the
@@ -146,7 +152,10 @@ async def upgrade(
             else:
                 await net_negotiation.offer(secured, net_yamux.PROTOCOL)
             straight = NoiseStream(secured, tcp)
-            return Muxer(straight, remote, parameters, unconfirmed=peer_id is not None)
+            muxer = Muxer(straight, remote, parameters, unconfirmed=peer_id is not None)
+            if confirmed:
+                await muxer.confirm()
+            return muxer
     except BaseException as error:
         await tcp.close()
         if isinstance(error, SwarmException) or not isinstance(error, Exception):

@@ -96,7 +96,7 @@ class Muxer:
         """Is told of each round trip that was measured, in microseconds. Must not raise."""
         self._next_id = 1 if secured_conn.is_initiator else 2
         self._last_remote_id = 0
-        self._streams: dict[int, MuxedStream] = {}
+        self.streams: dict[int, MuxedStream] = {}
         self._inbound = 0
         self._accepted: deque[MuxedStream] = deque()
         self._acceptable = trio.lowlevel.ParkingLot()
@@ -146,7 +146,7 @@ class Muxer:
         if self.broken is not None:
             raise MuxedConnUnavailable(self.broken)
         stream = MuxedStream(self, self._next_id, inbound=False)
-        self._streams[self._next_id] = stream
+        self.streams[self._next_id] = stream
         self.update(self._next_id, SYN)
         self._next_id += 2
         return stream
@@ -168,7 +168,7 @@ class Muxer:
         if self.broken is not None:
             return
         self.broken = reason
-        for stream in list(self._streams.values()):
+        for stream in list(self.streams.values()):
             stream.end(reason, drop=drop)
         self.writer.close()
         self._acceptable.unpark_all()
@@ -187,10 +187,6 @@ class Muxer:
                 await net_negotiation.confirm(self.secured_conn, PROTOCOL)
         except trio.TooSlowError as error:
             raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
-
-    @property
-    def streams(self) -> tuple[MuxedStream, ...]:
-        return tuple(self._streams.values())
 
     def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
         if self.broken is None:
@@ -229,9 +225,9 @@ class Muxer:
 
     def forget(self, stream: MuxedStream) -> None:
         """The stream is over in both directions."""
-        if self._streams.pop(stream.stream_id, None) is not None:
+        if self.streams.pop(stream.stream_id, None) is not None:
             self._inbound -= stream.inbound
-            self._stray_bytes += stream.allowed_bytes
+            self._stray_bytes += stream.allowed
 
     async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -285,7 +281,7 @@ class Muxer:
             if self._silent_ticks or tick % MEASURE_TICKS == 0:
                 self._ping()
             self._silent_ticks += 1
-            for stream in self.streams:
+            for stream in list(self.streams.values()):
                 stream.tick()
 
     def _ping(self) -> None:
@@ -362,7 +358,7 @@ class Muxer:
                 raise ProtocolViolation(f"opens a stream with the id {stream_id}")
             self._last_remote_id = stream_id
             return self._opened(stream_id)
-        stream = self._streams.get(stream_id)
+        stream = self.streams.get(stream_id)
         if stream is None and (
             stream_id == 0 or stream_id > (self._last_remote_id if theirs else self._next_id - 2)
         ):
@@ -375,7 +371,7 @@ class Muxer:
             self._stray_bytes += WINDOW_BYTES
             return None
         stream = MuxedStream(self, stream_id, inbound=True)
-        self._streams[stream_id] = stream
+        self.streams[stream_id] = stream
         self._inbound += 1
         self.update(stream_id, ACK)
         self._accepted.append(stream)
