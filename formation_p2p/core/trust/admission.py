@@ -185,10 +185,9 @@ class AdmissionController:
         if self._tolerated_s.get(peer_id, float("-inf")) > recent_s:
             return
         if len(self._tolerated_s) >= self._parameters.max_tolerated:
-            self._tolerated_s = {
-                peer: at_s for peer, at_s in self._tolerated_s.items() if at_s > recent_s
-            }
-            if len(self._tolerated_s) >= self._parameters.max_tolerated:
+            recent = {peer: at_s for peer, at_s in self._tolerated_s.items() if at_s > recent_s}
+            self._tolerated_s = recent
+            if len(recent) >= self._parameters.max_tolerated:
                 return
         self._tolerated_s[peer_id] = now.mono_s
         self._effects.append(Tolerated(peer_id, why, cause="the worker is permissive"))

@@ -21,18 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from libp2p.io.exceptions import IOException
 
+from formation_p2p.core import errors
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import BlobRefused, Have
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import (
-    LocalError,
-    NodeClosed,
-    ProtocolViolation,
-    RemoteError,
-    Unreachable,
-)
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.network import Membership, Network
@@ -174,12 +168,7 @@ class _Arrived:
 class _Run:
     """One fetch under way: performs what the machine wants, and tells it what happened."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        blob: Blob,
-        part: Callable[[Manifest], Part],
-    ) -> None:
+    def __init__(self, exchange: Exchange, blob: Blob, part: Callable[[Manifest], Part]) -> None:
         self._exchange = exchange
         self._blob = blob
         self._make_part = part
@@ -240,7 +229,7 @@ class _Run:
                 case fetching.Fetched():
                     self._over.set()
                 case fetching.GaveUp(why):
-                    self._fail(Unreachable(f"{self._blob.cid} cannot be fetched: {why}"))
+                    self._fail(errors.Unreachable(f"{self._blob.cid} cannot be fetched: {why}"))
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -253,7 +242,7 @@ class _Run:
             await self._store_all(part)
         except OSError as error:
             self._fail(_disk(error))
-        except LocalError as error:
+        except errors.LocalError as error:
             self._fail(error)
 
     async def _store_all(self, part: Part) -> None:
@@ -295,9 +284,9 @@ class _Run:
                 self._streams[peer] = stream
                 self._feed(fetching.SourceOpened(peer, listed, opened.holders))
                 end = await self._take(peer, stream)
-        except (ProtocolViolation, Malformed) as error:
+        except (errors.ProtocolViolation, Malformed) as error:
             end = fetching.SourceRefused(peer, f"sent what is wrong: {error}")
-        except (RemoteError, NodeClosed, IOException) as error:
+        except (errors.RemoteError, errors.NodeClosed, IOException) as error:
             end = fetching.SourceLost(peer, str(error))
         except trio.TooSlowError:
             end = fetching.SourceLost(peer, "did not answer in time")
@@ -333,9 +322,9 @@ class _Run:
                         break
                     self._arrived.append(_Arrived(*reply, buffer, stored))
                     self._arrival.set()
-            except ProtocolViolation as error:
+            except errors.ProtocolViolation as error:
                 ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))
-            except (RemoteError, IOException) as error:
+            except (errors.RemoteError, IOException) as error:
                 ends.append(fetching.SourceLost(peer, f"was cut: {error}"))
             nursery.cancel_scope.cancel()
 
@@ -348,5 +337,5 @@ class _Run:
 _End = fetching.SourceLost | fetching.SourceRefused
 
 
-def _disk(error: OSError) -> LocalError:
-    return LocalError(f"what was fetched cannot be kept: {error.strerror or error}")
+def _disk(error: OSError) -> errors.LocalError:
+    return errors.LocalError(f"what was fetched cannot be kept: {error.strerror or error}")

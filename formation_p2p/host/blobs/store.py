@@ -139,8 +139,8 @@ class BlobStore:
             with self._lock:
                 self._write(blob.cid, "manifest", manifest.encode())
                 self._write(blob.cid, "put", json.dumps(asdict(put)).encode())
-                self._put.pop(blob.cid, None)
                 self._put[blob.cid] = put
+                self._put.move_to_end(blob.cid)
                 if len(self._put) > MAX_PUT:
                     self._forget_put(next(iter(self._put)))
         except OSError as error:
@@ -210,16 +210,16 @@ class BlobStore:
 
     def holds(self, cid: Cid) -> bool:
         with self._lock:
-            entry = self._cached.get(cid)
-            return entry is not None and entry.whole
+            return cid in self._cached and self._cached[cid].whole
 
     def content(self, cid: Cid) -> files.Content | None:
         """To serve it; None where it is not here, or was changed since it was put."""
         with self._lock:
-            put = None if self.holds(cid) else self._put.get(cid)
-            path = self._path(cid) if put is None else Path(put.path)
-            if put is None and not self.holds(cid):
+            is_cached = self.holds(cid)
+            put = None if is_cached else self._put.get(cid)
+            if put is None and not is_cached:
                 return None
+            path = self._path(cid) if put is None else Path(put.path)
             self._used(cid)
             try:
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -93,12 +93,8 @@ def insert_job(
     db: sqlite3.Connection, job: Job, encoded: Mapping[Requirements, bytes], unix_s: float
 ) -> int:
     """With its needs in CBOR. Returns its number."""
-    parts: dict[bytes, int] = {}
-
-    def part(content: bytes) -> int:
-        return parts.setdefault(content, len(parts))
-
-    needs = {each: part(content) for each, content in encoded.items()}
+    contents = (*encoded.values(), *(task.shared for task in job.tasks))
+    parts = {content: place for place, content in enumerate(dict.fromkeys(contents))}
     number = db.execute(
         "INSERT INTO jobs (job_id, name, options, submitted_unix_s) VALUES (?, ?, ?, ?)",
         (job.job_id, job.name, encode(job.options.pack()), unix_s),
@@ -112,8 +108,8 @@ def insert_job(
                 number,
                 task.task_id,
                 task.label,
-                needs[task.needs],
-                part(task.shared),
+                parts[encoded[task.needs]],
+                parts[task.shared],
                 task.payload,
                 encode([places[name] for name in task.after]) if task.after else None,
                 task.kind,

@@ -185,10 +185,9 @@ class State:
         with reading(self.path) as db:
             ended = "FROM jobs WHERE ended_unix_s IS NOT NULL"
             count, first_s = db.execute(f"SELECT count(*), min(ended_unix_s) {ended}").fetchone()
-            pages, free, page_bytes = (
-                db.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
+            names = "page_count", "freelist_count", "page_size"
+            sizes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+            pages, free, page_bytes = sizes
             if not count or (
                 count <= self._retention.jobs
                 and first_s >= time.time() - self._retention.age_s

@@ -144,10 +144,8 @@ def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
             "FROM usage WHERE month = ? ORDER BY cpu_milli_s DESC, gpu_milli_s DESC, account",
             (month,),
         )
-        counted = ((_counted(*row[:3]), Quota(*row[3:])) for row in rows)
-        return tuple(
-            AccountUsage(QuotaAccount(name, quota), used) for (name, used), quota in counted
-        )
+        counted = ((*_counted(*row[:3]), Quota(*row[3:])) for row in rows)
+        return tuple(AccountUsage(QuotaAccount(name, q), used) for name, used, q in counted)
 
 
 def _counted(name: object, cpu_milli_s: object, gpu_milli_s: object) -> tuple[str, Used]:
