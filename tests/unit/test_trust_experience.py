@@ -44,6 +44,14 @@ def lived(history: Sequence[tuple[Experience, int]]) -> tuple[PeerHistory, float
     return account, at_s
 
 
+def test_what_is_older_than_dates_may_be_apart_still_counts() -> None:
+    later_s = MONDAY + (APART + 1) * HALF_LIFE_S
+    account = account_of(Experience.SUCCESS)
+    account.add(Experience.SUCCESS, age_of(later_s), later_s)
+    unit = age_of(later_s).unit
+    assert account.aged(age_of(later_s)) == (unit + (unit >> (APART + 1)), 0)
+
+
 def test_each_kind_is_counted_and_weighs_what_it_should() -> None:
     account = account_of(*[Experience.SUCCESS] * 3, Experience.ERROR, Experience.LOST)
     assert (account.successes, account.errors, account.lost, account.wrong) == (3, 1, 1, 0)

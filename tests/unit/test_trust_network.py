@@ -53,7 +53,10 @@ def test_a_bad_paste_is_told(data: st.DataObject) -> None:
         parse_invite(text[:place])
 
 
-@pytest.mark.parametrize("text", ["", "formation1:", "formation2:AAAA", "formation1:" + "A" * 9000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "formation1:", "formation1:Ä", "formation2:AAAA", "formation1:" + "A" * 9000],
+)
 def test_what_is_no_invite_is_told(text: str) -> None:
     with pytest.raises(InvalidInput, match="invite"):
         parse_invite(text)
