@@ -19,9 +19,9 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
+from formation_p2p.host.drivers.driver import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.output import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.program import write_files
 from formation_p2p.host.drivers.supervisor import GRACE_S

@@ -17,9 +17,9 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
+from formation_p2p.host.drivers.driver import MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.output import MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.wasm import WasmDriver
 from tests.support.drivers_world import (
     Recorder,

@@ -27,7 +27,6 @@ from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.story import (
-    EVERYTHING_KEPT,
     JobTaken,
     Story,
     StoryEntry,
@@ -43,6 +42,7 @@ from formation_p2p.sim.world import World
 from tests.support.stories import NEEDS, at, identity, job, name_of, only, passed, peer_of, town
 
 ALICE = identity("alice").peer_id
+EVERYTHING_KEPT = StoryParameters(None, None)
 
 
 def story(node: SimNode, task_id: str = "job/0") -> tuple[StoryEntry, ...]:

@@ -16,7 +16,7 @@ class DispatchParameters:
     # A task that takes its worker down with it is not sent to a sixth one.
     max_lost: int = 5
     # Output of one attempt. What comes after is dropped, since its reader would fill a disk. Our
-    # own workers pass on 16 MiB (host/drivers/output.py), and say so where there is more.
+    # own workers pass on 16 MiB (host/drivers/driver.py), and say so where there is more.
     max_printed_bytes: int = 64 * MIB
 
     # Attempts in flight on one lease while their duration is unknown: one runs, one waits, so that

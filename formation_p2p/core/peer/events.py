@@ -8,7 +8,7 @@ from formation_p2p.core.dht.rpc import DhtEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.execution.effects import ExecutionEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
@@ -118,8 +118,6 @@ PeerEvent = (
     | Received
     | Undelivered
     | Disconnected
-    | ExecutionStarted
-    | ExecutionOutput
-    | ExecutionsEnded
+    | ExecutionEvent
     | Fenced
 )

@@ -112,11 +112,8 @@ class Peer:
         effects += self._dispatch(event, now)
         effects += self._settle(now)
         effects = self._loop_back(effects, now)
-        if (
-            self._leaving
-            and not self._left
-            and (self.worker is None or (self._withdrawn and not self.worker.has_leases))
-        ):
+        serves = self.worker is not None and (self.worker.has_leases or not self._withdrawn)
+        if self._leaving and not serves and not self._left:
             self._left = True
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
         self._due_s = self._next_due()
@@ -304,12 +301,12 @@ class Peer:
     def _explain(self, event: events.Explain, now: Moment) -> list[RejectRequest]:
         target = key_of(event.name.encode())
         needs = None if event.terms is None else event.terms.needs
+        why = "too many queries are under way; ask again when one has ended"
         try:
             find = self._finder.find(needs, target, now, "explain", fresh=True)
         except InvalidInput as error:
-            return [RejectRequest(str(event.query), str(error), cause="explain")]
+            find, why = None, str(error)
         if find is None:
-            why = "too many queries are under way; ask again when one has ended"
             return [RejectRequest(str(event.query), why, cause="explain")]
         self._explaining[find] = event
         return []

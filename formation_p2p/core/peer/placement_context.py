@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
@@ -17,25 +18,20 @@ from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.reputation import Reputation
 
 
+@dataclass(slots=True)
 class PlacementContext:
     """Of the node whose `network` and `circles` these are."""
 
-    def __init__(
-        self,
-        network: Network,
-        membership: Membership,
-        reputation: Reputation,
-        circles: Circles,
-        round_trips: RoundTrips,
-    ) -> None:
-        self._network = network
-        self._rights: Rights | None = None
+    network: Network
+    membership: Membership
+    reputation: Reputation
+    circles: Circles
+    round_trips: RoundTrips
+    _rights: Rights | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         with suppress(InvalidInput):  # what a grant that is none here is worth, workers say
-            self._rights = network.rights
-        self._membership = membership
-        self._reputation = reputation
-        self._circles = circles
-        self._round_trips = round_trips
+            self._rights = self.network.rights
 
     @property
     def labels(self) -> frozenset[tuple[str, str]]:
@@ -47,13 +43,13 @@ class PlacementContext:
     ) -> Denied | None:
         """Whether a worker's grant lets it work, and ours lets us have tasks of these terms run:
         what every worker would refuse, it would refuse for the same reason."""
-        denied = self._membership.may_work(profile, now)
+        denied = self.membership.may_work(profile, now)
         if denied is not None or terms is None or self._rights is None:
             return denied
         return check(
-            self._network.grant,
-            self._network.root_public_key,
-            self._circles.own,
+            self.network.grant,
+            self.network.root_public_key,
+            self.circles.own,
             Right.SUBMIT,
             now.unix_s,
             driver=terms.needs.driver or None,  # not chosen yet
@@ -65,10 +61,10 @@ class PlacementContext:
         worker, hints, rights = profile.peer_id, terms.hints, self._rights
         return Candidate(
             profile=profile,
-            trust_milli=self._reputation.score_milli(worker, now),
-            rtt_us=self._round_trips.rtt_us(worker, now),
+            trust_milli=self.reputation.score_milli(worker, now),
+            rtt_us=self.round_trips.rtt_us(worker, now),
             local_bytes=hints.bytes_at(worker),
             data_bytes=hints.data_bytes,
-            scope=self._circles.scope_of(profile.grant, worker),
+            scope=self.circles.scope_of(profile.grant, worker),
             forbidden=None if rights is None else not_good_at(rights, dict(profile.labels), now),
         )

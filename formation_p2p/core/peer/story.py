@@ -43,9 +43,6 @@ class StoryParameters:
     placing_events: int | None = 2_048
 
 
-EVERYTHING_KEPT: Final = StoryParameters(None, None)
-
-
 class StoryStep(StrEnum):
     """What happened to a task, in about the order in which it does."""
 
@@ -133,7 +130,10 @@ class Story:
         """The way of a task, in order; nothing for one that is not known, or known no more. `live`
         are its job and its key, where that job has not ended."""
         own = [each for each in self._tasks if each[2].task_id == task_id]
-        jobs = {job_id for _, job_id, _ in own} | ({live[0]} if live else set())
+        jobs, keys = {job_id for _, job_id, _ in own}, set[SchedulingKey]()
+        if live is not None:
+            jobs.add(live[0])
+            keys.add(live[1])
         taken = [
             StoryEntry(at, event.step, None, f"job {event.job_id}")
             for at, event in self._placing
@@ -141,19 +141,16 @@ class Story:
         ]
         events = [(at, event) for at, _, event in own]
         leases = {(e.worker, e.lease_id) for _, e in events if isinstance(e, job_events.TaskPlaced)}
-        keys = {
+        keys |= {
             event.lease.scheduling_key
             for _, event in self._placing
             if isinstance(event, LeaseHeld) and event.lease.key in leases
         }
-        if live is not None:
-            keys.add(live[1])
         waits = _waits([each.at for each in taken], events)
-        entries = taken
-        rounds: set[RoundId] = set()
+        entries, rounds = taken, set[RoundId]()
         for at, event in self._placing:
             entries += _placing(at, event, keys, leases, waits, rounds)
-        entries += [_entry(at, event) for at, event in events]
+        entries += [StoryEntry(at, *_step(event)) for at, event in events]
         return tuple(sorted(entries, key=lambda entry: entry.at.mono_s))  # stable
 
 
@@ -209,31 +206,27 @@ def _placing(
             yield StoryEntry(at, StoryStep.REFUSED, lease.lessor.peer_id, str(refusal))
 
 
-def _entry(at: Moment, event: TaskEvent) -> StoryEntry:
+def _step(event: TaskEvent) -> tuple[StoryStep, PeerId | None, str]:
     match event:
         case job_events.TaskPlaced(_, attempt_id, worker, lease_id, nearest):
             how = ", the nearest" if nearest else ""
-            return StoryEntry(
-                at, StoryStep.SENT, worker, f"{attempt_id} under lease {lease_id}{how}"
-            )
+            return StoryStep.SENT, worker, f"{attempt_id} under lease {lease_id}{how}"
         case job_events.TaskBegan(_, worker):
-            return StoryEntry(at, StoryStep.BEGAN, worker, "it runs for longer than a moment")
+            return StoryStep.BEGAN, worker, "it runs for longer than a moment"
         case job_events.TaskSucceeded(_, worker):
-            return StoryEntry(at, StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms")
+            return StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms"
         case job_events.TaskRetried(_, attempt):
-            return StoryEntry(at, StoryStep.RETRIED, attempt.worker, attempt.why)
+            return StoryStep.RETRIED, attempt.worker, attempt.why
         case job_events.TaskRecalled(_, attempt_id):
-            return StoryEntry(
-                at, StoryStep.RECALLED, None, f"{attempt_id} can run sooner elsewhere"
-            )
-        case job_events.TaskGaveUp(_, attempts, kind):
-            last = attempts[-1] if attempts else None
-            why = last.why if last is not None else kind or ""
-            return StoryEntry(at, StoryStep.FAILED, None if last is None else last.worker, why)
+            return StoryStep.RECALLED, None, f"{attempt_id} can run sooner elsewhere"
+        case job_events.TaskGaveUp(_, [*_, last]):
+            return StoryStep.FAILED, last.worker, last.why
+        case job_events.TaskGaveUp(_, _, kind):
+            return StoryStep.FAILED, None, kind or ""
         case job_events.TaskUnplaceable(_, reasons):
             why = "; ".join(f"{worker}: {refusal}" for worker, refusal in reasons[:NAMED])
-            return StoryEntry(at, StoryStep.UNPLACEABLE, None, why or "no worker was found")
+            return StoryStep.UNPLACEABLE, None, why or "no worker was found"
         case job_events.TaskCancelled():
-            return StoryEntry(at, StoryStep.CANCELLED, None, "its job was cancelled")
+            return StoryStep.CANCELLED, None, "its job was cancelled"
         case _:
             assert_never(event)

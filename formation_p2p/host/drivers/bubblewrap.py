@@ -1,19 +1,8 @@
 """The sandbox around a task: bubblewrap (`bwrap`), where it is installed and may be used.
 
-Inside it a task, and all that it starts, has
-
-- a root that is read-only, of which /home, /root, /run and the node's own home folder are
-  hidden; what Python needs to run is shown, also below those;
-- its own folder to write to, and a /tmp, a /var/tmp and a /dev/shm that go with it;
-- no network but a loopback of its own, unless it asked for one (`TaskLimits.network`);
-- the devices that every program has, and the GPUs only where its lease holds some;
-- its own process numbers, of which the supervisor has the first: that one cannot be killed from
-  inside, and the kernel ends all others with it;
-- no capabilities, and no user namespaces to get some in, where bubblewrap can forbid those
-  (0.8 and later).
-
-Not hidden is what else on the machine the node's user may read: /etc, /srv, /mnt. A worker for
-strangers runs as a user of its own.
+docs/drivers.md says what a task has inside. The supervisor has the first of its process numbers:
+that one cannot be killed from inside, and the kernel ends all others with it. No capabilities are
+left, and no user namespaces to get some in, where bubblewrap can forbid those (0.8 and later).
 """
 
 from __future__ import annotations
@@ -66,27 +55,20 @@ class Bubblewrap:
             raise NoSandbox("bwrap is not on PATH; install the package bubblewrap")
         for user in _USER:
             sandbox = cls(program, home, user)
-            problem = sandbox._problem(environment)
-            if problem == "":
-                return sandbox
+            with tempfile.TemporaryDirectory() as folder:
+                inside = sandbox.command(Path(folder), network=False, gpus=False)
+                argv = (*inside, sys.executable, "-I", "-S", "-c", "import ctypes")
+                try:
+                    printed_by(argv, _PROBE_S, environment)
+                except LocalError as error:
+                    problem = error
+                else:
+                    return sandbox
         raise NoSandbox(
             f"{program} does not work here ({problem}); allow this user to make user namespaces: "
             "see sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces and "
             "kernel.apparmor_restrict_unprivileged_userns, or the options of the container"
         )
-
-    def _problem(self, environment: Mapping[str, str]) -> str:
-        """Why it cannot start this interpreter; empty where it can."""
-        with tempfile.TemporaryDirectory() as folder:
-            argv = (
-                *self.command(Path(folder), network=False, gpus=False),
-                *(sys.executable, "-I", "-S", "-c", "import ctypes"),
-            )
-            try:
-                printed_by(argv, _PROBE_S, environment)
-            except LocalError as problem:
-                return str(problem)
-        return ""
 
     def command(self, folder: Path, *, network: bool, gpus: bool) -> tuple[str, ...]:
         """What goes in front of the supervisor's argv. `folder` is what the task may write to."""

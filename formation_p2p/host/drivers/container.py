@@ -19,10 +19,9 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, task_user
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
 
@@ -50,7 +49,8 @@ class ContainerDriver:
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
         name = container_name(execution)
-        program = Program(spec.process, execution, Output(report.output), self.blobs)
+        output = Output(report.output)
+        program = Program(spec.process, execution, output, self.blobs, execution.scratch)
         try:
             await program.put_inputs()
             await trio.to_thread.run_sync(_give, execution.scratch)
@@ -59,19 +59,17 @@ class ContainerDriver:
             return cannot_start(problem)
         try:
             try:
-                ending, timed_out = await task.run_to_end(program.output, execution.timeout_s)
+                ending = await task.run_to_end(program.output, execution.timeout_s)
                 state = await self._engine.state(name)
             finally:
                 await task.close()
         finally:
             await self._engine.remove(name)
-        if timed_out:
-            return program.timed_out(ending)
-        if ending.how != "exit":
+        if ending.how != "exit" or ending.late:
             return program.failed(ending)
         if state is None or not state.ran:
             # The client's last words say why: no such image, no such program in it.
-            why = program.output.tail("stderr").decode(errors="replace").strip()
+            why = output.tail("stderr").decode(errors="replace").strip()
             why = (state and state.problem) or why or f"code {ending.number}"
             return Failed(FailureKind.DRIVER, f"the container could not be started: {why[-2048:]}")
         if state.out_of_memory:

@@ -77,12 +77,17 @@ class Engine:
         """One that answers. Raises LocalError with what each said."""
         problems = []
         for client in _CLIENTS:
-            problem = _problem(client)
-            if problem == "":
+            try:
+                if shutil.which(client) is None:
+                    raise LocalError("not on PATH")
+                # Podman's client is the engine itself, and has no server to tell of.
+                printed_by((client, "version" if client == "docker" else "info"), _ANSWER_S)
+            except LocalError as problem:
+                problems.append(f"{client}: {problem}")
+            else:
                 engine = cls(client, _home(home))
                 engine.sweep()
                 return engine
-            problems.append(f"{client}: {problem}")
         raise LocalError(
             f"the driver container finds no engine ({'; '.join(problems)}); install Docker or "
             "Podman, start it, and let this user use it"
@@ -179,18 +184,6 @@ def task_user() -> tuple[int, int]:
 
 # What holds the client itself, which only passes on what the container prints.
 CLIENT_LIMITS: Final = TaskLimits(1000, 512 * MIB)
-
-
-def _problem(client: str) -> str:
-    """Why it has no engine; empty where it has."""
-    if shutil.which(client) is None:
-        return "not on PATH"
-    try:
-        # Podman's client is the engine itself, and has no server to tell of.
-        printed_by((client, "version" if client == "docker" else "info"), _ANSWER_S)
-    except LocalError as problem:
-        return str(problem)
-    return ""
 
 
 def _home(path: Path) -> str:

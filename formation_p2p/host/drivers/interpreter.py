@@ -173,12 +173,9 @@ class Folder:
             shutil.rmtree(path, ignore_errors=True)
 
     def leave(self) -> None:
-        try:
+        with suppress(OSError):  # a call may have locked it up: the next one gets another
             if not os.listdir(self.path):
                 return
-        except OSError:
-            self.path = ""  # a call has locked it up: the next one gets another
-            return
         os.chdir(self.home)
         # What cannot be removed goes with the lease.
         shutil.rmtree(self.path, ignore_errors=True)

@@ -60,20 +60,17 @@ class Machine:
 
         Raises NoSandbox where one is required and there is none.
         """
-        place = home or default_path()
-        return cls(Cores.of_this_process(), Groups.found(), _sandbox(place, sandbox), place)
-
-
-def _sandbox(home: Path, wanted: Sandboxing) -> Bubblewrap | None:
-    if wanted == "off":
-        return None
-    try:
-        return Bubblewrap.found(home, interpreter_environment())
-    except NoSandbox as problem:
-        if wanted == "required":
-            raise
-        _log.warning("tasks run without a sandbox, and can read what this user can: %s", problem)
-        return None
+        place, around = home or default_path(), None
+        if sandbox != "off":
+            try:
+                around = Bubblewrap.found(place, interpreter_environment())
+            except NoSandbox as why:
+                if sandbox == "required":
+                    raise
+                _log.warning(
+                    "tasks run without a sandbox, and can read what this user can: %s", why
+                )
+        return cls(Cores.of_this_process(), Groups.found(), around, place)
 
 
 def base_environment(home: Path) -> dict[str, str]:

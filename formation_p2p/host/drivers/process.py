@@ -10,9 +10,8 @@ from __future__ import annotations
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
-from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.supervised import Launch, Supervised
 
@@ -35,37 +34,28 @@ class ProcessDriver:
             spec = ProcessSpec.decode(execution.payload)
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
-        program = Program(spec, execution, Output(report.output), self.blobs)
+        program = Program(spec, execution, Output(report.output), self.blobs, execution.scratch)
+        # The devices come last: they are the lease's to give.
+        environment = {
+            **base_environment(execution.scratch),
+            **spec.env,
+            **device_environment(execution.device_ids),
+        }
+        stdin = spec.stdin or b""
+        launch = Launch(spec.argv, environment, execution.scratch, execution.limits, stdin)
         try:
             await program.put_inputs()
-            task = await Supervised.start(self._machine, _launch(execution, spec))
+            task = await Supervised.start(self._machine, launch)
         except (OSError, FormationError) as problem:
             return cannot_start(problem)
         try:
-            ending, timed_out = await task.run_to_end(program.output, execution.timeout_s)
+            ending = await task.run_to_end(program.output, execution.timeout_s)
         finally:
             await task.close()
         report.used(ending.used)
-        if timed_out:
-            return program.timed_out(ending)
-        if ending.how == "exit":
+        if ending.how == "exit" and not ending.late:
             return await program.exited(ending.number)
         return program.failed(ending)
 
     async def end_lease(self, lease_id: str) -> None:
         """Nothing is kept: the caller cancels executions that still run."""
-
-
-def _launch(execution: Execution, spec: ProcessSpec) -> Launch:
-    return Launch(
-        argv=spec.argv,
-        # The devices come last: they are the lease's to give.
-        environment={
-            **base_environment(execution.scratch),
-            **spec.env,
-            **device_environment(execution.device_ids),
-        },
-        folder=execution.scratch,
-        limits=execution.limits,
-        stdin=spec.stdin or b"",
-    )

@@ -13,6 +13,7 @@ import signal
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,51 +25,39 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers.driver import BlobAccess, Execution
-from formation_p2p.host.drivers.output import Output
+from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output
 from formation_p2p.host.drivers.supervised import Ending
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
 
 
+@dataclass(frozen=True, slots=True)
 class Program:
     """`folder` is where it runs: that of its execution, or one of its call's own."""
 
-    def __init__(
-        self,
-        spec: ProcessSpec,
-        execution: Execution,
-        output: Output,
-        blobs: BlobAccess | None,
-        folder: Path | None = None,
-    ) -> None:
-        self.spec = spec
-        self.output = output
-        self._execution = execution
-        self._blobs = blobs
-        self._folder = folder or execution.scratch
+    spec: ProcessSpec
+    execution: Execution
+    output: Output
+    blobs: BlobAccess | None
+    folder: Path
 
     async def put_inputs(self) -> None:
         """Into the folder, which has no links. Raises OSError, LocalError, RemoteError."""
-        await trio.to_thread.run_sync(write_files, self._folder, self.spec.files_in)
+        await trio.to_thread.run_sync(write_files, self.folder, self.spec.files_in)
         if not self.spec.inputs:
             return
-        if self._blobs is None:
+        if self.blobs is None:
             raise LocalError("this worker keeps no data; choose another")
         for name in self.spec.inputs:
-            (self._folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         inputs = self.spec.inputs.items()
-        await self._blobs.copies((self._folder / name, blob) for name, blob in inputs)
+        await self.blobs.copies((self.folder / name, blob) for name, blob in inputs)
 
     def failed(self, ending: Ending, printed: Ending | None = None) -> Failed:
         """`printed` is how the program that printed has ended, where that is another."""
         result = self._printed(printed or ending)
-        return failure(ending, self.output, self._execution, result)
-
-    def timed_out(self, ending: Ending) -> Failed:
-        message = f"ran past its {self._execution.timeout_s:g} s"
-        return Failed(FailureKind.TIMEOUT, message, self._printed(ending))
+        return failure(ending, self.output, self.execution, result)
 
     async def exited(self, code: int) -> Outcome:
         """Of a program that has ended with `code`, with what it left in its folder."""
@@ -102,14 +91,14 @@ class Program:
         LocalError, and OSError, with the name, for what is not a plain file."""
         kept: dict[str, Blob] = {}
         for name in self.spec.outputs:
-            if self._blobs is None:
+            if self.blobs is None:
                 raise LocalError("this worker keeps no data; choose another")
             try:
-                file = open_file(self._folder, name)
+                file = open_file(self.folder, name)
             except OSError as problem:
                 raise OSError(f"{name} ({problem.strerror})") from problem
             try:
-                kept[name] = await self._blobs.keep(file, self._folder / name)
+                kept[name] = await self.blobs.keep(file, self.folder / name)
             finally:
                 os.close(file)
         return kept
@@ -120,7 +109,7 @@ class Program:
         left_bytes = MAX_RESULT_BYTES
         for name in self.spec.files_out:
             try:
-                files[name] = read_file(self._folder, name, left_bytes + 1)
+                files[name] = read_file(self.folder, name, left_bytes + 1)
             except OSError as problem:
                 unread.append(f"{name} ({problem.strerror})")
             else:
@@ -139,16 +128,18 @@ class Program:
         return Succeeded(result)
 
 
-def cannot_start(problem: OSError | FormationError) -> Failed:
+def cannot_start(problem: OSError | FormationError, do: str = "start a process") -> Failed:
     """Of what kept an execution from its start."""
     is_local = isinstance(problem, OSError)
-    what = "this machine cannot start a process" if is_local else "an input cannot be had"
+    what = f"this machine cannot {do}" if is_local else "an input cannot be had"
     return Failed(FailureKind.DRIVER, f"{what}: {problem}")
 
 
 def failure(ending: Ending, output: Output, execution: Execution, result: bytes = b"") -> Failed:
     """The outcome of an ending that is not the task's own success."""
     limits = execution.limits
+    if ending.late:
+        return Failed(FailureKind.TIMEOUT, f"ran past its {execution.timeout_s:g} s", result)
     match ending.how:
         case "exit":
             return Failed(FailureKind.EXIT, _exit_message(ending.number, output), result)

@@ -17,6 +17,7 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,9 +26,8 @@ import trio
 
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Turns
+from formation_p2p.host.drivers.driver import DriverMaker, Execution, Output, Turns
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_interpreter import INTERPRETER, WarmInterpreter
 from formation_p2p.host.drivers.scratch import remove_folder
@@ -146,10 +146,9 @@ class _Session:
                 return
             killed = self._turns.is_killed
             if killed or trio.current_time() >= self._due_s:
-                await self._warm.task.stop()
-                self._drained()
-                late = f"ran past its {self._calls[0].execution.timeout_s or 0:g} s"
-                self._end(_CANCELLED if killed else Failed(FailureKind.TIMEOUT, late))
+                ending = replace(await self._warm.task.stop(), late=True)
+                output, execution = self._drained(), self._calls[0].execution
+                self._end(_CANCELLED if killed else failure(ending, output, execution))
                 return
             if trio.current_time() >= self._began_s + _LONG_S:
                 self._take_back()
@@ -209,13 +208,14 @@ class _Session:
     def _take_back(self) -> None:
         """What waits behind a call that takes long, where its owner wants it back."""
         first, *behind = self._calls
-        kept = [call for call in behind if not self._turns.is_unwanted(call.execution)]
+        self._calls = deque([first])
         for call in behind:
-            if call not in kept:
+            if self._turns.is_unwanted(call.execution):
                 self._unwanted.add(call.which)
                 self._weight -= call.weight
                 self._turns.put_back(call.execution)
-        self._calls = deque([first, *kept])
+            else:
+                self._calls.append(call)
         self._turns.flush()
 
     def _begin(self) -> None:

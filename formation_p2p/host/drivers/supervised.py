@@ -36,7 +36,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -45,7 +45,7 @@ import trio
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
-from formation_p2p.host.drivers.driver import Stream
+from formation_p2p.host.drivers.driver import CHUNK_BYTES, Output, Stream
 from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.machine import (
@@ -54,7 +54,6 @@ from formation_p2p.host.drivers.machine import (
     base_environment,
     interpreter_environment,
 )
-from formation_p2p.host.drivers.output import CHUNK_BYTES, Output
 from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
 
 _log = logging.getLogger(__name__)
@@ -88,7 +87,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended. `number` is its exit code, signal, or bytes of memory or storage.
+    """How a task ended. `number` is its exit code, signal, or bytes of memory or storage. `late`
+    is one that was stopped for running past its time.
 
     `start`: it never ran. `lost`: the supervisor did not live to tell, or cannot kill it.
     """
@@ -97,23 +97,18 @@ class Ending:
     number: int = 0
     problem: str = ""
     used: Usage = UNMEASURED
+    late: bool = False
 
 
+@dataclass(slots=True)
 class Supervised:
     """A started task. `close` it, whatever happens: that kills what still runs."""
 
-    def __init__(
-        self,
-        supervisor: trio.Process,
-        control: socket.socket,
-        outputs: Mapping[Stream, int],
-        group: ProcessGroup | None,
-    ) -> None:
-        self.supervisor = supervisor
-        self._control = control
-        self._outputs = outputs
-        self._group = group
-        self._held = AsyncExitStack()
+    supervisor: trio.Process
+    _control: socket.socket
+    _outputs: Mapping[Stream, int]
+    _group: ProcessGroup | None
+    _held: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
     async def start(cls, machine: Machine, launch: Launch) -> Self:
@@ -125,6 +120,11 @@ class Supervised:
             if machine.groups is not None:
                 group = await held.enter_async_context(machine.groups.group(launch.limits))
             with ExitStack() as passed:  # the supervisor has its own copies
+
+                def its(fd: int) -> int:
+                    passed.callback(os.close, fd)
+                    return fd
+
                 control, its_control = socket.socketpair()
                 control.setblocking(False)
                 held.callback(control.close)
@@ -134,28 +134,21 @@ class Supervised:
                 for stream in _STREAMS:
                     outputs[stream], its_outputs[stream] = os.pipe()
                     held.callback(os.close, outputs[stream])
-                    passed.callback(os.close, its_outputs[stream])
+                    its(its_outputs[stream])
                     os.set_blocking(outputs[stream], False)
-                stdin = subprocess.DEVNULL
-                if launch.stdin:
-                    stdin = _written("stdin", launch.stdin)
-                    passed.callback(os.close, stdin)
-                fds = {"control": its_control.fileno()}
-                fds["heart"] = Heartbeat.of_this_process().open()
-                passed.callback(os.close, fds["heart"])
+                stdin = its(_written("stdin", launch.stdin)) if launch.stdin else subprocess.DEVNULL
+                heart = its(Heartbeat.of_this_process().open())
+                fds = {"control": its_control.fileno(), "heart": heart}
                 if group is not None:
-                    fds["group"] = os.open(group.path / "cgroup.procs", os.O_WRONLY)
-                    passed.callback(os.close, fds["group"])
+                    fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
                 around: tuple[str, ...] = ()
                 if machine.sandbox is not None:
                     gpus = launch.environment.get(DEVICES, "") != ""
                     around = machine.sandbox.command(
                         launch.folder, network=launch.limits.network, gpus=gpus
                     )
-                    fds["node"] = os.pidfd_open(os.getpid())
-                    passed.callback(os.close, fds["node"])
-                order = _written("order", _order(machine, launch, cores, group, fds))
-                passed.callback(os.close, order)
+                    fds["node"] = its(os.pidfd_open(os.getpid()))
+                order = its(_written("order", _order(machine, launch, cores, group, fds)))
                 supervisor = await trio.lowlevel.open_process(
                     [*around, sys.executable, "-I", "-S", str(_SUPERVISOR), str(order)],
                     stdin=stdin,
@@ -202,14 +195,14 @@ class Supervised:
             ending = await self.ended()
         return await self.stop() if patience.cancelled_caught else ending
 
-    async def run_to_end(self, output: Output, timeout_s: float | None) -> tuple[Ending, bool]:
-        """How it ended, and whether that was for running past `timeout_s`."""
+    async def run_to_end(self, output: Output, timeout_s: float | None) -> Ending:
+        """How it ended: `late` where it was still there after `timeout_s`."""
         async with self.passing_on(output):
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as time:
                 ending = await self.ended()
             if time.cancelled_caught:
-                ending = await self.stop()
-        return ending, time.cancelled_caught
+                ending = replace(await self.stop(), late=True)
+        return ending
 
     @asynccontextmanager
     async def passing_on(
@@ -257,13 +250,13 @@ class Supervised:
             )
 
 
+@dataclass(slots=True)
 class Called:
     """A Python program under supervision, and the non-blocking socket over which it is called; its
     first argument is the descriptor of its own end. `close` it, whatever happens."""
 
-    def __init__(self, task: Supervised, calls: socket.socket) -> None:
-        self.task = task
-        self._calls = calls
+    task: Supervised
+    _calls: socket.socket
 
     @staticmethod
     async def started(

@@ -27,9 +27,8 @@ from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
-from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Report
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.output import Output
 from formation_p2p.host.drivers.program import Program, cannot_start, write_files
 from formation_p2p.host.drivers.scratch import remove_folder
 from formation_p2p.host.drivers.supervised import Called, Supervised
@@ -173,8 +172,7 @@ class WasmDriver:
                 await runner.close()
 
     async def end_lease(self, lease_id: str) -> None:
-        runner = self.runners.pop(lease_id, None)
-        if runner is not None:
+        if runner := self.runners.pop(lease_id, None):
             await runner.close()
 
 
@@ -211,10 +209,8 @@ async def _run(
         if reply.kind == wasm_runner.EXITED and 0 <= reply.code <= 255:
             return await program.exited(reply.code)
         return _failed(reply, spec, execution, program)
-    except FormationError as problem:
-        return Failed(FailureKind.DRIVER, f"an input cannot be had: {problem}")
-    except OSError as problem:
-        return Failed(FailureKind.DRIVER, f"this machine cannot keep its files: {problem}")
+    except (OSError, FormationError) as problem:
+        return cannot_start(problem, "keep its files")
     finally:
         await remove_folder(folder)
 

@@ -44,17 +44,14 @@ def claim(home: Home, network: Network | None = None) -> Claim:
     if network is not None:
         home.join(network)
     for index in range(MAX_IDENTITIES):
-        identity = home.identity(index)
+        identity, known = home.identity(index), home.network(index)
+        if known is None:
+            raise LocalError(
+                "this machine is in no network; run `formation network create`, or join one "
+                "with an invite that `formation network invite` printed"
+            )
         lock = lock_file(home.path / f"identity-{index}.lock")
-        if lock is None:
-            continue
-        try:
-            known = home.network(index)
-            if known is None:
-                raise LocalError(
-                    "this machine is in no network; run `formation network create`, or join one "
-                    "with an invite that `formation network invite` printed"
-                )
+        if lock is not None:
             return Claim(
                 identity,
                 known,
@@ -64,7 +61,4 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                 home.path / f"trust-{index}.db",
                 lock,
             )
-        except BaseException:
-            os.close(lock)
-            raise
     raise LocalError(f"{MAX_IDENTITIES} nodes run from {home.path}; end one, or use another --home")

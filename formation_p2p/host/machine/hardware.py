@@ -74,9 +74,12 @@ def probe(
         arch=_name(platform.machine()),
         os=_name(platform.system()),
     )
+    memory_kept = max(
+        LEAST_MEMORY_KEPT_BYTES, min(hardware.memory_bytes // 10, MOST_MEMORY_KEPT_BYTES)
+    )
     offered = replace(
         hardware,
-        memory_bytes=max(0, hardware.memory_bytes - _memory_kept(hardware.memory_bytes)),
+        memory_bytes=max(0, hardware.memory_bytes - memory_kept),
         storage_bytes=max(0, hardware.storage_bytes - STORAGE_KEPT_BYTES),
     )
     capability = limited(limits or Limits(), offered, hardware)
@@ -107,10 +110,6 @@ def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
             known = physical and 0 < stats.speed <= MAX_NETWORK_MBPS
             speeds.append(stats.speed if known else 1)
     return max(speeds)
-
-
-def _memory_kept(total_bytes: int) -> int:
-    return max(LEAST_MEMORY_KEPT_BYTES, min(total_bytes // 10, MOST_MEMORY_KEPT_BYTES))
 
 
 def _storage_free(scratch: Path) -> int:

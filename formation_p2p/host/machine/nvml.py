@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,8 +67,10 @@ def _noted(what: str, notes: list[str]) -> Iterator[None]:
 
 def _read(nvml: Any, index: int, others: Iterable[GpuReading], notes: list[str]) -> GpuReading:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    if _is_split(nvml, handle):
-        raise ValueError("it is split by MIG, which is not supported")
+    # A card or a driver from before MIG cannot tell.
+    with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        if nvml.nvmlDeviceGetMigMode(handle)[0] == _MIG_ENABLED:
+            raise ValueError("it is split by MIG, which is not supported")
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     gpu = Gpu(
@@ -87,15 +89,6 @@ def _read(nvml: Any, index: int, others: Iterable[GpuReading], notes: list[str])
     with _noted(f"GPU {index} does not report its utilisation", notes):
         utilisation = max(0, min(int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 100))
     return GpuReading(gpu, max(0, min(memory.free, gpu.memory_bytes)), utilisation)
-
-
-def _is_split(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-        # A card or a driver from before MIG.
-        return False
-    return bool(current == _MIG_ENABLED)
 
 
 def _text(value: str | bytes) -> str:
