@@ -116,7 +116,12 @@ class Peer:
         if self._leaving and not serves and not self._left:
             self._left = True
             effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
-        self._due_s = self._next_due()
+        self._due_s = min(
+            self.dht.next_timeout(),
+            self.lessee.next_timeout(),
+            self.scheduler.next_timeout(),
+            float("inf") if self.worker is None else self.worker.next_timeout(),
+        )
         self._story.emitted(effects, now)
         if self._parameters.validate:
             self.validate()
@@ -141,15 +146,6 @@ class Peer:
     def next_timeout(self) -> float:
         """When to hand in a Tick, on the monotonic clock; infinity for never."""
         return self._due_s
-
-    def _next_due(self) -> float:
-        worker_s = float("inf") if self.worker is None else self.worker.next_timeout()
-        return min(
-            self.dht.next_timeout(),
-            self.lessee.next_timeout(),
-            self.scheduler.next_timeout(),
-            worker_s,
-        )
 
     def _dispatch(self, event: events.PeerEvent, now: Moment) -> Sequence[PeerEffect]:
         match event:

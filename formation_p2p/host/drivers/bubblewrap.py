@@ -76,6 +76,8 @@ class Bubblewrap:
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
         shown = _below((*hidden, *temporary), _needed(network))
+        kinds = self.devices if gpus else ()
+        devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts", *(() if network else ("--unshare-net",))),
@@ -88,15 +90,11 @@ class Bubblewrap:
             # After what is shown: it may be below that.
             *_each("--tmpfs", own),
             *("--tmpfs", _SHARED_MEMORY),
-            *(word for path in self._gpus(gpus) for word in ("--dev-bind", path, path)),
+            *(word for path in devices for word in ("--dev-bind", path, path)),
             *("--bind", str(folder), str(folder)),
             *_each("--remount-ro", (*hidden, *own, "/dev")),
             "--",
         )
-
-    def _gpus(self, wanted: bool) -> tuple[str, ...]:
-        names = self.devices if wanted else ()
-        return tuple(str(path) for name in names for path in sorted(Path("/dev").glob(name)))
 
     @property
     def resource_limits(self) -> dict[str, int]:

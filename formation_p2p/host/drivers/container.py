@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,20 +52,24 @@ class ContainerDriver:
         name = container_name(execution)
         output = Output(report.output)
         program = Program(spec.process, execution, output, self.blobs, execution.scratch)
+        launch = Launch(
+            self._engine.command(name, execution, spec),
+            self._engine.environment(),
+            execution.scratch,
+            replace(CLIENT_LIMITS, storage_bytes=execution.limits.storage_bytes),
+            spec.process.stdin or b"",
+        )
         try:
             await program.put_inputs()
             await trio.to_thread.run_sync(_give, execution.scratch)
-            task = await Supervised.start(self._machine, self._launch(name, execution, spec))
+            task = await Supervised.start(self._machine, launch)
         except (OSError, FormationError) as problem:
             return cannot_start(problem)
-        try:
-            try:
-                ending = await task.run_to_end(program.output, execution.timeout_s)
-                state = await self._engine.state(name)
-            finally:
-                await task.close()
-        finally:
-            await self._engine.remove(name)
+        async with AsyncExitStack() as held:
+            held.push_async_callback(self._engine.remove, name)
+            held.push_async_callback(task.close)
+            ending = await task.run_to_end(output, execution.timeout_s)
+            state = await self._engine.state(name)
         if ending.how != "exit" or ending.late:
             return program.failed(ending)
         if state is None or not state.ran:
@@ -78,21 +83,6 @@ class ContainerDriver:
 
     async def end_lease(self, lease_id: str) -> None:
         """Nothing is kept: the caller cancels executions that still run."""
-
-    def _launch(self, name: str, execution: Execution, spec: ContainerSpec) -> Launch:
-        process = spec.process
-        return Launch(
-            argv=(
-                *self._engine.command(
-                    name, spec.image, execution, process.env, process.stdin is not None
-                ),
-                *process.argv,
-            ),
-            environment=self._engine.environment(),
-            folder=execution.scratch,
-            limits=replace(CLIENT_LIMITS, storage_bytes=execution.limits.storage_bytes),
-            stdin=process.stdin or b"",
-        )
 
 
 def container_name(execution: Execution) -> str:

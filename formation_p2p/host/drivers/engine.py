@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -20,6 +19,7 @@ import trio
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.host.drivers.command import printed_by
 from formation_p2p.host.drivers.driver import Execution
 
@@ -96,13 +96,11 @@ class Engine:
     def environment(self) -> dict[str, str]:
         return {name: os.environ[name] for name in _KEPT if name in os.environ}
 
-    def command(
-        self, name: str, image: str, execution: Execution, env: Mapping[str, str], stdin: bool
-    ) -> tuple[str, ...]:
-        """What runs `image`, attached, as the container `name`; the task's argv goes behind."""
-        limits = execution.limits
+    def command(self, name: str, execution: Execution, spec: ContainerSpec) -> tuple[str, ...]:
+        """What runs an image, attached, as the container `name`."""
+        limits, process = execution.limits, spec.process
         uid, gid = task_user()
-        given = {"HOME": WORK, "TMPDIR": WORK, **env}
+        given = {"HOME": WORK, "TMPDIR": WORK, **process.env}
         return (
             *(self.client, "run", "--name", name),
             *("--label", f"{_HOME}={self.home}", "--label", f"{_OWNER}={_owner()}"),
@@ -118,9 +116,9 @@ class Engine:
             *self._devices(execution.device_ids),
             *("--volume", f"{execution.scratch}:{WORK}:Z", "--workdir", WORK),
             # It is passed on as it comes; the engine would keep it on its disk, without a bound.
-            *("--log-driver", "none", *(("--interactive",) if stdin else ())),
+            *("--log-driver", "none", *(() if process.stdin is None else ("--interactive",))),
             *(word for key, value in given.items() for word in ("--env", f"{key}={value}")),
-            image,
+            *(spec.image, *process.argv),
         )
 
     def _devices(self, device_ids: tuple[str, ...]) -> tuple[str, ...]:

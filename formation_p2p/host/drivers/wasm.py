@@ -77,11 +77,6 @@ class _Runner(Called):
     async def call(self, spec: WasmSpec, folder: Path, timeout_s: float | None) -> _Reply | None:
         """None where it ended without a reply. Leaves it idle where it can take another call."""
         self.idle = False
-        if not self._ready:
-            with trio.move_on_after(_START_S):
-                self._ready = await self._read(len(wasm_runner.READY)) == wasm_runner.READY
-            if not self._ready:
-                return None
         stdin = self.folder / "stdin"
         await trio.to_thread.run_sync(_write_anew, stdin, spec.process.stdin or b"")
         order = marshal.dumps(
@@ -96,30 +91,28 @@ class _Runner(Called):
             }
         )
         try:
+            if not self._ready:
+                with trio.fail_after(_START_S):
+                    await self._read(len(wasm_runner.READY))
+                self._ready = True
             await self._stream.send_all(len(order).to_bytes(4, "big") + order)
-        except trio.BrokenResourceError:
-            return None
-        header = await self._read(wasm_runner.REPLY.size)
-        if header is None:
-            return None
-        # What it runs may have got out of the engine, so its word is checked like a stranger's.
-        kind, code, size = wasm_runner.REPLY.unpack(header)
-        message = await self._read(size) if size <= wasm_runner.MAX_MESSAGE_BYTES else None
-        if message is None:
+            # What it runs may have got out of the engine, so its word is checked like a stranger's.
+            kind, code, size = wasm_runner.REPLY.unpack(await self._read(wasm_runner.REPLY.size))
+            if size > wasm_runner.MAX_MESSAGE_BYTES:
+                return None
+            message = (await self._read(size)).decode(errors="replace")
+        except (trio.BrokenResourceError, trio.TooSlowError):
             return None
         self.idle = True
-        return _Reply(kind, code, message.decode(errors="replace"))
+        return _Reply(kind, code, message)
 
-    async def _read(self, size: int) -> bytes | None:
-        """None where it ended first."""
+    async def _read(self, size: int) -> bytes:
+        """Raises BrokenResourceError where it ended first."""
         data = bytearray()
         while len(data) < size:
-            try:
-                more = await self._stream.receive_some(size - len(data))
-            except trio.BrokenResourceError:
-                return None
+            more = await self._stream.receive_some(size - len(data))
             if not more:
-                return None
+                raise trio.BrokenResourceError
             data += more
         return bytes(data)
 

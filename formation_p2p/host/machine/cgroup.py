@@ -48,8 +48,7 @@ def read_cgroup(proc: Path = Path("/proc/self"), root: Path = Path("/")) -> Cgro
     Never raises: what cannot be read limits nothing, and a note says so.
     """
     cpu: list[int] = []
-    memory: list[int] = []
-    memory_free: list[int] = []
+    memory: list[tuple[int, int]] = []
     notes: list[str] = []
     try:
         folders = list(_own_folders(proc, root))
@@ -59,15 +58,13 @@ def read_cgroup(proc: Path = Path("/proc/self"), root: Path = Path("/")) -> Cgro
     for folder in folders:
         try:
             cpu += _cpu_limit(folder)
-            for limit, used in _memory_limit(folder):
-                memory.append(limit)
-                memory_free.append(max(0, limit - used))
+            memory += _memory_limit(folder)
         except (OSError, ValueError) as problem:
             notes.append(f"a limit in {folder} cannot be read: {problem}")
     return CgroupLimits(
         min(cpu, default=None),
-        min(memory, default=None),
-        min(memory_free, default=None),
+        min((limit for limit, _ in memory), default=None),
+        min((max(0, limit - used) for limit, used in memory), default=None),
         tuple(notes),
     )
 
