@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -27,69 +27,53 @@ _DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
-def option(flags: str, metavar: str, help: str, **more: Any) -> Any:
+def option(flags: str, metavar: str, help: str, *, default: Any = None, **more: Any) -> Any:
     """Of a command. `more` is as typer has it; a default is shown where `show_default` asks."""
     shown = {"metavar": metavar or None, "help": help, "show_default": False, **more}
-    return typer.Option(*flags.split(), **shown)
+    return typer.Option(default, *flags.split(), **shown)
 
 
-def argument(metavar: str, help: str) -> Any:
-    return typer.Argument(metavar=metavar, help=help, show_default=False)
+def argument(metavar: str, help: str, *, default: Any = None) -> Any:
+    """Of a command, which needs it where the default is `...`."""
+    return typer.Argument(default, metavar=metavar, help=help, show_default=False)
 
 
-HomeOption = Annotated[
-    Path | None,
-    option(
-        "--home",
-        "DIR",
-        "The folder of this node's identity and network; ~/.local/share/formation by default.",
-        envvar="FORMATION_HOME",
-    ),
-]
-JoinOption = Annotated[
-    str | None,
-    option(
-        "--join",
-        "INVITE|FILE|-",
-        "Join the network of this invite first: the invite, a file with it, or - for stdin. It is "
-        "a secret, and others can see the arguments of a program: prefer - or a file.",
-        envvar="FORMATION_JOIN",
-    ),
-]
-StateOption = Annotated[
-    Path | None,
-    option(
-        "--state",
-        "FILE",
-        "Keep the job and its results in this file, so that it survives a crash: see `formation "
-        "resume`. Ctrl-C then keeps the job. One program at a time may use the file.",
-        envvar="FORMATION_STATE",
-    ),
-]
-MetricsOption = Annotated[
-    str | None,
-    option(
-        "--metrics",
-        "ADDR",
-        "Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
-        envvar="FORMATION_METRICS",
-    ),
-]
-JsonOption = Annotated[bool, option("--json", "", "Write JSON for programs, not text for people.")]
-CpuOption = Annotated[str | None, option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")]
-MemoryOption = Annotated[str | None, option("--memory", "SIZE", "Memory to offer, such as 8GiB.")]
-StorageOption = Annotated[
-    str | None, option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")
-]
-NetworkOption = Annotated[
-    int | None,
-    option(
-        "--network",
-        "MBPS",
-        "The network's speed in megabits a second, where it cannot be measured; 1 by default.",
-    ),
-]
-GpusOption = Annotated[int | None, option("--gpus", "N", "GPUs to offer; 0 for none.")]
+HOME: Final = option(
+    "--home",
+    "DIR",
+    "The folder of this node's identity and network; ~/.local/share/formation by default.",
+    envvar="FORMATION_HOME",
+)
+JOIN: Final = option(
+    "--join",
+    "INVITE|FILE|-",
+    "Join the network of this invite first: the invite, a file with it, or - for stdin. It is "
+    "a secret, and others can see the arguments of a program: prefer - or a file.",
+    envvar="FORMATION_JOIN",
+)
+STATE: Final = option(
+    "--state",
+    "FILE",
+    "Keep the job and its results in this file, so that it survives a crash: see `formation "
+    "resume`. Ctrl-C then keeps the job. One program at a time may use the file.",
+    envvar="FORMATION_STATE",
+)
+METRICS: Final = option(
+    "--metrics",
+    "ADDR",
+    "Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
+    envvar="FORMATION_METRICS",
+)
+JSON: Final = option("--json", "", "Write JSON for programs, not text for people.", default=False)
+CPU: Final = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
+MEMORY: Final = option("--memory", "SIZE", "Memory to offer, such as 8GiB.")
+STORAGE: Final = option("--storage", "SIZE", "Disk space to offer, such as 50GiB.")
+NETWORK: Final = option(
+    "--network",
+    "MBPS",
+    "The network's speed in megabits a second, where it cannot be measured; 1 by default.",
+)
+GPUS: Final = option("--gpus", "N", "GPUs to offer; 0 for none.")
 
 
 def refuse_local(scope: Scope) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli.files import read_input
 from formation_p2p.cli.flags import option
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from formation_p2p.core.workload.task import Task
     from formation_p2p.core.workload.work import Work
 
-WasmOption = Annotated[
-    Path | None,
-    option("--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."),
-]
-FuelOption = Annotated[int, option("--fuel", "N", "The most instructions that the module may run.")]
-ImageOption = Annotated[
-    str | None, option("--image", "IMAGE", "Run the command in a container of this image.")
-]
+WASM: Final = option(
+    "--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."
+)
+FUEL: Final = option("--fuel", "N", "The most instructions that the module may run.", default=0)
+IMAGE: Final = option("--image", "IMAGE", "Run the command in a container of this image.")
 
 
 @dataclass(frozen=True, slots=True)

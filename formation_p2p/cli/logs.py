@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import one_line, printable
@@ -19,8 +19,8 @@ _HELP: Final = "Log to stderr; twice for everything, with tracebacks of errors."
 _VERBOSE: Final = inspect.Parameter(
     "verbose",
     inspect.Parameter.KEYWORD_ONLY,
-    default=0,
-    annotation=Annotated[int, option("-v --verbose", "", _HELP, count=True)],
+    default=option("-v --verbose", "", _HELP, default=0, count=True),
+    annotation=int,
 )
 
 

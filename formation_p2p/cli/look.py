@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
@@ -48,9 +49,9 @@ Examples:
 
 
 def workers(
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show the workers of the network; of a large one, some hundreds.
 
@@ -86,16 +87,15 @@ def workers(
 @takes("needs", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
 def explain(
     words: TaskOptionWords,
-    name: Annotated[
-        str, option("--name", "NAME", "The workers nearest to this name come first.")
-    ] = "a task",
-    discovery: Annotated[
-        bool,
-        option("--discovery", "", "Also show where in the DHT the workers were found."),
-    ] = False,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    name: str = option(
+        "--name", "NAME", "The workers nearest to this name come first.", default="a task"
+    ),
+    discovery: bool = option(
+        "--discovery", "", "Also show where in the DHT the workers were found.", default=False
+    ),
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show which workers could run a task, in the order of rank, and why the others could not.
 
@@ -161,13 +161,13 @@ def _with_unsuited(
 
 
 def profile(
-    cpu: flags.CpuOption = None,
-    memory: flags.MemoryOption = None,
-    storage: flags.StorageOption = None,
-    network: flags.NetworkOption = None,
-    gpus: flags.GpusOption = None,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    cpu: str | None = flags.CPU,
+    memory: str | None = flags.MEMORY,
+    storage: str | None = flags.STORAGE,
+    network: int | None = flags.NETWORK,
+    gpus: int | None = flags.GPUS,
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show what this machine would offer as a worker, and what of that is free.
 

@@ -99,7 +99,7 @@ And from any of them:
 )
 
 
-def version(as_json: flags.JsonOption = False) -> None:
+def version(as_json: bool = flags.JSON) -> None:
     """Print the version of formation, libp2p and Python."""
     found = {
         "formation": __version__,
@@ -114,7 +114,7 @@ def version(as_json: flags.JsonOption = False) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version()
+        version(as_json=False)
         raise typer.Exit
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -60,21 +61,21 @@ Examples:
 """
 
 
-CellOption = Annotated[str, option("--cell", "NAME", "The cell inside the organisation.")]
-OrgOption = Annotated[str, option("--org", "NAME", "The organisation that it belongs to.")]
-FederationOption = Annotated[
-    str, option("--federation", "NAME", "The federation of organisations that it belongs to.")
-]
+CELL: Final = option("--cell", "NAME", "The cell inside the organisation.", default="")
+ORG: Final = option("--org", "NAME", "The organisation that it belongs to.", default="")
+FEDERATION: Final = option(
+    "--federation", "NAME", "The federation of organisations that it belongs to.", default=""
+)
 
 
 @app.command(epilog=CREATE_EPILOG)
 @logged
 def create(
-    cell: CellOption = "",
-    org: OrgOption = "",
-    federation: FederationOption = "",
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    cell: str = CELL,
+    org: str = ORG,
+    federation: str = FEDERATION,
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
@@ -93,50 +94,42 @@ def create(
 @app.command(epilog=INVITE_EPILOG)
 @logged
 def invite(
-    may: Annotated[
-        list[Right] | None,
-        option("--may", "submit|work", "What the holder may do; both by default. Repeatable."),
-    ] = None,
-    drivers: Annotated[
-        list[str] | None,
-        option("--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."),
-    ] = None,
-    expires: Annotated[
-        str, option("--expires", "TIME", "For how long: 12h, 30d, 52w.", show_default=True)
-    ] = "30d",
-    priority: Annotated[
-        int, option("--priority", "N", "The highest priority of a job.", show_default=True)
-    ] = MAX_PRIORITY,
-    weight: Annotated[
-        str,
-        option("--priority-weight", "N", "Workers multiply priorities by this.", show_default=True),
-    ] = "1",
-    cpu_hours: Annotated[
-        str | None, option("--cpu-hours", "N", "Core-hours a month, on each worker.")
-    ] = None,
-    gpu_hours: Annotated[
-        str | None, option("--gpu-hours", "N", "GPU-hours a month, on each worker.")
-    ] = None,
-    concurrent: Annotated[
-        int | None, option("--concurrent", "N", "Tasks at the same time, on each worker.")
-    ] = None,
-    hours: Annotated[
-        str | None,
-        option("--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'),
-    ] = None,
-    labels: Annotated[
-        list[str] | None,
-        option("--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."),
-    ] = None,
-    cell: CellOption = "",
-    org: OrgOption = "",
-    federation: FederationOption = "",
-    peer: Annotated[
-        str | None,
-        option("--peer", "ID", "Only the node with this peer id can use the invite."),
-    ] = None,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    may: list[Right] | None = option(
+        "--may", "submit|work", "What the holder may do; both by default. Repeatable."
+    ),
+    drivers: list[str] | None = option(
+        "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
+    ),
+    expires: str = option(
+        "--expires", "TIME", "For how long: 12h, 30d, 52w.", show_default=True, default="30d"
+    ),
+    priority: int = option(
+        "--priority", "N", "The highest priority of a job.", show_default=True, default=MAX_PRIORITY
+    ),
+    weight: str = option(
+        "--priority-weight",
+        "N",
+        "Workers multiply priorities by this.",
+        show_default=True,
+        default="1",
+    ),
+    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on each worker."),
+    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on each worker."),
+    concurrent: int | None = option("--concurrent", "N", "Tasks at the same time, on each worker."),
+    hours: str | None = option(
+        "--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'
+    ),
+    labels: list[str] | None = option(
+        "--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."
+    ),
+    cell: str = CELL,
+    org: str = ORG,
+    federation: str = FEDERATION,
+    peer: str | None = option(
+        "--peer", "ID", "Only the node with this peer id can use the invite."
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Print an invite: one line of text with which another machine joins the network.
 
@@ -182,11 +175,11 @@ def invite(
 @app.command(epilog=JOIN_EPILOG)
 @logged
 def join(
-    invite: Annotated[
-        str, argument("INVITE|FILE|-", "The invite, a file with it, or - for stdin.")
-    ],
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    invite: str = argument(
+        "INVITE|FILE|-", "The invite, a file with it, or - for stdin.", default=...
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Join the network of an invite, or replace this node's grant in its network.
 
@@ -207,8 +200,8 @@ def join(
 @app.command()
 @logged
 def show(
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show this machine's network, its gates, and what its grant allows."""
     place = Home(home)
@@ -235,9 +228,11 @@ def show(
 @app.command("add-gate")
 @logged
 def add_gate(
-    gate: Annotated[str, argument("MULTIADDR", "Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…")],
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    gate: str = argument(
+        "MULTIADDR", "Such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…", default=...
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Add a gate that runs on another machine to the invites made on this machine.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
@@ -48,29 +48,25 @@ Examples:
   formation jobs --state jobs.db --prune --keep-time 7d
 """
 
-StateArgument = Annotated[
-    Path, option("--state", "FILE", "The file that keeps the jobs.", envvar="FORMATION_STATE")
-]
+STATE: Final = option(
+    "--state", "FILE", "The file that keeps the jobs.", envvar="FORMATION_STATE", default=...
+)
 
 
 def resume(
-    state: StateArgument,
-    job_id: Annotated[
-        str | None,
-        argument(
-            "JOB",
-            "Wait for this job, or show how it ended: its id, or the start of it. By default all "
-            "jobs in progress.",
-        ),
-    ] = None,
-    cancel: Annotated[bool, option("--cancel", "", "Cancel waiting and running tasks.")] = False,
-    out_dir: Annotated[
-        Path | None,
-        option("--out-dir", "DIR", "Put the files and the last output of tasks into DIR/LABEL/."),
-    ] = None,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    state: Path = STATE,
+    job_id: str | None = argument(
+        "JOB",
+        "Wait for this job, or show how it ended: its id, or the start of it. By default all "
+        "jobs in progress.",
+    ),
+    cancel: bool = option("--cancel", "", "Cancel waiting and running tasks.", default=False),
+    out_dir: Path | None = option(
+        "--out-dir", "DIR", "Put the files and the last output of tasks into DIR/LABEL/."
+    ),
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Continue jobs whose program ended, crashed or was killed, and wait for them.
 
@@ -160,20 +156,20 @@ def _folder_name(task: Task, index: int) -> str:
 
 
 def jobs(
-    state: StateArgument,
-    prune: Annotated[
-        bool, option("--prune", "", "First delete ended jobs beyond the --keep options.")
-    ] = False,
-    keep_time: Annotated[
-        str, option("--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True)
-    ] = "30d",
-    keep_jobs: Annotated[
-        int, option("--keep-jobs", "N", "Keep at most so many.", show_default=True, min=0)
-    ] = 1_000,
-    keep_size: Annotated[
-        str, option("--keep-size", "SIZE", "The largest size of the file.", show_default=True)
-    ] = "1GiB",
-    as_json: flags.JsonOption = False,
+    state: Path = STATE,
+    prune: bool = option(
+        "--prune", "", "First delete ended jobs beyond the --keep options.", default=False
+    ),
+    keep_time: str = option(
+        "--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True, default="30d"
+    ),
+    keep_jobs: int = option(
+        "--keep-jobs", "N", "Keep at most so many.", show_default=True, min=0, default=1_000
+    ),
+    keep_size: str = option(
+        "--keep-size", "SIZE", "The largest size of the file.", show_default=True, default="1GiB"
+    ),
+    as_json: bool = flags.JSON,
 ) -> None:
     """List the jobs of a state file, whether or not a program continues them.
 

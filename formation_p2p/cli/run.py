@@ -7,14 +7,14 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named, read_stdin
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.kinds import FuelOption, ImageOption, Kind, WasmOption
+from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
@@ -50,34 +50,29 @@ Examples:
 @takes(*FLAGS, defaults=RUN_OPTIONS)
 def run(
     words: TaskOptionWords,
-    argv: Annotated[
-        list[str] | None,
-        argument("ARGV", "The command and its arguments, as the worker is to run them."),
-    ] = None,
-    files_in: Annotated[
-        list[Path] | None,
-        option("--in", "FILE", "Send this file to the command's folder. Repeatable."),
-    ] = None,
-    files_out: Annotated[
-        list[str] | None,
-        option("--out", "FILE", "Fetch this file from the command's folder. Repeatable."),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        option("--env", "KEY=VALUE", "Set a variable for the command. Repeatable."),
-    ] = None,
-    stdin: Annotated[
-        str | None,
-        option("--stdin", "FILE|-", "The command's stdin: this file, or our stdin; else empty."),
-    ] = None,
-    wasm: WasmOption = None,
-    fuel: FuelOption = 0,
-    image: ImageOption = None,
-    state: flags.StateOption = None,
-    metrics: flags.MetricsOption = None,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    argv: list[str] | None = argument(
+        "ARGV", "The command and its arguments, as the worker is to run them."
+    ),
+    files_in: list[Path] | None = option(
+        "--in", "FILE", "Send this file to the command's folder. Repeatable."
+    ),
+    files_out: list[str] | None = option(
+        "--out", "FILE", "Fetch this file from the command's folder. Repeatable."
+    ),
+    env: list[str] | None = option(
+        "--env", "KEY=VALUE", "Set a variable for the command. Repeatable."
+    ),
+    stdin: str | None = option(
+        "--stdin", "FILE|-", "The command's stdin: this file, or our stdin; else empty."
+    ),
+    wasm: Path | None = WASM,
+    fuel: int = FUEL,
+    image: str | None = IMAGE,
+    state: Path | None = flags.STATE,
+    metrics: str | None = flags.METRICS,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Run one command on a worker, and wait for it.
 

@@ -7,7 +7,8 @@ import contextlib
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typer.core import TyperCommand
 
@@ -53,8 +54,6 @@ Examples:
   formation gate --announce /dns/gate.example.org/tcp/4001
 """
 
-ListenOption = Annotated[list[str], option("--listen", "MULTIADDR", "Listen here. Repeatable.")]
-
 SANDBOXES: Final = ("auto", "required", "off")
 
 
@@ -70,49 +69,45 @@ class WorkerCommand(TyperCommand):
 
 
 def worker(
-    listen: ListenOption = [WORKER_LISTEN],  # noqa: B006 - typer takes a copy
-    drivers: Annotated[
-        list[str],
-        option("--driver", "NAME", "Run tasks of this driver; see below. Repeatable."),
-    ] = ["process", "python"],  # noqa: B006
-    sandbox: Annotated[
-        str,
-        option(
-            "--sandbox",
-            "|".join(SANDBOXES),
-            "Use bubblewrap for process, python and wasm: if it works, always, or never.",
-        ),
-    ] = "auto",
-    cpu: flags.CpuOption = None,
-    memory: flags.MemoryOption = None,
-    storage: flags.StorageOption = None,
-    network: flags.NetworkOption = None,
-    gpus: flags.GpusOption = None,
-    labels: Annotated[
-        list[str] | None,
-        option("--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."),
-    ] = None,
-    price: Annotated[
-        str,
-        option("--price", "PRICE", "For a core-hour, such as 0.05, in the network's currency."),
-    ] = "0",
-    shares: Annotated[
-        list[str] | None,
-        option(
-            "--share",
-            "SCOPE=SHARE",
-            "The largest share of the cores for one scope, such as commons=0.25; 0 closes the "
-            "machine to it. Scopes: local, cell, org, federation, commons. Repeatable.",
-        ),
-    ] = None,
-    permissive: Annotated[
-        bool,
-        option("--permissive", "", "Allow what quotas, hours and labels forbid, and log it."),
-    ] = False,
-    metrics: flags.MetricsOption = None,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    listen: list[str] = option(
+        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=[WORKER_LISTEN]
+    ),
+    drivers: list[str] = option(
+        "--driver",
+        "NAME",
+        "Run tasks of this driver; see below. Repeatable.",
+        default=["process", "python"],
+    ),
+    sandbox: str = option(
+        "--sandbox",
+        "|".join(SANDBOXES),
+        "Use bubblewrap for process, python and wasm: if it works, always, or never.",
+        default="auto",
+    ),
+    cpu: str | None = flags.CPU,
+    memory: str | None = flags.MEMORY,
+    storage: str | None = flags.STORAGE,
+    network: int | None = flags.NETWORK,
+    gpus: int | None = flags.GPUS,
+    labels: list[str] | None = option(
+        "--label", "KEY=VALUE", "A label that tasks can ask for. Repeatable."
+    ),
+    price: str = option(
+        "--price", "PRICE", "For a core-hour, such as 0.05, in the network's currency.", default="0"
+    ),
+    shares: list[str] | None = option(
+        "--share",
+        "SCOPE=SHARE",
+        "The largest share of the cores for one scope, such as commons=0.25; 0 closes the "
+        "machine to it. Scopes: local, cell, org, federation, commons. Repeatable.",
+    ),
+    permissive: bool = option(
+        "--permissive", "", "Allow what quotas, hours and labels forbid, and log it.", default=False
+    ),
+    metrics: str | None = flags.METRICS,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Lend this machine to the network until Ctrl-C.
 
@@ -194,15 +189,16 @@ async def _say_when_alone(node: Node, home: Home) -> None:
 
 
 def gate(
-    listen: ListenOption = [GATE_LISTEN],  # noqa: B006
-    announce: Annotated[
-        list[str] | None,
-        option("--announce", "MULTIADDR", "The address of this gate for others. Repeatable."),
-    ] = None,
-    metrics: flags.MetricsOption = None,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    listen: list[str] = option(
+        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=[GATE_LISTEN]
+    ),
+    announce: list[str] | None = option(
+        "--announce", "MULTIADDR", "The address of this gate for others. Repeatable."
+    ),
+    metrics: str | None = flags.METRICS,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Be the peer through which others join, until Ctrl-C.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
@@ -23,12 +24,11 @@ Examples:
 
 
 def sizes(
-    forget: Annotated[
-        str | None,
-        option("--forget", "KIND", "Delete what is known of this kind: its program has changed."),
-    ] = None,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    forget: str | None = option(
+        "--forget", "KIND", "Delete what is known of this kind: its program has changed."
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show how much memory and processor time tasks used, by kind.
 

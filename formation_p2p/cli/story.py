@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.words import Json, one_line, put, short
@@ -17,9 +18,11 @@ Examples:
 
 
 def story(
-    task: Annotated[str, flags.argument("TASK", "Its id: the job's, or how that begins, /NUMBER.")],
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    task: str = flags.argument(
+        "TASK", "Its id: the job's, or how that begins, /NUMBER.", default=...
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show the way of one task: who was found, asked and refused, where it ran, and when.
 

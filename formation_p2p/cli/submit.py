@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
@@ -80,16 +80,15 @@ Examples:
 @takes("max_price_micro", "learn")
 def submit(
     words: TaskOptionWords,
-    job_file: Annotated[Path, argument("JOB.toml", "The job file.")],
-    out_dir: Annotated[
-        Path | None,
-        option("--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."),
-    ] = None,
-    state: flags.StateOption = None,
-    metrics: flags.MetricsOption = None,
-    home: flags.HomeOption = None,
-    join: flags.JoinOption = None,
-    as_json: flags.JsonOption = False,
+    job_file: Path = argument("JOB.toml", "The job file.", default=...),
+    out_dir: Path | None = option(
+        "--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."
+    ),
+    state: Path | None = flags.STATE,
+    metrics: str | None = flags.METRICS,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Run the tasks of a TOML file, and wait for them.
 

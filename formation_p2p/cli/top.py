@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
@@ -33,9 +33,9 @@ Examples:
 
 
 def top(
-    once: Annotated[bool, option("--once", "", "Show it once and end.")] = False,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    once: bool = option("--once", "", "Show it once and end.", default=False),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show jobs, leases and workers, live, until Ctrl-C.
 
@@ -75,13 +75,10 @@ def top(
 
 
 def logs(
-    job: Annotated[
-        str,
-        flags.argument("JOB", "Of this job alone: its id, or how it begins."),
-    ] = "",
-    follow: Annotated[bool, option("-f --follow", "", "Continue until Ctrl-C.")] = False,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    job: str = flags.argument("JOB", "Of this job alone: its id, or how it begins.", default=""),
+    follow: bool = option("-f --follow", "", "Continue until Ctrl-C.", default=False),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show the events of the jobs of this machine's nodes, and the output of their tasks.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
@@ -42,16 +42,13 @@ class _Known:
 
 
 def trust(
-    peer: Annotated[
-        str | None,
-        flags.argument(
-            "PEER", "Show all that makes up the score of this one: a peer id, or the end of one."
-        ),
-    ] = None,
-    wrong: Annotated[bool, option("--wrong", "", "Report a false result of PEER.")] = False,
-    forget: Annotated[bool, option("--forget", "", "Reset PEER to a stranger.")] = False,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    peer: str | None = flags.argument(
+        "PEER", "Show all that makes up the score of this one: a peer id, or the end of one."
+    ),
+    wrong: bool = option("--wrong", "", "Report a false result of PEER.", default=False),
+    forget: bool = option("--forget", "", "Reset PEER to a stranger.", default=False),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show how far this machine trusts other peers, and why.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
@@ -31,11 +32,9 @@ _GRANT_DIGITS: Final = 8
 
 
 def usage(
-    month: Annotated[
-        str | None, option("--month", "YYYY-MM", "Of this month; the current one by default.")
-    ] = None,
-    home: flags.HomeOption = None,
-    as_json: flags.JsonOption = False,
+    month: str | None = option("--month", "YYYY-MM", "Of this month; the current one by default."),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Show how much of this machine's worker each grant used this month, and its limits."""
     when = month or month_of(time.time())
