@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 import cloudpickle
 
-from formation_p2p.api.job import TaskEnd, TaskResult, result_of
+from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import CallWords, TaskOptions
 from formation_p2p.core.units import MIB

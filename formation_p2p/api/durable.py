@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from formation_p2p.api.bridge import Bridge
-from formation_p2p.api.job import JobHandle, TaskEnd
+from formation_p2p.api.job import JobHandle
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
+from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, StateError
 from formation_p2p.core.identity import PeerId

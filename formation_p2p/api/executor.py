@@ -31,8 +31,13 @@ from formation_p2p.api.calls import (
     name_of,
     value_of_end,
 )
-from formation_p2p.api.job import TaskEnd
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskPlaced, TaskSucceeded
+from formation_p2p.core.dispatch.job_events import (
+    JobEnded,
+    JobEvent,
+    TaskEnd,
+    TaskPlaced,
+    TaskSucceeded,
+)
 from formation_p2p.core.errors import FormationError, TaskFailed
 from formation_p2p.core.placement.task_options import TaskOptions
 

@@ -16,6 +16,7 @@ from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskCancelled,
+    TaskEnd,
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
@@ -37,9 +38,6 @@ from formation_p2p.core.refusals import Denied, Refusal
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.task import Task
-
-# How a task ends, in exactly one of these ways.
-TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
 
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
 # the oldest are dropped. Everything else that a job tells is kept until it is read.

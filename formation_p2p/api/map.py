@@ -27,9 +27,8 @@ from formation_p2p.api.calls import (
     name_of,
     value_of_end,
 )
-from formation_p2p.api.job import TaskEnd
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskSucceeded
+from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.units import MIB

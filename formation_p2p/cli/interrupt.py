@@ -57,15 +57,10 @@ class Interrupt:
             _end_at_once(number)
 
 
-def run_interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:
-    """Run `work` on a new asyncio loop. Returns its exit code, or that of the signal that
-    cancelled it."""
-    return asyncio.run(_guarded(work))
-
-
 def end_with(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> NoReturn:
-    """End the command with the exit code of `work`, run as `run_interruptible` does."""
-    raise typer.Exit(run_interruptible(work))
+    """Run `work` on a new asyncio loop, and end the command with its exit code, or that of the
+    signal that cancelled it."""
+    raise typer.Exit(asyncio.run(_guarded(work)))
 
 
 async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:

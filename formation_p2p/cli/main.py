@@ -48,7 +48,7 @@ class _Formation(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Outside of `run_interruptible`: nothing was under way.
+            # Outside of `end_with`: nothing was under way.
             raise typer.Exit(SIGNALLED + signal.SIGINT) from None
         except BrokenPipeError:
             # The reader of our output has closed it. The rest must not be flushed.

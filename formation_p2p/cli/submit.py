@@ -192,12 +192,10 @@ def bar(total: int) -> Iterator[Show]:
 
     from formation_p2p.cli.tables import console
     from formation_p2p.core.dispatch.job_events import (
-        TaskCancelled,
-        TaskGaveUp,
+        TaskEnd,
         TaskPlaced,
         TaskRetried,
         TaskSucceeded,
-        TaskUnplaceable,
     )
 
     async def ignore(event: JobEvent) -> None:
@@ -219,13 +217,8 @@ def bar(total: int) -> Iterator[Show]:
                     in_flight.add(task_id)
                 case TaskRetried(task_id):
                     in_flight.discard(task_id)
-                case (
-                    TaskSucceeded(task_id)
-                    | TaskGaveUp(task_id)
-                    | TaskUnplaceable(task_id)
-                    | TaskCancelled(task_id)
-                ):
-                    in_flight.discard(task_id)
+                case _ if isinstance(event, TaskEnd):
+                    in_flight.discard(event.task_id)
                     failed += not isinstance(event, TaskSucceeded)
                     bar.advance(row)
                 case _:

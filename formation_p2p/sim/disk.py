@@ -21,6 +21,7 @@ from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     PersistLease,
     TaskCancelled,
+    TaskEnd,
     TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 # A full disk is tried again this often.
 TRY_AGAIN_S: Final = 1.0
 
-_End = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
 _ENDED: Final[dict[type[JobEvent], TaskState]] = {
     TaskSucceeded: TaskState.SUCCEEDED,
     TaskGaveUp: TaskState.FAILED,
@@ -144,7 +144,7 @@ class Disk:
                 stored = self.jobs.get(job_id)
                 if stored is not None and not stored.is_over:
                     stored.events.append(event)
-                    if isinstance(event, _End):
+                    if isinstance(event, TaskEnd):
                         self.settled.add(event.task_id)
             case PersistLease(lease_id, lessor):
                 self._leases[lessor.peer_id, lease_id] = effect

@@ -8,10 +8,13 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from formation_p2p.api.job import TaskResult
 from formation_p2p.cli import exits
@@ -24,7 +27,7 @@ from formation_p2p.cli.files import (
     write_tail,
 )
 from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_invite
-from formation_p2p.cli.interrupt import Interrupt, run_interruptible
+from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import Kind, process_of
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
@@ -428,6 +431,12 @@ def test_logs_are_a_line_each_and_show_tracebacks_only_to_who_asks(
     assert "\x1b" not in "".join(rest)
 
 
+def code_of_work(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:
+    with pytest.raises(typer.Exit) as ended:
+        end_with(work)
+    return int(ended.value.exit_code)
+
+
 def test_the_first_signal_does_what_the_work_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     async def work(interrupt: Interrupt) -> int:
         asked = asyncio.Event()
@@ -436,7 +445,7 @@ def test_the_first_signal_does_what_the_work_asked_for(capsys: pytest.CaptureFix
         await asyncio.wait_for(asked.wait(), 5)
         return interrupt.exit_code
 
-    assert run_interruptible(work) == 128 + signal.SIGTERM
+    assert code_of_work(work) == 128 + signal.SIGTERM
     assert "stopping; press Ctrl-C again to end at once" in capsys.readouterr().err
 
 
@@ -449,7 +458,7 @@ def test_work_that_asked_for_nothing_is_cancelled() -> None:
     # A shell's & has it ignored, which the tests inherit.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert run_interruptible(work) == 130
+        assert code_of_work(work) == 130
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -462,6 +471,6 @@ def test_what_is_ignored_stays_ignored() -> None:
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert run_interruptible(work) == 7
+        assert code_of_work(work) == 7
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -123,19 +123,10 @@ class JobEnded:
     cancelled: int
 
 
-JobEvent = (
-    TaskPlaced
-    | TaskBegan
-    | TaskPrinted
-    | TaskSucceeded
-    | TaskRetried
-    | TaskRecalled
-    | TaskGaveUp
-    | TaskUnplaceable
-    | TaskCancelled
-    | WorkerLost
-    | JobEnded
-)
+# How a task ends, in exactly one of these ways.
+TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
+TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled
+JobEvent = TaskNews | TaskEnd | WorkerLost | JobEnded
 
 
 @dataclass(frozen=True, slots=True)
