@@ -87,21 +87,16 @@ def _columns(workers: Sequence[dict[str, Term]]) -> tuple[list[Column], list[str
     columns, alike = [], []
     for name in dict.fromkeys(name for terms in workers for name in terms):
         terms = [each.get(name) for each in workers]
-        first = terms[0]
-        if first is not None and len(terms) > 1 and all(each == first for each in terms):
+        first, weights = terms[0], {each.weight for each in terms if each is not None}
+        if first is not None and len(terms) > 1 and terms.count(first) == len(terms):
             alike.append(f"{name} {_weighed(first)}")
+        elif len(weights) == 1:
+            numbers = tuple("-" if each is None else _number(each.value) for each in terms)
+            columns.append(Column(name, _times(*weights), numbers))
         else:
-            columns.append(_column(name, terms))
+            cells = tuple("-" if each is None else _weighed(each) for each in terms)
+            columns.append(Column(name, "", cells))
     return columns, alike
-
-
-def _column(name: str, terms: Sequence[Term | None]) -> Column:
-    weights = {each.weight for each in terms if each is not None}
-    if len(weights) == 1:
-        cells = ("-" if each is None else _number(each.value) for each in terms)
-        return Column(name, _times(*weights), tuple(cells))
-    cells = ("-" if each is None else _weighed(each) for each in terms)
-    return Column(name, "", tuple(cells))
 
 
 def _by_name(terms: Sequence[Term], prefix: str = "") -> dict[str, Term]:

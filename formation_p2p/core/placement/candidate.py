@@ -66,10 +66,7 @@ class Candidate:
 def free_part(needs: Requirements, capability: Capability, capacity: Capacity) -> float:
     """What is free, as a part of 1, of the resource that is scarcest: of cores and memory, and of
     GPUs where the task needs any."""
-    parts = [
-        _part(capacity.cpu_milli, capability.cpu_milli),
-        _part(capacity.memory_bytes, capability.memory_bytes),
-    ]
+    parts = [*map(_part, amounts(capacity)[:2], amounts(capability)[:2])]
     if needs.gpu_count:
         free_milli = sum(gpu.share_milli for gpu in capacity.gpus)
         parts.append(_part(free_milli, len(capability.gpus) * WHOLE_GPU_MILLI))

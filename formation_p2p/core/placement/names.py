@@ -108,7 +108,14 @@ class _Reader:
             return policy
         token = self._took("trust") or self._took("name", self._policies)
         if not token:
-            raise self._problem()
+            rest = self.rest.strip()
+            if rest.startswith("trust"):
+                problem = f"{shown(rest)} is not a gate; write it like trust>=0.3"
+                raise InvalidInput("policy", problem)
+            where = f"{shown(rest)} is not a policy" if rest else "a policy is missing at the end"
+            known = f"{', '.join(self._policies)} or trust>=0.3"
+            hint = f"write {known}, or put them together with &, + and *"
+            raise InvalidInput("policy", f"{where}; {hint}")
         self._terms += 1
         if self._terms > MAX_TERMS:
             raise InvalidInput("policy", f"there are more than {MAX_TERMS} terms; leave some out")
@@ -125,12 +132,3 @@ class _Reader:
             return None
         self.rest = self.rest[token.end() :]
         return token
-
-    def _problem(self) -> InvalidInput:
-        rest = self.rest.strip()
-        if rest.startswith("trust"):
-            return InvalidInput("policy", f"{shown(rest)} is not a gate; write it like trust>=0.3")
-        where = f"{shown(rest)} is not a policy" if rest else "a policy is missing at the end"
-        known = f"{', '.join(self._policies)} or trust>=0.3"
-        hint = f"write {known}, or put them together with &, + and *"
-        return InvalidInput("policy", f"{where}; {hint}")

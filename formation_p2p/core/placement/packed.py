@@ -44,8 +44,7 @@ class Packed(Policy):
 def _score(task: TaskView, candidate: Candidate, mix: Mix) -> Score:
     profile = candidate.profile
     fit = best_fit(task.needs, profile.capability, profile.capacity, mix)
-    if isinstance(fit, Infeasible):
-        return scored([Term("fragments", 0.0)])
+    assert not isinstance(fit, Infeasible), "only those with room are scored"
     above, below = fit.cost(mix)
     # A division of integers is the same on any machine, as no exponential is.
     value = 0.5 - 0.5 * (above / (WHOLE_GPU_MILLI * below + abs(above)))

@@ -85,8 +85,7 @@ def cluster(
     """The `size` nearest workers, or all where there are fewer; the first of them is responsible.
     Raises InvalidInput for a size below 1."""
     if type(size) is not int or size < 1:
-        problem = f"{shown(size)} is not a size of a cluster; write 1 or more"
-        raise InvalidInput("size", problem)
+        raise InvalidInput("size", f"{shown(size)} is not a size of a cluster; write 1 or more")
     return rank_by_xor(task, workers, hashed)[:size]
 
 
