@@ -89,8 +89,8 @@ class Blob:
     sources: tuple[Contact, ...] = ()
 
     def __post_init__(self) -> None:
-        largest = CHUNK_BYTES if self.cid.codec == RAW else MAX_BLOB_BYTES
-        smallest = 0 if self.cid.codec == RAW else CHUNK_BYTES + 1
+        raw = self.cid.codec == RAW
+        smallest, largest = (0, CHUNK_BYTES) if raw else (CHUNK_BYTES + 1, MAX_BLOB_BYTES)
         if type(self.size_bytes) is not int or not smallest <= self.size_bytes <= largest:
             raise InvalidInput("blob", f"a size that {self.cid} cannot have")
         if len(self.sources) > MAX_SOURCES:
@@ -113,9 +113,7 @@ class Blob:
         """Raises InvalidInput for anything else that a stranger sent."""
         match value:
             case [cid, int(size_bytes), [*sources]] if len(sources) <= MAX_SOURCES:
-                return cls(
-                    Cid.from_bytes(cid), size_bytes, tuple(unpack_contact(each) for each in sources)
-                )
+                return cls(Cid.from_bytes(cid), size_bytes, tuple(map(unpack_contact, sources)))
             case _:
                 raise InvalidInput("blob", "is not [cid, size, sources]")
 

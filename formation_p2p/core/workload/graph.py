@@ -47,11 +47,9 @@ def linked(
 
 def refuse_many(edges: int) -> None:
     if edges > MAX_EDGES:
-        raise InvalidInput(
-            "after",
-            f"there are more than {MAX_EDGES} pairs of tasks that wait for one another; put one "
-            "task between the many, for which the later ones wait",
-        )
+        many = f"there are more than {MAX_EDGES} pairs of tasks that wait for one another"
+        hint = "put one task between the many, for which the later ones wait"
+        raise InvalidInput("after", f"{many}; {hint}")
 
 
 def refuse_cycles(labels: Sequence[str], edges: Edges) -> None:

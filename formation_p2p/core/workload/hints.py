@@ -256,11 +256,9 @@ def _check_task(kind: Kind, name: object) -> None:
     # What is read of a text has no spaces at its ends.
     plain = isinstance(name, str) and name.isprintable() and name == name.strip()
     if not plain or not 1 <= len(str(name)) <= MAX_TASK_NAME_CHARS:
-        why = (
-            f"write the id or the label of a task, of up to {MAX_TASK_NAME_CHARS} characters and "
-            "with no space at its ends"
-        )
-        raise InvalidInput(kind, f"{shown(name)} names no task; {why}")
+        why = f"of up to {MAX_TASK_NAME_CHARS} characters and with no space at its ends"
+        named = f"{shown(name)} names no task; write the id or the label of a task"
+        raise InvalidInput(kind, f"{named}, {why}")
 
 
 _FIELDS: Final = {kind: each.name for kind, each in zip(Kind, fields(Hints), strict=False)}

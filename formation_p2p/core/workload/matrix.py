@@ -113,11 +113,9 @@ def folder_label(field: str, label: str) -> str:
     """A label that can name a folder as well. Raises InvalidInput."""
     plain = label.isprintable() and "/" not in label and not label.startswith(".")
     if not plain or not 0 < len(label) <= MAX_LABEL_CHARS:
-        problem = (
-            f"{shown(label)} cannot name a folder as well; write 1 to {MAX_LABEL_CHARS} "
-            "characters that print, with no / and no dot in front"
-        )
-        raise InvalidInput(field, problem)
+        problem = f"{shown(label)} cannot name a folder as well"
+        wanted = f"1 to {MAX_LABEL_CHARS} characters that print, with no / and no dot in front"
+        raise InvalidInput(field, f"{problem}; write {wanted}")
     return label
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import check_amount, shown
@@ -107,23 +107,18 @@ def unpack_mix(value: object) -> Mix:
         return EMPTY_MIX
     counts: Counter[Shape] = Counter()
     for item in value[: REMEMBERED + 1]:
-        shape, count = _unpack(item)
-        check_amount("mix.count", count, 1, REMEMBERED)
-        counts[shape] += count
+        match item:
+            case [int(count), *amounts, [*models]] if len(amounts) == len(Shape._fields) - 1:
+                fields = zip(Shape._fields, (*amounts, tuple(models)), strict=True)
+                needs = Requirements(**dict(fields))
+                check_amount("gpu", needs.gpu_count, 1, needs.gpu_count)
+                check_amount("mix.count", count, 1, REMEMBERED)
+                counts[Shape.of(needs)] += count
+            case _:
+                raise InvalidInput("mix", f"{shown(item)} is not a shape of seven fields")
     if counts.total() > REMEMBERED:
         raise InvalidInput("mix", f"has more than {REMEMBERED} tasks; a worker remembers so many")
     return _counted(counts)
-
-
-def _unpack(item: Any) -> tuple[Shape, int]:
-    match item:
-        case [int(count), *amounts, [*models]] if len(amounts) == len(Shape._fields) - 1:
-            fields = zip(Shape._fields, (*amounts, tuple(models)), strict=True)
-            needs = Requirements(**dict(fields))
-            check_amount("gpu", needs.gpu_count, 1, needs.gpu_count)
-            return Shape.of(needs), count
-        case _:
-            raise InvalidInput("mix", f"{shown(item)} is not a shape of seven fields")
 
 
 def _counted(counts: Counter[Shape]) -> Mix:

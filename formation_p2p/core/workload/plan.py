@@ -107,8 +107,7 @@ def tasks_of(
         key = (asked, given, work.driver, kind)
         if key not in known:
             if asked.driver not in ("", work.driver):
-                problem = f"{asked.driver} does not run a {type(work).__name__}"
-                raise InvalidInput("driver", problem)
+                raise InvalidInput("driver", f"{asked.driver} does not run a {type(work).__name__}")
             driven = replace(asked, driver=work.driver)
             estimate = None if given else (estimates or {}).get(kind)
             known[key] = driven, kind, 0

@@ -115,12 +115,12 @@ class ProcessSpec:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
-        return encode_fields("payload", _packed(self), MAX_PAYLOAD_BYTES)
+        return encode_fields("payload", _packed(self, _SPEC), MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        read = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _KINDS[cls])
-        return cls(**_unpacked(read, _KINDS[cls]))
+        read = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _SPEC)
+        return cls(**_unpacked(read, _SPEC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,28 +148,24 @@ class ProcessResult:
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
-        return encode_fields("result", _packed(self), MAX_RESULT_BYTES)
+        return encode_fields("result", _packed(self, _RESULT), MAX_RESULT_BYTES)
 
     @classmethod
     def decode(cls, result: bytes) -> Self:
-        read = decode_fields("result", result, MAX_RESULT_BYTES, _KINDS[cls])
-        return cls(**_unpacked(read, _KINDS[cls]))
+        read = decode_fields("result", result, MAX_RESULT_BYTES, _RESULT)
+        return cls(**_unpacked(read, _RESULT))
 
 
-# Of each class, the fields and what they are annotated as.
-_KINDS: Final[Mapping[type, Mapping[str, str]]] = {
-    noun: {each.name: str(each.type) for each in fields(noun)}
-    for noun in (ProcessSpec, ProcessResult)
-}
+# The fields, and what they are annotated as.
+_SPEC: Final = {each.name: str(each.type) for each in fields(ProcessSpec)}
+_RESULT: Final = {each.name: str(each.type) for each in fields(ProcessResult)}
 
 
-def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
-    return {name: _plain(getattr(noun, name)) for name in _KINDS[type(noun)]}
+def _packed(noun: ProcessSpec | ProcessResult, names: Iterable[str]) -> dict[str, object]:
+    return {name: _plain(getattr(noun, name)) for name in names}
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
     if not isinstance(value, Mapping):
         return value
     return {name: each.pack() if type(each) is Blob else each for name, each in value.items()}
@@ -227,9 +223,8 @@ def _check_names(name: str, files: Iterable[str]) -> None:
         _check_text(name, file, MAX_NAME_BYTES)
         # Not PurePosixPath: it would quietly mend `a//b` and `./a` into other names.
         if any(part in ("", ".", "..") for part in file.split("/")):
-            raise InvalidInput(
-                name, f"{file!r} is not a plain relative name such as data/words.txt"
-            )
+            problem = f"{file!r} is not a plain relative name such as data/words.txt"
+            raise InvalidInput(name, problem)
         if file in names:
             raise InvalidInput(name, f"{file!r} is there twice")
         names.add(file)

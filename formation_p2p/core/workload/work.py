@@ -80,9 +80,6 @@ def decode_fields(
 def check_size(field: str, encoded: bytes, max_bytes: int) -> bytes:
     """`encoded` itself. Raises InvalidInput where it has more than `max_bytes`."""
     if len(encoded) > max_bytes:
-        raise InvalidInput(
-            field,
-            f"has {format_bytes(len(encoded))}, of at most {format_bytes(max_bytes)};"
-            " put large data on storage that the workers can reach",
-        )
+        sizes = f"has {format_bytes(len(encoded))}, of at most {format_bytes(max_bytes)}"
+        raise InvalidInput(field, f"{sizes}; put large data on storage that the workers can reach")
     return encoded
