@@ -120,21 +120,17 @@ def _able_devices(needs: Requirements, capability: Capability) -> list[Gpu] | In
 def _whole_devices(
     needs: Requirements, able: list[Gpu], free: Mapping[str, GpuFree]
 ) -> tuple[GpuClaim, ...] | Infeasible:
-    found = [(gpu, free[gpu.device_id]) for gpu in able if gpu.device_id in free]
-    unused = [each for each in found if each[1].share_milli == WHOLE_GPU_MILLI]
+    smallest = sorted(able, key=lambda x: (x.memory_bytes, x.compute_capability, x.device_id))
+    left = [free[gpu.device_id] for gpu in smallest if gpu.device_id in free]
+    unused = [each for each in left if each.share_milli == WHOLE_GPU_MILLI]
     if len(unused) < needs.gpu_count:
         return Infeasible("gpu", needs.gpu_count, len(unused))
-    roomy = [each for each in unused if each[1].memory_bytes >= needs.gpu_memory_bytes]
+    roomy = [each for each in unused if each.memory_bytes >= needs.gpu_memory_bytes]
     if len(roomy) < needs.gpu_count:
-        memory = sorted((left.memory_bytes for _, left in unused), reverse=True)
+        memory = sorted((each.memory_bytes for each in unused), reverse=True)
         return Infeasible("gpu.memory", needs.gpu_memory_bytes, memory[needs.gpu_count - 1])
-    roomy.sort(
-        key=lambda each: (each[0].memory_bytes, each[0].compute_capability, each[0].device_id)
-    )
-    return tuple(
-        GpuClaim(gpu.device_id, WHOLE_GPU_MILLI, left.memory_bytes)
-        for gpu, left in roomy[: needs.gpu_count]
-    )
+    chosen = roomy[: needs.gpu_count]
+    return tuple(GpuClaim(x.device_id, WHOLE_GPU_MILLI, x.memory_bytes) for x in chosen)
 
 
 def _parts_of_devices(

@@ -83,10 +83,9 @@ class Ledger:
     def release(self, reservation_id: str) -> bool:
         """Gives back exactly what was taken; False for an unknown id."""
         reservation = self._reservations.pop(reservation_id, None)
-        if reservation is None:
-            return False
-        self._free = _moved(self._free, reservation, +1)
-        return True
+        if reservation is not None:
+            self._free = _moved(self._free, reservation, +1)
+        return reservation is not None
 
     def validate(self, held: Collection[str]) -> None:
         """Raises InvariantBroken where what is free and what is reserved do not add up to what
