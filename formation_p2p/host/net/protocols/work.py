@@ -58,7 +58,9 @@ class WorkSessions:
 
         An urgent one overtakes others where they would keep it waiting.
         """
-        self._session(to.peer_id).send(to, frame, urgent=urgent)
+        session = self._session(to.peer_id)
+        overtakes = urgent and session.common.queued_bytes > BACKLOG_BYTES
+        (session.urgent if overtakes else session.common).send(to, frame)
 
     async def serve(self, stream: MuxedStream, connection: Connection) -> None:
         """Read a stream that the peer opened, until it ends."""
@@ -78,17 +80,10 @@ class _Session:
     """All work streams with one peer. There while a stream is open or a frame is queued."""
 
     def __init__(self, sessions: WorkSessions, peer: PeerId) -> None:
-        self._all = sessions
-        self._peer = peer
+        self.all = sessions
+        self.peer = peer
         self.streams: list[MuxedStream] = []
-        self._common, self._urgent = self._lanes = (
-            _Lane(self, sessions, peer),
-            _Lane(self, sessions, peer),
-        )
-
-    def send(self, to: Contact, frame: bytes, *, urgent: bool) -> None:
-        overtakes = urgent and self._common.queued_bytes > BACKLOG_BYTES
-        (self._urgent if overtakes else self._common).send(to, frame)
+        self.common, self.urgent = self._lanes = _Lane(self), _Lane(self)
 
     def free_stream(self) -> MuxedStream | None:
         """An open stream that nothing is sent on."""
@@ -97,7 +92,7 @@ class _Session:
 
     def tidy(self) -> None:
         if not self.streams and all(lane.writer is None for lane in self._lanes):
-            self._all.sessions.pop(self._peer, None)
+            self.all.sessions.pop(self.peer, None)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -105,13 +100,13 @@ class _Session:
         """A stream that is among `streams`. Raises RemoteError, and what `received` raises."""
         try:
             await connection.wait_identified()
-            limits = self._all.limits.of(self._peer)
+            limits = self.all.limits.of(self.peer)
             with FrameReader(stream, limits, MAX_WORK_FRAME_BYTES) as frames:
                 while (frame := await frames.next()) is not None:
                     bucket = limits.work_bucket
                     await bucket.wait()
                     began_s = time.perf_counter()
-                    self._all.received(connection.contact, frame)
+                    self.all.received(connection.contact, frame)
                     bucket.charge(time.perf_counter() - began_s)  # a thousand entries take 5 ms
             stream.abort("the peer finished the session")
         finally:
@@ -124,7 +119,7 @@ class _Session:
         try:
             await self.read(stream, connection)
         except RemoteError as error:
-            log.debug("the work stream with %s ends: %s", self._peer, error)
+            log.debug("the work stream with %s ends: %s", self.peer, error)
             stream.abort(str(error))
 
 
@@ -135,11 +130,11 @@ class _Lane:
     that was queued.
     """
 
-    def __init__(self, session: _Session, sessions: WorkSessions, peer: PeerId) -> None:
+    def __init__(self, session: _Session) -> None:
         self._session = session
-        self._all = sessions
-        self._peer = peer
-        self._parameters = sessions.limits.parameters
+        self._all = session.all
+        self._peer = session.peer
+        self._parameters = session.all.limits.parameters
         self.sending: MuxedStream | None = None
         self.queued_bytes = 0
         self._sent_at = -math.inf
