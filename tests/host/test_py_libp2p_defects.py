@@ -312,7 +312,7 @@ def test_a_frozen_process_is_missed() -> None:
 
 def test_two_nodes_do_not_share_a_port_and_the_second_one_says_so() -> None:
     """`transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that each gets half of the
-    connections; `network/swarm.py:1945` does not say when a listen failed. Ours: `TcpListener`.
+    connections; `network/swarm.py:1945` does not say when a listen failed. Ours: `bind`.
     """
 
     async def story() -> None:

@@ -17,7 +17,7 @@ import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +30,7 @@ from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.transport.tcp import TcpListener, TcpStream
+from formation_p2p.host.net.transport.tcp import TcpStream, accept_all, bind
 from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:
@@ -63,18 +63,17 @@ class Swarm:
         self.closing = False
         self.bound: list[TcpAddress] = []
         """The addresses listened on."""
-        self._listeners: list[TcpListener] = []
+        self._listening: list[trio.CancelScope] = []
         self._table: dict[PeerId, list[Connection]] = {}
 
     async def close(self) -> None:
         """Stop listening, and say goodbye to all peers at once. Then cancel the nursery."""
         self.closing = True
         async with trio.open_nursery() as nursery:
-            for listener in self._listeners:
-                listener.close()
+            for scope in self._listening:
+                scope.cancel()
             for connection in self.all():
                 nursery.start_soon(connection.muxer.close)
-        self._listeners.clear()
 
     @property
     def stopping(self) -> bool:
@@ -139,11 +138,10 @@ class Swarm:
     async def listen(self, addresses: Sequence[TcpAddress]) -> None:
         """On all of them. Raises LocalError for the first that does not work."""
         for address in addresses:
-            listener = TcpListener(self._accepted)
-            await listener.listen(address)
-            self._listeners.append(listener)
-            self.bound.append(listener.bound)
-            self.nursery.start_soon(listener.serve)
+            listening, scope = await bind(address), trio.CancelScope()
+            self.bound.append(replace(address, port=listening.getsockname()[1]))
+            self._listening.append(scope)
+            self.nursery.start_soon(accept_all, listening, self._accepted, scope)
 
     async def _accepted(self, stream: TcpStream) -> None:
         remote = stream.get_remote_address()

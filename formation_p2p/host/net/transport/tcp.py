@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,54 +173,47 @@ class TcpStream(ReadWriteCloser):
         return self._remote
 
 
-class TcpListener:
-    """One bound address.
+async def bind(address: TcpAddress) -> trio.socket.SocketType:
+    """A socket that listens. Raises LocalError, saying why there is none.
 
     `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
     and each gets half of the connections. Here the second one fails.
+    """
+    try:
+        (listener,) = await trio.open_tcp_listeners(
+            address.port, host=address.host, backlog=BACKLOG
+        )
+    except OSError as error:
+        raise LocalError(
+            f"cannot listen on {address}: {error}; stop what holds the port, or choose another"
+        ) from error
+    return listener.socket
+
+
+async def accept_all(
+    listening: trio.socket.SocketType,
+    handler: Callable[[TcpStream], Awaitable[None]],
+    scope: trio.CancelScope,
+) -> None:
+    """Accept until `scope` is cancelled. Raises OSError where the socket breaks.
+
     `libp2p/transport/tcp/tcp.py:303` accepts in a trio system task, where an error ends the
     whole thread; here the caller's nursery does.
     """
 
-    def __init__(self, handler: Callable[[TcpStream], Awaitable[None]]) -> None:
-        self._handler = handler
-        self._scope = trio.CancelScope()
-
-    async def listen(self, address: TcpAddress) -> None:
-        """Bind. Raises LocalError, saying why. Then `serve`."""
+    async def accepted(stream: TcpStream) -> None:
         try:
-            (listener,) = await trio.open_tcp_listeners(
-                address.port, host=address.host, backlog=BACKLOG
-            )
-        except OSError as error:
-            raise LocalError(
-                f"cannot listen on {address}: {error}; stop what holds the port, or choose another"
-            ) from error
-        self._socket = listener.socket
-        self.bound = replace(address, port=self._socket.getsockname()[1])
-
-    async def serve(self) -> None:
-        """Accept until closed. Raises OSError where the socket breaks."""
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    while True:
-                        client = await next_client(self._socket)
-                        nursery.start_soon(self._accepted, TcpStream(trio.SocketStream(client)))
-        finally:
-            self._socket.close()  # however it ends, the port is free afterwards
-
-    async def _accepted(self, stream: TcpStream) -> None:
-        try:
-            await self._handler(stream)
+            await handler(stream)
         except Exception:
             # A stranger's connection must not end the listener, whatever is wrong with it.
             log.exception("a new connection failed")
             await stream.close()
 
-    def close(self) -> None:
-        """`serve` ends, and closes the socket."""
-        self._scope.cancel()
+    with listening, scope:  # however it ends, the port is free afterwards
+        async with trio.open_nursery() as nursery:
+            while True:
+                client = await next_client(listening)
+                nursery.start_soon(accepted, TcpStream(trio.SocketStream(client)))
 
 
 # In trio-typing's stubs, which come with py-libp2p, it still has its old name.
