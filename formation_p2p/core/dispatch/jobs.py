@@ -100,7 +100,8 @@ class Jobs:
         had less memory than it takes may ask for more, and that does not count."""
         run.failed(failed)
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
-        if failed.kind is FailureKind.MEMORY and run.can_grow:
+        task = run.task
+        if failed.kind is FailureKind.MEMORY and task.more_memory_bytes > task.needs.memory_bytes:
             if self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts=False)):
                 run.grow()
                 self._ready.append(run)

@@ -113,13 +113,9 @@ class TaskRun:
         """An attempt brought no result, and that counts."""
         self.attempts += (attempt,)
 
-    @property
-    def can_grow(self) -> bool:
-        """Whether how much memory it needs was learnt, and not said, and may be more."""
-        return self.task.more_memory_bytes > self.task.needs.memory_bytes
-
     def grow(self) -> None:
-        """Ask for more memory, once. It is one of another group then."""
+        """Ask for more memory, once, where how much it needs was learnt, and not said. It is one of
+        another group then."""
         needs = replace(self.task.needs, memory_bytes=self.task.more_memory_bytes)
         self.task = replace(self.task, needs=needs, more_memory_bytes=0)
 

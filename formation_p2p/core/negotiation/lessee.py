@@ -137,11 +137,8 @@ class Lessee:
     def _answered(
         self, sender: Contact, message: work.Offer | work.RequestRefused, now: Moment
     ) -> None:
-        waiting = (
-            asked
-            for asked in self.rounds.values()
-            if asked.waits_for(sender.peer_id, message.request_id)
-        )
+        peer_id, request_id = sender.peer_id, message.request_id
+        waiting = (x for x in self.rounds.values() if x.waits_for(peer_id, request_id))
         asked = next(waiting, None)
         if asked is None:
             if isinstance(message, work.Offer) and not self._knows(sender, message.lease_id):
