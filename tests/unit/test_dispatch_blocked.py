@@ -130,6 +130,19 @@ def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None
     assert {placed.task_id for placed in only(bob.told, TaskPlaced)} == {"job/0", "job/3", "job/4"}
 
 
+def test_what_waits_for_two_failures_ends_once() -> None:
+    world = town_where(["job/0", "job/1"])
+    bob = world.nodes["bob"]
+    bob.submit(ordered({2: [0, 1]}, 3, attempts=1))
+    world.elapse(8)
+    assert sorted(each.task_id for each in only(bob.told, TaskGaveUp)) == [
+        "job/0",
+        "job/1",
+        "job/2",
+    ]
+    assert bob.told[-1] == JobEnded(0, 3, 0, 0)
+
+
 def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
     world = town_where(alice=1)
     bob = world.nodes["bob"]
