@@ -55,6 +55,7 @@ class NodeServices:
         self._durable: DurableJobs | None = None
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
+        self._beginning = asyncio.Lock()  # of `serve`
         self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
 
@@ -143,26 +144,33 @@ class NodeServices:
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
-        if self._work is not None:
-            raise InvalidInput("worker", "this node works already; leave and join to change that")
-        makers = (
-            drivers
-            if isinstance(drivers, Mapping)
-            else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox)
-        )
-        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            hardware = await asyncio.wait_for(asyncio.to_thread(probe, scratch, limits), PROBE_S)
-        except TimeoutError:
-            problem = f"the probe took longer than {PROBE_S:.0f} s"
-            raise LocalError(f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)") from None
-        pairs = sorted_labels(tuple((labels or {}).items()))
-        usage = await asyncio.to_thread(UsageFile, home / USAGE)
-        names = tuple(sorted(makers))
-        serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
-        self._work = (serve, makers, usage)
-        self.call(self._serve)
-        return hardware
+        async with self._beginning:
+            if self._work is not None:
+                raise InvalidInput(
+                    "worker", "this node works already; leave and join to change that"
+                )
+            makers = (
+                drivers
+                if isinstance(drivers, Mapping)
+                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox)
+            )
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                hardware = await asyncio.wait_for(
+                    asyncio.to_thread(probe, scratch, limits), PROBE_S
+                )
+            except TimeoutError:
+                problem = f"the probe took longer than {PROBE_S:.0f} s"
+                raise LocalError(
+                    f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
+                ) from None
+            pairs = sorted_labels(tuple((labels or {}).items()))
+            usage = await asyncio.to_thread(UsageFile, home / USAGE)
+            names = tuple(sorted(makers))
+            serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
+            self._work = (serve, makers, usage)
+            self.call(self._serve)
+            return hardware
 
     def entered(self) -> tuple[Runtime, Claim]:
         if self._runtime is None or self._claim is None:

@@ -206,6 +206,16 @@ async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: Sma
         assert [p.peer_id for p in await world.bob.workers()] == [world.alice.peer_id]
 
 
+async def test_of_two_offers_at_once_one_is_taken(world: SmallNetwork) -> None:
+    async with Node.join(world.invite, home=world.folder / "carol", listen=LISTEN) as carol:
+        limits = Limits(cpu_milli=1000, memory_bytes=512 * MIB)
+        offers = (carol.worker(limits=limits) for _ in range(2))
+        taken, refused = await asyncio.gather(*offers, return_exceptions=True)
+        assert not isinstance(taken, BaseException)
+        assert isinstance(refused, InvalidInput)
+        assert "works already" in str(refused)
+
+
 async def test_a_worker_offers_only_the_drivers_it_was_started_with(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match="not installed"):
