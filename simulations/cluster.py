@@ -182,7 +182,7 @@ class Cluster:
 
     def run(self, running: Running) -> tuple[float, Outcome]:
         """What an attempt does: how long it takes, and what it brings."""
-        chance = random.Random(f"{self.seed}/{running.attempt_id}")
+        chance = random.Random(f"{self.seed}/{running.work.attempt_id}")
         is_long = chance.random() < LONG_SHARE
         duration_s = chance.choice(LONG_S if is_long else DURATIONS_S)
         draw = chance.random()
@@ -190,9 +190,9 @@ class Cluster:
             return duration_s, Failed(FailureKind.EXIT, "no luck")
         if draw < 0.07:
             return duration_s, Failed(FailureKind.DRIVER, "no such program")
-        if draw < 0.12 and running.memory_bytes < LEARNT_MORE_BYTES:
+        if draw < 0.12 and running.under.needs.memory_bytes < LEARNT_MORE_BYTES:
             return duration_s, Failed(FailureKind.MEMORY, "stopped at its memory limit")
-        return duration_s, Succeeded(result_of(running.payload))
+        return duration_s, Succeeded(result_of(running.work.payload))
 
 
 def _before(chance: random.Random, job_id: str, number: int) -> tuple[str, ...]:

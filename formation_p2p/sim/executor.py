@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
@@ -27,19 +27,12 @@ MOMENT_S: Final = 0.05
 class Running:
     """An attempt that runs, and what its lease has of the machine."""
 
-    lease_id: str
-    attempt_id: str
-    driver: str
-    cpu_milli: int
-    memory_bytes: int
-    device_ids: tuple[str, ...]
-    shared: bytes
-    payload: bytes
-    timeout_s: float | None
+    under: Execute
+    work: Work  # one of those that came with it
 
     @property
     def key(self) -> tuple[str, str]:
-        return (self.lease_id, self.attempt_id)
+        return (self.under.lease_id, self.work.attempt_id)
 
 
 Run = Callable[[Running], tuple[float, Outcome]]
@@ -71,21 +64,8 @@ class Executor:
         self._overslept: list[tuple[float, float, Callable[..., None], tuple[Any, ...]]] = []
 
     def execute(self, execute: Execute) -> None:
-        lane, needs = self._lanes.setdefault(execute.lease_id, _Lane()), execute.needs
-        for work in execute.work:
-            lane.queue.append(
-                Running(
-                    execute.lease_id,
-                    work.attempt_id,
-                    needs.driver,
-                    needs.cpu_milli,
-                    needs.memory_bytes,
-                    execute.device_ids,
-                    work.shared,
-                    work.payload,
-                    work.timeout_s,
-                )
-            )
+        lane = self._lanes.setdefault(execute.lease_id, _Lane())
+        lane.queue += [Running(execute, work) for work in execute.work]
         self._go_on(execute.lease_id, lane)
 
     def kill(self, lease_id: str, attempt_id: str, begun: bool) -> None:
@@ -93,13 +73,13 @@ class Executor:
         if lane is None:
             return
         current = lane.current
-        if begun and current is not None and current.attempt_id == attempt_id:
+        if begun and current is not None and current.work.attempt_id == attempt_id:
             killed = Failed(FailureKind.CANCELLED, "it was killed")
             self._end(lease_id, lane, killed, self._world.now_s - lane.began_s)
             self._go_on(lease_id, lane)
             return
         for waiting in lane.queue:
-            if waiting.attempt_id == attempt_id:
+            if waiting.work.attempt_id == attempt_id:
                 lane.queue.remove(waiting)
                 taken_back = Failed(FailureKind.CANCELLED, "it had not begun")
                 self._ended(lease_id, lane, Ended(attempt_id, taken_back, 0))
@@ -169,8 +149,8 @@ class Executor:
             lane.current, lane.began_s = running, self._world.now_s
             self.running[running.key] = running
             duration_s, outcome = self._world.run(running)
-            if running.timeout_s is not None and duration_s > running.timeout_s:
-                duration_s = running.timeout_s
+            if running.work.timeout_s is not None and duration_s > running.work.timeout_s:
+                duration_s = running.work.timeout_s
                 outcome = Failed(FailureKind.TIMEOUT, f"it ran past its {duration_s:g} s")
             if duration_s == 0:
                 self._end(lease_id, lane, outcome, 0)
@@ -186,15 +166,15 @@ class Executor:
     def _run_out(self, lane: _Lane, running: Running, outcome: Outcome, ran_s: float) -> None:
         """Of one that is being fenced, nothing but its end."""
         if self.running.get(running.key) is running:
-            self._end(running.lease_id, lane, outcome, ran_s)
-            if self._lanes.get(running.lease_id) is lane:
-                self._go_on(running.lease_id, lane)
+            self._end(running.under.lease_id, lane, outcome, ran_s)
+            if self._lanes.get(running.under.lease_id) is lane:
+                self._go_on(running.under.lease_id, lane)
 
     def _end(self, lease_id: str, lane: _Lane, outcome: Outcome, ran_s: float) -> None:
         assert lane.current is not None
         running, lane.current = lane.current, None
         del self.running[running.key]
-        ended = Ended(running.attempt_id, outcome, round(ran_s * 1_000_000))
+        ended = Ended(running.work.attempt_id, outcome, round(ran_s * 1_000_000))
         self._ended(lease_id, lane, ended)
 
     def _ended(self, lease_id: str, lane: _Lane, ended: Ended) -> None:

@@ -102,7 +102,7 @@ class World:
         self.sent: list[Sent] = []
         self.messages: Counter[str] = Counter()  # requests and replies, by the requests' cause
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
-        self.run: Run = run or (lambda running: (1.0, Succeeded(running.payload)))
+        self.run: Run = run or (lambda running: (1.0, Succeeded(running.work.payload)))
         # Nodes that are added asleep, and have been there for long.
         self.residents: Residents | None = None
         self.connections = connections

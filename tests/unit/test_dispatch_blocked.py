@@ -62,8 +62,8 @@ def town_where(fails: Sequence[str] = (), **cores: int) -> World:
     """Tasks take a second; those of these ids fail."""
 
     def run(running: Running) -> tuple[float, Outcome]:
-        bad = running.attempt_id.partition("#")[0] in fails
-        return 1.0, EXIT if bad else Succeeded(running.payload)
+        bad = running.work.attempt_id.partition("#")[0] in fails
+        return 1.0, EXIT if bad else Succeeded(running.work.payload)
 
     return town(5, run, **(cores or {"alice": 2, "carol": 2}))
 
@@ -316,9 +316,9 @@ def forgetful(needed_bytes: int) -> World:
     """Tasks are stopped where their lease has less memory than this."""
 
     def run(running: Running) -> tuple[float, Outcome]:
-        if running.memory_bytes < needed_bytes:
+        if running.under.needs.memory_bytes < needed_bytes:
             return 0.5, Failed(FailureKind.MEMORY, "stopped at its memory limit")
-        return 0.5, Succeeded(running.payload)
+        return 0.5, Succeeded(running.work.payload)
 
     return town(5, run, alice=2, carol=2)
 

@@ -68,11 +68,11 @@ class Story:
         self.cuts: list[tuple[SimNode, SimNode]] = []
 
     def run(self, running: Running) -> tuple[float, Outcome]:
-        chance = random.Random(f"{self.seed}/{running.attempt_id}")
+        chance = random.Random(f"{self.seed}/{running.work.attempt_id}")
         duration_s = chance.choice([0.05, 0.3, 1, 3, 8])
         if chance.random() < 0.3:
             return duration_s, Failed(FailureKind.EXIT, "no luck")
-        return duration_s, Succeeded(running.payload)
+        return duration_s, Succeeded(running.work.payload)
 
     def join(self) -> None:
         machine = self.world.machine(cpu=self.chance.randint(1, 3))

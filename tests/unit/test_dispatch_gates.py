@@ -72,7 +72,7 @@ def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_m
 
 def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
     def one_slow(running: Running) -> tuple[float, Outcome]:
-        return (1000.0 if running.attempt_id == "job/19#1" else 1.0), Succeeded(b"")
+        return (1000.0 if running.work.attempt_id == "job/19#1" else 1.0), Succeeded(b"")
 
     world = town(7, one_slow, alice=1, carol=1)
     bob = world.nodes["bob"]

@@ -53,8 +53,8 @@ class Story:
         self.disk = self.bob.disk = Disk(self.world, lambda: 0.001)
 
     def run(self, running: Running) -> tuple[float, Outcome]:
-        self.ran.append(running.attempt_id)
-        return self.seconds, Succeeded(running.payload)
+        self.ran.append(running.work.attempt_id)
+        return self.seconds, Succeeded(running.work.payload)
 
     def submit(self, given: Job) -> None:
         assert self.disk.submit(given)

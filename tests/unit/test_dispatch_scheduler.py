@@ -90,7 +90,7 @@ def nearest_first(world: World, run: Task) -> list[str]:
 
 def lasting(seconds: float) -> World:
     """Three workers of a core each, whose tasks take this long and echo their payload."""
-    return town(3, lambda x: (seconds, Succeeded(x.payload)), alice=1, carol=1, dave=1)
+    return town(3, lambda x: (seconds, Succeeded(x.work.payload)), alice=1, carol=1, dave=1)
 
 
 # -- when all goes well ---------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new() -> None:
     """One answer of discovery names the nearest few; a large job can use them all."""
     few = PeerParameters(discovery=DiscoveryParameters(max_providers=4))
     workers = {f"w{n}": 1 for n in range(8)}
-    world = town_with(few, 1, lambda x: (9, Succeeded(x.payload)), **workers)
+    world = town_with(few, 1, lambda x: (9, Succeeded(x.work.payload)), **workers)
     world.elapse(90)  # by now all of them are known wherever one may ask
     bob = world.nodes["bob"]
     bob.submit(job(40))
@@ -316,7 +316,9 @@ def test_finds_that_must_wait_their_turn_are_made_up_for() -> None:
 
 
 def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> None:
-    world = town(3, lambda x: (10 if x.payload == b"hog" else 3, Succeeded(x.payload)), alice=1)
+    world = town(
+        3, lambda x: (10 if x.work.payload == b"hog" else 3, Succeeded(x.work.payload)), alice=1
+    )
     bob, eve = world.nodes["bob"], world.add("eve")
     world.elapse(1)
     eve.submit(job(payload=b"hog"))
@@ -366,7 +368,7 @@ def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
     bad = nearest_first(world, one.tasks[0])[0]
 
     def run(running: Running) -> tuple[float, Outcome]:
-        return 0.5, EXIT if where(world, running).name == bad else Succeeded(running.payload)
+        return 0.5, EXIT if where(world, running).name == bad else Succeeded(running.work.payload)
 
     world.run = run
     bob.submit(one)
@@ -527,7 +529,7 @@ def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
 
 def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     """It takes down every worker that runs it, and each time the other task waits there too."""
-    run = lambda x: (60.0 if x.payload == b"poison" else 0.5, Succeeded(x.payload))  # noqa: E731
+    run = lambda x: (60.0 if x.work.payload == b"poison" else 0.5, Succeeded(x.work.payload))  # noqa: E731
     world = town(5, run)
     bob = world.nodes["bob"]
     bob.submit(Job("job", (Task("job/poison", NEEDS, b"poison"), *job(1).tasks)))
@@ -758,7 +760,7 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
 
 def quickly(seconds: float, **cores: int) -> World:
     """Workers whose tasks take so long, and echo their payload."""
-    return town(3, lambda x: (seconds, Succeeded(x.payload)), **(cores or {"alice": 1}))
+    return town(3, lambda x: (seconds, Succeeded(x.work.payload)), **(cores or {"alice": 1}))
 
 
 def batches(world: World, name: str = "alice") -> list[int]:
@@ -1021,7 +1023,7 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
 
 
 def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longer_names() -> None:
-    world = town(3, lambda x: (60, Succeeded(x.payload)), alice=1, carol=1)
+    world = town(3, lambda x: (60, Succeeded(x.work.payload)), alice=1, carol=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(4))
     world.elapse(1)
@@ -1058,7 +1060,10 @@ def test_nothing_is_told_of_a_job_after_its_end() -> None:
     """What is still under way when a job ends, since its task ended elsewhere, is lost later."""
     seconds = {"job/7#1": 30.0}
     world = town(
-        3, lambda x: (seconds.get(x.attempt_id, 0.1), Succeeded(x.payload)), alice=1, carol=1
+        3,
+        lambda x: (seconds.get(x.work.attempt_id, 0.1), Succeeded(x.work.payload)),
+        alice=1,
+        carol=1,
     )
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))

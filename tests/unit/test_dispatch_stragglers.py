@@ -153,13 +153,13 @@ def slowly(slow: Callable[[Running], bool], *, usual_s: float = 0.1, slow_s: flo
     """Three workers of a core each. What is slow takes long there."""
 
     def run(running: Running) -> tuple[float, Outcome]:
-        return slow_s if slow(running) else usual_s, Succeeded(running.payload)
+        return slow_s if slow(running) else usual_s, Succeeded(running.work.payload)
 
     return town(3, run, alice=1, carol=1, dave=1)
 
 
 def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
-    world = slowly(lambda running: running.payload == b"0")
+    world = slowly(lambda running: running.work.payload == b"0")
     bob = world.nodes["bob"]
     bob.submit(job(30))
     world.elapse(3)
@@ -189,7 +189,7 @@ def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
 
 
 def test_a_node_that_works_for_itself_does_not_go_round_in_circles() -> None:
-    world = town(7, lambda x: (8.0, Succeeded(x.payload)))
+    world = town(7, lambda x: (8.0, Succeeded(x.work.payload)))
     alice = world.add("alice", serve=world.machine(cpu=2))
     world.elapse(2)
     alice.submit(job(6))
@@ -204,7 +204,7 @@ def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
     def run(running: Running) -> tuple[float, Outcome]:
         if where(world, running).name != "alice":
             return 0.1, Failed(FailureKind.DRIVER, "no such driver")
-        return 4.0, Succeeded(running.payload)
+        return 4.0, Succeeded(running.work.payload)
 
     world = town(3, run, alice=1, carol=1)
     bob = world.nodes["bob"]
@@ -217,7 +217,7 @@ def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
 
 
 def test_a_recall_that_was_lost_is_sent_again() -> None:
-    world = town(3, lambda x: (20.0, Succeeded(x.payload)), alice=1)
+    world = town(3, lambda x: (20.0, Succeeded(x.work.payload)), alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(2))
     world.elapse(2)
@@ -238,7 +238,7 @@ def test_a_recall_that_was_lost_is_sent_again() -> None:
 
 
 def first_is_slow(running: Running) -> bool:
-    return running.payload == b"7" and running.attempt_id.endswith("#1")
+    return running.work.payload == b"7" and running.work.attempt_id.endswith("#1")
 
 
 def until_overtaken(world: World, bob: SimNode) -> tuple[SimNode, SimNode]:
@@ -286,7 +286,7 @@ def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
 def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
     """An idle lease is kept for it, since it would be given back before."""
     assert DISPATCH_DEFAULTS.linger_s < DISPATCH_DEFAULTS.min_straggler_s
-    world = slowly(lambda running: running.attempt_id == "job/9#1")
+    world = slowly(lambda running: running.work.attempt_id == "job/9#1")
     bob = world.nodes["bob"]
     bob.submit(job(10, speculate=True))
     world.elapse(1.5)
@@ -296,7 +296,7 @@ def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
 
 
 def test_a_lease_that_is_kept_for_a_second_attempt_is_given_to_what_waits_for_room() -> None:
-    world = slowly(lambda running: running.payload == b"7", usual_s=2.0)
+    world = slowly(lambda running: running.work.payload == b"7", usual_s=2.0)
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
     world.elapse(7.5)
@@ -312,9 +312,9 @@ def test_the_first_attempt_may_win_after_all() -> None:
     world = slowly(first_is_slow, slow_s=1.0, usual_s=0.2)
 
     def run(running: Running) -> tuple[float, Outcome]:
-        if running.attempt_id == "job/7#2":
+        if running.work.attempt_id == "job/7#2":
             return 30.0, Succeeded(b"late")
-        return 1.0 if running.payload == b"7" else 0.2, Succeeded(running.payload)
+        return 1.0 if running.work.payload == b"7" else 0.2, Succeeded(running.work.payload)
 
     world.run = run
     bob = world.nodes["bob"]
@@ -332,9 +332,9 @@ def test_the_first_attempt_may_win_after_all() -> None:
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> None:
     def run(running: Running) -> tuple[float, Outcome]:
-        if running.payload != b"7":
-            return 0.1, Succeeded(running.payload)
-        return (2.0 if running.attempt_id.endswith("#1") else 0.1), EXIT
+        if running.work.payload != b"7":
+            return 0.1, Succeeded(running.work.payload)
+        return (2.0 if running.work.attempt_id.endswith("#1") else 0.1), EXIT
 
     world = slowly(first_is_slow)
     world.run = run
@@ -353,7 +353,7 @@ def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> N
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
-    world = slowly(lambda running: running.payload == b"7", slow_s=5.0)
+    world = slowly(lambda running: running.work.payload == b"7", slow_s=5.0)
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
     victim = until_overtaken(world, bob)[which]
@@ -367,7 +367,7 @@ def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
 
 
 def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
-    world = slowly(lambda running: running.payload == b"7")
+    world = slowly(lambda running: running.work.payload == b"7")
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
     one, two = until_overtaken(world, bob)
@@ -397,7 +397,7 @@ def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> Non
 
 
 def test_a_late_result_of_the_loser_counts_nothing() -> None:
-    world = slowly(lambda running: running.attempt_id == "job/7#1", slow_s=1.5)
+    world = slowly(lambda running: running.work.attempt_id == "job/7#1", slow_s=1.5)
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
     one, _ = until_overtaken(world, bob)
@@ -416,13 +416,13 @@ def test_a_second_attempt_is_not_made_where_the_task_failed_before() -> None:
     failed_at: set[str] = set()
 
     def run(running: Running) -> tuple[float, Outcome]:
-        if running.payload != b"7":
-            return 0.4, Succeeded(running.payload)
+        if running.work.payload != b"7":
+            return 0.4, Succeeded(running.work.payload)
         name = where(world, running).name
         if not failed_at:
             failed_at.add(name)
             return 0.1, EXIT
-        return 3.0, Succeeded(running.payload)
+        return 3.0, Succeeded(running.work.payload)
 
     world.run = run
     bob.submit(job(9, speculate=True))

@@ -37,16 +37,16 @@ from tests.support.stories import (
 
 
 def lasting(seconds: float, **cores: int) -> World:
-    return town(run=lambda running: (seconds, Succeeded(running.payload)), **cores)
+    return town(run=lambda running: (seconds, Succeeded(running.work.payload)), **cores)
 
 
 def job_of(running: Running) -> str:
-    return running.attempt_id.partition("/")[0]
+    return running.work.attempt_id.partition("/")[0]
 
 
 def slow_and_quick(running: Running) -> tuple[float, Outcome]:
     """Tasks of the job `slow` take a minute, others a second."""
-    return (60.0 if job_of(running) == "slow" else 1.0), Succeeded(running.payload)
+    return (60.0 if job_of(running) == "slow" else 1.0), Succeeded(running.work.payload)
 
 
 # -- prices ---------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
         bad = running.key in world.nodes["alice"].running
         if bad:
             return 0.001, Failed(FailureKind.DRIVER, "no space left on device")
-        return 1.0, Succeeded(running.payload)
+        return 1.0, Succeeded(running.work.payload)
 
     world = town(run=run, alice=1, carol=1)
     bob = world.nodes["bob"]

@@ -55,7 +55,7 @@ def test_a_machine_gives_each_circle_its_share_and_no_more() -> None:
     bob.submit(job(6, job_id="bob's"))
     cook.submit(job(4, job_id="cook's"))
     world.elapse(8)
-    cpu_milli = sum(running.cpu_milli for running in alice.running.values())
+    cpu_milli = sum(running.under.needs.cpu_milli for running in alice.running.values())
     assert cpu_milli == 6000  # two cores for bob, and four for the cook
     world.elapse(60)
     assert len(only(bob.told, TaskSucceeded)) == 6

@@ -54,7 +54,7 @@ TINY = replace(NEEDS, cpu_milli=1, memory_bytes=1)
 
 def busy_town() -> World:
     """bob's tasks run with alice; dave may submit as well, and mallory may nothing."""
-    world = town(7, lambda x: (2.0, Succeeded(x.payload)), alice=2)
+    world = town(7, lambda x: (2.0, Succeeded(x.work.payload)), alice=2)
     world.add("dave")
     world.add("mallory", stranger=True)
     world.elapse(1)

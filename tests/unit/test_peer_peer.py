@@ -420,7 +420,7 @@ def test_a_dispatch_without_a_lease_is_told_that_there_is_none() -> None:
 
 
 def test_a_result_that_was_lost_with_the_stream_comes_again_as_soon_as_bob_is_heard_of() -> None:
-    world = town(7, lambda x: (3.0, Succeeded(x.payload)), alice=1)
+    world = town(7, lambda x: (3.0, Succeeded(x.work.payload)), alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job())
     world.elapse(1)

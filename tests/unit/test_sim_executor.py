@@ -27,7 +27,7 @@ class Shell:
 
     def run(self, running: Running) -> tuple[float, Outcome]:
         assert running.key in self.executor.running
-        return float(running.payload), Succeeded(running.shared)
+        return float(running.work.payload), Succeeded(running.work.shared)
 
     def execute(
         self, *seconds: str, lease_id: str = LEASE, timeout_s: float | None = None, first: int = 1

@@ -109,7 +109,7 @@ def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
 
 def test_what_executions_do_is_up_to_the_storyteller() -> None:
     def shout(running: Running) -> tuple[float, Outcome]:
-        return 2.5, Succeeded(running.payload + b"!")
+        return 2.5, Succeeded(running.work.payload + b"!")
 
     world = World(7, shout)
     world.add("alice", serve=world.machine())
@@ -427,7 +427,7 @@ def test_a_machine_that_sleeps_does_nothing_until_it_wakes() -> None:
 
 
 def test_a_scheduler_with_a_disk_goes_on_in_its_next_life() -> None:
-    world = World(7, lambda running: (5.0, Succeeded(running.payload)))
+    world = World(7, lambda running: (5.0, Succeeded(running.work.payload)))
     world.streams = Streams(world, random.Random(7))
     world.add("gate")
     world.add("alice", serve=world.machine(cpu=2))
