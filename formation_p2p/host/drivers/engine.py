@@ -101,9 +101,11 @@ class Engine:
         limits, process = execution.limits, spec.process
         uid, gid = task_user()
         given = {"HOME": WORK, "TMPDIR": WORK, **process.env}
+        # This process: its number, which may come again, and when it began.
+        owner = f"{os.getpid()}-{_began(os.getpid())}"
         return (
             *(self.client, "run", "--name", name),
-            *("--label", f"{_HOME}={self.home}", "--label", f"{_OWNER}={_owner()}"),
+            *("--label", f"{_HOME}={self.home}", "--label", f"{_OWNER}={owner}"),
             *(() if limits.network else ("--network", "none")),
             *("--read-only", "--tmpfs", _TMP, "--cap-drop", "ALL"),
             *("--security-opt", "no-new-privileges", "--user", f"{uid}:{gid}"),
@@ -188,11 +190,6 @@ def _home(path: Path) -> str:
     """A word for this folder on this machine: two containers may both have one at its path."""
     place = path.stat() if path.exists() else os.stat_result((0,) * 10)
     return hashlib.sha256(f"{path} {place.st_dev} {place.st_ino}".encode()).hexdigest()[:16]
-
-
-def _owner() -> str:
-    """This process: its number, which may come again, and when it began."""
-    return f"{os.getpid()}-{_began(os.getpid())}"
 
 
 def _lives(owner: str) -> bool:

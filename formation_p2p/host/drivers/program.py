@@ -56,8 +56,9 @@ class Program:
 
     def failed(self, ending: Ending, printed: Ending | None = None) -> Failed:
         """`printed` is how the program that printed has ended, where that is another."""
-        result = self._printed(printed or ending)
-        return failure(ending, self.output, self.execution, result)
+        last = printed or ending
+        code = {"exit": last.number, "signal": -last.number}.get(last.how, -signal.SIGKILL)
+        return failure(ending, self.output, self.execution, self.result(code))
 
     async def exited(self, code: int) -> Outcome:
         """Of a program that has ended with `code`, with what it left in its folder."""
@@ -81,10 +82,6 @@ class Program:
         """Raises InvalidInput where the files are too large."""
         tails = (self.output.tail("stdout"), self.output.tail("stderr"))
         return ProcessResult(code, files or {}, *tails, outputs or {}).encode()
-
-    def _printed(self, ending: Ending) -> bytes:
-        code = {"exit": ending.number, "signal": -ending.number}.get(ending.how, -signal.SIGKILL)
-        return self.result(code)
 
     async def _keep_outputs(self) -> dict[str, Blob]:
         """Keep files of the folder, in which nothing runs any more, for others to fetch. Raises
