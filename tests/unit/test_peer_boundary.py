@@ -72,7 +72,7 @@ def test_the_union_has_every_effect_of_the_core() -> None:
     [
         (shell, "_perform", PeerEffect),
         (performer, "perform", PeerEffect),
-        (bridge, "_dispatch", UserEffect),
+        (bridge, "_answered", UserEffect),
     ],
 )
 def test_each_driver_performs_every_effect(
