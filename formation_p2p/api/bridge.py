@@ -22,7 +22,7 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs.download import Download
+from formation_p2p.host.blobs.exchange import Download
 from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)

@@ -37,6 +37,7 @@ from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStre
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Stack
+    from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +82,6 @@ class Exchange:
         )
         stack.serve(PROTOCOL, self.server.serve)
 
-    # -- serving -------------------------------------------------------------------------------
-
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         now = Moment(time.monotonic(), time.time())
         denied = self._membership.belongs(grant, peer.peer_id, now)
@@ -116,8 +115,6 @@ class Exchange:
     @property
     def contact(self) -> Contact:
         return Contact(self._me, self._stack.announced)
-
-    # -- fetching ------------------------------------------------------------------------------
 
     async def fetch(self, blob: Blob, progress: Progress | None = None) -> None:
         """Have a blob in the cache, which must be pinned. Raises LocalError, Unreachable."""
@@ -153,6 +150,45 @@ class Exchange:
         """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
         blob: Blob = await _run_in_thread(self._store.adopt, file, path, KEEP_OUTPUTS_S)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
+
+class Download:
+    """A blob on its way to a file, as `Node.get` wants it: begun and cancelled from another thread.
+
+    `start` and `cancel` are for the node's thread, where `progress` is called with the bytes
+    that are there and all that there are, and `ended` once, with what went wrong or None."""
+
+    def __init__(
+        self,
+        blob: Blob,
+        path: Path,
+        progress: Callable[[int, int], None],
+        ended: Callable[[errors.FormationError | None], None],
+    ) -> None:
+        self._blob = blob
+        self._path = path
+        self._progress = progress
+        self._ended = ended
+        self._scope = trio.CancelScope()
+
+    def start(self, shell: Shell) -> None:
+        shell.do(lambda: self._run(shell))
+
+    def cancel(self, shell: Shell) -> None:
+        self._scope.cancel()
+
+    async def _run(self, shell: Shell) -> None:
+        error: errors.FormationError | None = errors.NodeClosed(
+            "the node was left while a blob was fetched"
+        )
+        try:
+            with self._scope:
+                await shell.exchange.download(self._blob, self._path, self._progress)
+                error = None
+        except errors.FormationError as problem:
+            error = problem
+        finally:
+            self._ended(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +293,6 @@ class _Run:
             for each in batch:
                 self._buffers.append(each.buffer)
                 each.stored(each.index, each.index in right)
-
-    # -- one source ------------------------------------------------------------------------------
 
     async def _source(self, source: Contact, manifest: bool, scope: trio.CancelScope) -> None:
         with scope:
