@@ -10,10 +10,14 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import Key, distance
 from formation_p2p.core.peer.events import Joined, PeerEvent
-from formation_p2p.sim.connections import host_of
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from simulations.layout import Layout
+
+
+def host_of(contact: Contact) -> str:
+    """The IP address that a contact is dialled at."""
+    return contact.addresses[0].split("/")[2]
 
 
 class Residents:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from formation_p2p.core.effects import Contact
-
 DIAL_ROUND_TRIPS: Final = 2.0
 # host/net/swarm.py: 256 inbound and 128 outbound.
 MAX_CONNECTIONS: Final = 384
@@ -94,11 +92,6 @@ def private_address(number: int) -> str:
 def public_address(number: int) -> str:
     """Strewn over the world."""
     return _multiaddr(_FIRST + number * _STRIDE % _PUBLIC)
-
-
-def host_of(contact: Contact) -> str:
-    """The IP address that a contact is dialled at."""
-    return contact.addresses[0].split("/")[2]
 
 
 def _multiaddr(ip4: int) -> str:

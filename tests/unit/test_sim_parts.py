@@ -13,10 +13,11 @@ from formation_p2p.core.keyspace import distance
 from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.sim.connections import Connections, host_of, private_address, public_address
+from formation_p2p.sim.connections import Connections, private_address, public_address
 from simulations.churn import GOLEM_ALWAYS_SHARE, Churn
 from simulations.latency import Latencies
 from simulations.layout import Layout
+from simulations.residents import host_of
 from simulations.trace import TraceDigest, said
 
 
