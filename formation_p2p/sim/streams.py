@@ -74,8 +74,6 @@ class Streams:
         self._sending: dict[tuple[int, int], _Stream] = {}
         self._cuts: dict[tuple[int, int], float] = {}
 
-    # -- what the peers do ------------------------------------------------------------------------
-
     def send(self, node: SimNode, other: SimNode, message: WorkMessage) -> None:
         world = self._world
         stream = self._sending.get((node.number, other.number)) or self._choose(node, other)
@@ -94,8 +92,6 @@ class Streams:
         frame = _Frame(node, other, parse(pack(message)), at_s)
         stream.flying.append(frame)
         world.at(at_s, self._arrive, stream, frame)
-
-    # -- what befalls them ------------------------------------------------------------------------
 
     def lose(self, a: SimNode, b: SimNode) -> None:
         """A frame is lost, and the stream with it; the connection lives."""

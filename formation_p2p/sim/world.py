@@ -130,8 +130,6 @@ class World:
         self.requests = Requests(self)
         self.performer = Performer(self)
 
-    # -- the people -----------------------------------------------------------------------------
-
     def add(
         self,
         name: str,
@@ -196,8 +194,6 @@ class World:
         """A worker's machine with `cpu` cores."""
         capability = Capability(cpu_milli=cpu * 1000, memory_bytes=memory_bytes)
         return Serve(capability, drivers, labels)
-
-    # -- what happens ---------------------------------------------------------------------------
 
     def elapse(self, seconds: float) -> None:
         """Let virtual time pass."""

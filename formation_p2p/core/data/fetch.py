@@ -43,9 +43,6 @@ LAST_RETRY_S: Final = 8.0
 PATIENCE_S: Final = 90.0
 
 
-# -- events --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SourceOpened:
     """It has the blob. `manifest` where it was asked for, verified."""
@@ -94,9 +91,6 @@ class Tick:
 Event = SourceOpened | SourceLost | SourceRefused | Inspected | ChunkStored | Tick
 
 
-# -- effects -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class OpenSource:
     """Ends in SourceOpened, SourceLost or SourceRefused."""
@@ -137,9 +131,6 @@ class GaveUp:
 
 
 Effect = OpenSource | WantChunk | CloseSource | Inspect | Fetched | GaveUp
-
-
-# -- the machine ---------------------------------------------------------------------------------
 
 
 class _Is(StrEnum):
@@ -215,8 +206,6 @@ class Fetch:
         self._over = bool(out) and isinstance(out[-1], Fetched | GaveUp)
         return out
 
-    # -- what happens to sources ---------------------------------------------------------------
-
     def _learn(self, contacts: tuple[Contact, ...], now_s: float) -> None:
         for contact in contacts:
             if len(self._sources) < MAX_SOURCES and contact.peer_id != self._me:
@@ -265,8 +254,6 @@ class Fetch:
                 why = f"brought nothing for {self._stall_s:.0f} s"
                 out.append(CloseSource(peer, why))
                 self._leave(peer, SourceLost(peer, why), why, now_s)
-
-    # -- what is to be done --------------------------------------------------------------------
 
     def _pursue(self, now_s: float) -> Iterator[Effect]:
         if self._lacking is not None and not self._lacking:

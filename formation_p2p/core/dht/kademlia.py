@@ -69,8 +69,6 @@ class Kademlia(Generic[R]):
         self._reachability.moved(addresses, now.mono_s)
         self._effects.append(rpc.Advertise(self._reachability.reach, cause="the addresses changed"))
 
-    # -- operations -------------------------------------------------------------------------
-
     def bootstrap(self, gates: Iterable[Contact], now: Moment, cause: str) -> OperationId:
         """Join through peers with known addresses, and keep trying while the table is empty.
         The first try ends as Searched."""
@@ -115,8 +113,6 @@ class Kademlia(Generic[R]):
         crowded = crowding(subnets(contact.addresses) for contact in ranked)
         first = sorted(range(len(ranked)), key=crowded.__getitem__)[:count]  # stable
         return tuple(ranked[place] for place in sorted(first))
-
-    # -- inputs and outputs -----------------------------------------------------------------
 
     def handle(self, event: rpc.DhtEvent, now: Moment) -> None:
         before, emit = self._reachability.reach, self._effects.append
@@ -180,8 +176,6 @@ class Kademlia(Generic[R]):
         ended, self.operations.ended = self.operations.ended, []
         return effects, ended
 
-    # -- requests ---------------------------------------------------------------------------
-
     def _meet(self, sender: Contact) -> None:
         """Ping a stranger that sent a request, since only peers that answer enter the table.
 
@@ -230,8 +224,6 @@ class Kademlia(Generic[R]):
         if lookup is not None:
             self.table.looked_into(lookup.target, now.mono_s)
 
-    # -- replies to others --------------------------------------------------------------------
-
     def _reply(self, sender: Contact, request: kad.Request, now: Moment) -> kad.Reply | None:
         """None for a plain ADD_PROVIDER, which has no reply."""
         match request:
@@ -269,8 +261,6 @@ class Kademlia(Generic[R]):
     def _closer(self, name: bytes, sender: Contact) -> tuple[Contact, ...]:
         nearest = self.table.closest(key_of(name), self._k + 1)
         return tuple(each for each in nearest if each.peer_id != sender.peer_id)[: self._k]
-
-    # -- keeping the table fresh --------------------------------------------------------------
 
     def _join(self, now: Moment, cause: str) -> OperationId:
         """Look up our own key, through the gates while no other peer is known."""

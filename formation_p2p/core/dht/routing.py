@@ -65,8 +65,6 @@ class RoutingTable:
         so, and with the caps a fifth."""
         self._ours = subnets(addresses)
 
-    # -- peers -----------------------------------------------------------------------
-
     def saw(self, contact: Contact, now_s: float) -> Contact | None:
         """A peer answered. Returns the peer to ping, if one is in its way.
 
@@ -150,8 +148,6 @@ class RoutingTable:
     def __len__(self) -> int:
         return sum(len(bucket.live) for bucket in self._buckets.values())
 
-    # -- lookups -------------------------------------------------------------------
-
     def looked_into(self, key: Key, now_s: float) -> None:
         """A lookup of this key found a peer: its bucket is fresh."""
         self._looked_s[distance(self._own, key).bit_length()] = now_s
@@ -169,8 +165,6 @@ class RoutingTable:
             if nearer > self._k:
                 lengths.append(length)
         return sorted((self._looked_s.get(length, float("-inf")), length) for length in lengths)
-
-    # -- admission ----------------------------------------------------------------------
 
     def _place(self, bucket: _Bucket, seen: _Seen) -> Contact | None:
         if not self._may_wait(bucket, seen):

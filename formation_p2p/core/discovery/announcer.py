@@ -96,8 +96,6 @@ class Announcer:
         self._written: dict[PeerId, _Replica] = {}  # the one written to longest ago first
         self._withdrawing: OperationId | None = None
 
-    # -- timing -----------------------------------------------------------------------------------
-
     def start(self, now: Moment) -> None:
         own_name = value_name(self._own.peer_id)
         self.publications[own_name] = Publication(own_name)
@@ -150,8 +148,6 @@ class Announcer:
         self._withdrawing = self._dht.operations.deliver(
             ((replica, write) for replica in (self._own, *replicas)), now, cause
         )
-
-    # -- outcomes -----------------------------------------------------------------------
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
         """Whether the search was ours."""
@@ -219,8 +215,6 @@ class Announcer:
         if not membership.is_restless(now.mono_s):
             depth = membership.span.high if doubt == "full" else membership.span.high - 1
             self._ask_shard(doubt, membership, depth, now)
-
-    # -- placing ----------------------------------------------------------------------------------
 
     def _shard(self, membership: ShardMembership, depth: int) -> bytes:
         return shard_key(self._network_id, membership.bucket, self._key, depth)
@@ -290,8 +284,6 @@ class Announcer:
         """How many peers are to hold it. Of a sample some may be missing."""
         is_sample = publication.membership is not None and not publication.is_full
         return max(1, self._parameters.replicas // 2) if is_sample else self._parameters.replicas
-
-    # -- writing --------------------------------------------------------------------------------
 
     def _plan(self, now: Moment) -> None:
         spread = 1 + self._parameters.jitter * (self._rng.random() - 0.5)

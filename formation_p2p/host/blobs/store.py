@@ -120,8 +120,6 @@ class BlobStore:
         with self._lock:
             return sum(entry.size_bytes for entry in self._cached.values())
 
-    # -- what goes in --------------------------------------------------------------------------
-
     def put(self, path: Path) -> Blob:
         """Offer a file to others from where it lies. Raises LocalError.
 
@@ -205,8 +203,6 @@ class BlobStore:
             self._path(cid, "part").rename(self._path(cid))
             self._cached[cid].whole = True
             self._told((cid,), ())
-
-    # -- what comes out ------------------------------------------------------------------------
 
     def holds(self, cid: Cid) -> bool:
         with self._lock:
