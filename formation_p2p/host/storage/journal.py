@@ -80,7 +80,7 @@ class Journal:
         self._storing = threading.Lock()  # for as long as something is stored for one
         self._waiting: deque[_Entry] = deque()
         self._output = 0  # of those that wait
-        self._closed = False
+        self.is_closed = False
         self._incarnation = 0  # of shells: what an earlier one left waiting is dropped
         self._last_put = 0  # the numbers of entries
         self._last_performed = 0
@@ -96,7 +96,7 @@ class Journal:
         """Have `perform(effect)` called on this thread once the effect, where it is one that a
         state keeps, and all before it are on the disk: at once, where nothing is to be stored.
         What is not performed at once is performed with others, and then `performed` called."""
-        if self._closed:
+        if self.is_closed:
             # The next incarnation begins with what is stored. So nothing more is acknowledged.
             if isinstance(effect, job_events.EmitJobEvent):
                 perform(effect)
@@ -140,15 +140,11 @@ class Journal:
 
     # -- from any thread --------------------------------------------------------------------------
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Store what waits, if that can be done within `close_s`, and nothing more. What is emitted
         from here on is performed, but acknowledges nothing."""
         with self._news:
-            self._closed = True
+            self.is_closed = True
             self._news.notify_all()
         self._thread.join(self._parameters.close_s)
         if self._thread.is_alive():
@@ -161,7 +157,7 @@ class Journal:
         while True:
             with self._news:
                 while not self._waiting:
-                    if self._closed:
+                    if self.is_closed:
                         return
                     left_s = self._pruned_s + self._parameters.prune_every_s - time.monotonic()
                     if self._may_prune and left_s <= 0:
@@ -196,9 +192,9 @@ class Journal:
                 self._may_prune |= any(_tells(x, job_events.JobEnded) for x in effects)
                 return True
             with self._news:
-                if not self._closed:
+                if not self.is_closed:
                     self._news.wait(self._parameters.retry_s)
-                if self._closed or incarnation != self._incarnation:
+                if self.is_closed or incarnation != self._incarnation:
                     return False
 
     def _hand_back(self, batch: list[_Entry]) -> None:
@@ -220,7 +216,7 @@ class Journal:
 
     def _prune(self) -> None:
         try:
-            done = self._state.prune(lambda: not (self._waiting or self._closed))
+            done = self._state.prune(lambda: not (self._waiting or self.is_closed))
             if done:
                 self._may_prune = False
                 self._pruned_s = time.monotonic()
@@ -230,7 +226,7 @@ class Journal:
 
     def _overflow(self) -> None:
         """End this incarnation. Nothing that was not stored has been acknowledged."""
-        self._closed = True
+        self.is_closed = True
         self._waiting.clear()
         error = StateError(
             f"{self._state.path}: {self._parameters.max_waiting} events wait to be stored; see to "

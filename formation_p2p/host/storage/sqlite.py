@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from formation_p2p.core.errors import FormationError, StateError
 from formation_p2p.host.machine.file_lock import lock_file
@@ -86,12 +86,6 @@ class Database:
             if shared:
                 unlock.close()
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._opened.close()

@@ -60,16 +60,13 @@ class State:
         self, path: Path, retention: Retention | None = None, schema: Schema = JOBS
     ) -> None:
         self._database = Database(path, schema)
+        self.path = self._database.path
         self._retention = retention or Retention()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}  # of the jobs in flight
         with self._database.closed_on_error(), self._writing() as db:
             in_flight = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
             self._numbers.update(db.execute(in_flight))
-
-    @property
-    def path(self) -> Path:
-        return self._database.path
 
     def close(self, *, left: bool = False) -> None:
         """`left` where the node that used it has given back its leases: all of them, then."""
@@ -80,8 +77,6 @@ class State:
         finally:
             with self._lock:
                 self._database.close()
-
-    # -- what is kept -----------------------------------------------------------------------------
 
     def save_job(self, job: Job) -> None:
         """The job is on the disk when this returns, whole. Raises InvalidInput for needs that no
@@ -126,8 +121,6 @@ class State:
         for job_id in ended:
             self._numbers.pop(job_id, None)
 
-    # -- what is read -----------------------------------------------------------------------------
-
     def load(self, own: PeerId) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
         """What the scheduler with this identity begins its next incarnation with, now.
 
@@ -164,8 +157,6 @@ class State:
         """Of all jobs that are kept, the oldest first."""
         with reading(self.path) as db:
             return rows.read_summaries(db)
-
-    # -- what is let go ---------------------------------------------------------------------------
 
     def prune(self, go_on: Callable[[], bool] = lambda: True) -> bool:
         """Delete ended jobs beyond the bounds; the file shrinks by them. Returns whether that
