@@ -8,27 +8,14 @@ written the next life begins (`core/dispatch/saved.py`).
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    Attempt,
-    EmitJobEvent,
-    ForgetLease,
-    JobEnded,
-    JobEvent,
-    PersistLease,
-    TaskCancelled,
-    TaskEnd,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-)
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.identity import PeerId
@@ -40,12 +27,15 @@ if TYPE_CHECKING:
 # A full disk is tried again this often.
 TRY_AGAIN_S: Final = 1.0
 
-_ENDED: Final[dict[type[JobEvent], TaskState]] = {
-    TaskSucceeded: TaskState.SUCCEEDED,
-    TaskGaveUp: TaskState.FAILED,
-    TaskUnplaceable: TaskState.UNPLACEABLE,
-    TaskCancelled: TaskState.CANCELLED,
+_ENDED: Final[dict[type[job_events.JobEvent], TaskState]] = {
+    job_events.TaskSucceeded: TaskState.SUCCEEDED,
+    job_events.TaskGaveUp: TaskState.FAILED,
+    job_events.TaskUnplaceable: TaskState.UNPLACEABLE,
+    job_events.TaskCancelled: TaskState.CANCELLED,
 }
+
+# What a lease has on the disk, as `SavedLease` begins.
+_HELD: Final = attrgetter(*(part.name for part in fields(SavedLease) if part.name != "attempts"))
 
 
 @dataclass(slots=True)
@@ -53,11 +43,11 @@ class Stored:
     """A job on the disk, and all that it told, in order."""
 
     job: Job
-    events: list[JobEvent] = field(default_factory=list)
+    events: list[job_events.JobEvent] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
-        return bool(self.events) and isinstance(self.events[-1], JobEnded)
+        return bool(self.events) and isinstance(self.events[-1], job_events.JobEnded)
 
 
 class Disk:
@@ -69,7 +59,7 @@ class Disk:
         self.is_full = False
         self._world = world
         self.latency_s = latency_s
-        self._leases: dict[tuple[PeerId, str], PersistLease] = {}
+        self._leases: dict[tuple[PeerId, str], job_events.PersistLease] = {}
         self._waiting: list[tuple[PeerEffect, Callable[[PeerEffect], None]]] = []
         self._writing: int | None = None
         self._writes = 0
@@ -105,15 +95,7 @@ class Disk:
         in_flight: dict[tuple[PeerId, str], dict[str, str]] = {}
         saved = tuple(SavedJob(stored.job, _begun(stored, in_flight)) for stored in jobs)
         leases = tuple(
-            SavedLease(
-                hold.lease_id,
-                hold.lessor,
-                hold.needs,
-                hold.priority,
-                hold.fence,
-                hold.device_ids,
-                tuple(in_flight.get(key, {}).items()),
-            )
+            SavedLease(*_HELD(hold), tuple(in_flight.get(key, {}).items()))
             for key, hold in self._leases.items()
         )
         return saved, leases
@@ -140,15 +122,15 @@ class Disk:
 
     def _keep(self, effect: PeerEffect) -> None:
         match effect:
-            case EmitJobEvent(job_id, event):
+            case job_events.EmitJobEvent(job_id, event):
                 stored = self.jobs.get(job_id)
                 if stored is not None and not stored.is_over:
                     stored.events.append(event)
-                    if isinstance(event, TaskEnd):
+                    if isinstance(event, job_events.TaskEnd):
                         self.settled.add(event.task_id)
-            case PersistLease(lease_id, lessor):
+            case job_events.PersistLease(lease_id, lessor):
                 self._leases[lessor.peer_id, lease_id] = effect
-            case ForgetLease(worker, lease_id):
+            case job_events.ForgetLease(worker, lease_id):
                 self._leases.pop((worker, lease_id), None)
 
 
@@ -156,28 +138,27 @@ def _begun(
     stored: Stored, in_flight: dict[tuple[PeerId, str], dict[str, str]]
 ) -> tuple[SavedTask, ...]:
     """Of one job; `in_flight` gets its attempts that have not ended, by their lease."""
-    tried: dict[str, int] = {}
-    attempts: dict[str, list[Attempt]] = {}
+    tried: Counter[str] = Counter()
+    attempts: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
     ended: dict[str, TaskState] = {}
-    placed: dict[str, TaskPlaced] = {}
+    placed: dict[str, job_events.TaskPlaced] = {}
     for event in stored.events:
         match event:
-            case TaskPlaced(task_id, attempt_id):
-                tried[task_id] = tried.get(task_id, 0) + 1
+            case job_events.TaskPlaced(task_id, attempt_id):
+                tried[task_id] += 1
                 placed[attempt_id] = event
-            case TaskRetried(task_id, attempt, counts):
+            case job_events.TaskRetried(task_id, attempt, counts):
                 if counts:
-                    attempts.setdefault(task_id, []).append(attempt)
+                    attempts[task_id].append(attempt)
                 placed.pop(attempt.attempt_id, None)
-            case TaskRecalled(_, attempt_id):
+            case job_events.TaskRecalled(_, attempt_id):
                 placed.pop(attempt_id, None)
-            case TaskSucceeded() | TaskGaveUp() | TaskUnplaceable() | TaskCancelled():
+            case _ if isinstance(event, job_events.TaskEnd):
                 ended[event.task_id] = _ENDED[type(event)]
     for attempt_id, each in placed.items():
         if each.task_id not in ended:
             in_flight.setdefault((each.worker, each.lease_id), {})[attempt_id] = each.task_id
     return tuple(
-        SavedTask(task_id, tried.get(task_id, 0), tuple(attempts.get(task_id, ())), end)
-        for task_id in dict.fromkeys([*tried, *ended])
-        for end in [ended.get(task_id)]
+        SavedTask(task_id, tried[task_id], tuple(attempts[task_id]), ended.get(task_id))
+        for task_id in {**tried, **ended}
     )

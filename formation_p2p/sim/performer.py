@@ -8,15 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
+from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dht.rpc import (
-    Advertise,
-    PeerIdentified,
-    ProbeReachability,
-    ReachabilityProbed,
-    SendRequest,
-    SendResponse,
-)
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
@@ -47,13 +40,13 @@ class Performer:
     def perform(self, node: SimNode, effect: PeerEffect) -> None:
         world = self._world
         match effect:
-            case SendRequest():
+            case rpc.SendRequest():
                 world.requests.send(node, effect)
-            case SendResponse(request_id, message):
+            case rpc.SendResponse(request_id, message):
                 world.requests.respond(node, request_id, message)
-            case ProbeReachability():
+            case rpc.ProbeReachability():
                 self._dial_back(node, effect)
-            case Advertise(reach):
+            case rpc.Advertise(reach):
                 self._advertise(node, reach is Reach.SERVER)
             case Send(to, message):
                 self._send(node, to, message)
@@ -86,10 +79,10 @@ class Performer:
             case _:
                 assert_never(effect)
 
-    def _dial_back(self, node: SimNode, dial: ProbeReachability) -> None:
+    def _dial_back(self, node: SimNode, dial: rpc.ProbeReachability) -> None:
         world = self._world
         other = world.peers[dial.to.peer_id]
-        dialled = ReachabilityProbed(dial.request_id, other.name not in world.undialable)
+        dialled = rpc.ReachabilityProbed(dial.request_id, other.name not in world.undialable)
         # A round trip each for TCP, Noise and yamux.
         world.later(6 * world.latency(node, other), node, dialled)
 
@@ -105,7 +98,7 @@ class Performer:
             connected = [world.nodes[name] for name in sorted(node.asked)]
         else:
             connected = [world.numbered[n] for n in world.connections.of(node.number)]
-        met = PeerIdentified(node.seen)
+        met = rpc.PeerIdentified(node.seen)
         for other in connected:
             world.later(world.latency(node, other), other, met)
 

@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from formation_p2p.core.records.codec import Malformed, decode, encode, take_bytes, take_int
-from formation_p2p.core.workload.blob import (
-    CHUNK_BYTES,
-    DAG_CBOR,
-    DIGEST_BYTES,
-    MAX_BLOB_BYTES,
-    RAW,
-    Blob,
-    Cid,
-    digest_of,
-)
+from formation_p2p.core.workload import blob as blobs
+from formation_p2p.core.workload.blob import Blob, Cid
 
-MAX_CHUNKS: Final = MAX_BLOB_BYTES // CHUNK_BYTES
+MAX_CHUNKS: Final = blobs.MAX_BLOB_BYTES // blobs.CHUNK_BYTES
 # A list, an integer and a length before the digests.
-MAX_MANIFEST_BYTES: Final = MAX_CHUNKS * DIGEST_BYTES + 16
+MAX_MANIFEST_BYTES: Final = MAX_CHUNKS * blobs.DIGEST_BYTES + 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +28,17 @@ class Manifest:
     digests: bytes
 
     def digest(self, index: int) -> bytes:
-        return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+        return self.digests[index * blobs.DIGEST_BYTES : (index + 1) * blobs.DIGEST_BYTES]
 
     @property
     def blob(self) -> Blob:
-        if len(self.digests) == DIGEST_BYTES:
-            return Blob(Cid(RAW, self.digests), self.size_bytes)
-        return Blob(Cid(DAG_CBOR, digest_of(self.encode())), self.size_bytes)
+        if len(self.digests) == blobs.DIGEST_BYTES:
+            return Blob(Cid(blobs.RAW, self.digests), self.size_bytes)
+        return Blob(Cid(blobs.DAG_CBOR, blobs.digest_of(self.encode())), self.size_bytes)
 
     def encode(self) -> bytes:
         """The block that a CID of DAG_CBOR names; empty for one chunk."""
-        if len(self.digests) == DIGEST_BYTES:
+        if len(self.digests) == blobs.DIGEST_BYTES:
             return b""
         return encode([self.size_bytes, self.digests])
 
@@ -54,20 +46,20 @@ class Manifest:
     def read(cls, blob: Blob, block: bytes) -> Self:
         """The manifest of `blob`, from what a peer sent as such. Raises Malformed where it is
         another's, or says another size than the reference."""
-        if blob.cid.codec == RAW:
+        if blob.cid.codec == blobs.RAW:
             if block:
                 raise Malformed("manifest", "is there, of a blob that has one chunk")
             return cls(blob.size_bytes, blob.cid.digest)
-        if digest_of(block) != blob.cid.digest:
+        if blobs.digest_of(block) != blob.cid.digest:
             raise Malformed("manifest", "is not the one that was asked for")
         match decode(block, MAX_MANIFEST_BYTES):
             case [size, digests]:
-                size_bytes = take_int(size, "size", CHUNK_BYTES + 1, MAX_BLOB_BYTES)
+                size_bytes = take_int(size, "size", blobs.CHUNK_BYTES + 1, blobs.MAX_BLOB_BYTES)
                 listed = take_bytes(digests, "digests", MAX_MANIFEST_BYTES)
             case _:
                 raise Malformed("manifest", "is not [size, digests]")
         if size_bytes != blob.size_bytes:
             raise Malformed("manifest", f"has {size_bytes} bytes where {blob.size_bytes} were told")
-        if len(listed) != blob.chunks * DIGEST_BYTES:
+        if len(listed) != blob.chunks * blobs.DIGEST_BYTES:
             raise Malformed("manifest", "has too many or too few digests for its size")
         return cls(size_bytes, listed)

@@ -17,14 +17,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-)
+from formation_p2p.core.dispatch import job_events
+from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded
 from formation_p2p.core.negotiation import messages as work
@@ -41,10 +35,10 @@ MAX_OPEN: Final = 4096
 LAG_EVERY_S: Final = 0.5
 
 _OUTCOMES: Final = {
-    TaskSucceeded: "succeeded",
-    TaskGaveUp: "failed",
-    TaskUnplaceable: "unplaceable",
-    TaskCancelled: "cancelled",
+    job_events.TaskSucceeded: "succeeded",
+    job_events.TaskGaveUp: "failed",
+    job_events.TaskUnplaceable: "unplaceable",
+    job_events.TaskCancelled: "cancelled",
 }
 # From the round trip on loopback to what a person would not wait for.
 _LATENCY_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -92,8 +86,6 @@ class Metrics(Collector):
             await trio.sleep_until(due_s)
             self._lag.observe(trio.current_time() - due_s)
 
-    # -- counting ---------------------------------------------------------------------------------
-
     def observe(self, event: PeerEvent, effects: Sequence[Effect], now: Moment) -> None:
         if type(event) is Received:
             self._received(event, now)
@@ -107,7 +99,7 @@ class Metrics(Collector):
                 outcome = _OUTCOMES.get(type(effect.event))
                 if outcome is not None:
                     self._tasks[outcome] += 1
-                elif type(effect.event) is TaskRetried and effect.event.attempt.lost:
+                elif type(effect.event) is job_events.TaskRetried and effect.event.attempt.lost:
                     self._attempts["lost"] += 1
             elif type(effect) is Send:
                 self._send(effect, now)
@@ -141,8 +133,6 @@ class Metrics(Collector):
             self._open(self._asked, (effect.to.peer_id, message.request_id), now.mono_s)
         elif type(message) is work.RequestRefused or type(message) is work.CommitRefused:
             self._refusals["us", type(message.refusal).__name__.lower()] += 1
-
-    # -- what is asked for ------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
         version = importlib.metadata.version("formation_p2p")

@@ -14,12 +14,7 @@ import trio
 from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.host.observe.clients import (
-    EXCHANGE_S,
-    MAX_CLIENTS,
-    receive_head,
-    serve_clients,
-)
+from formation_p2p.host.observe import clients
 from formation_p2p.host.observe.metrics import Metrics
 from formation_p2p.host.shell import Shell
 
@@ -46,7 +41,7 @@ def listen_for_metrics(address: str) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(target)
-            listener.listen(MAX_CLIENTS)
+            listener.listen(clients.MAX_CLIENTS)
         except OSError:
             listener.close()
             raise
@@ -61,16 +56,16 @@ async def serve_metrics(listener: socket.socket, metrics: Metrics, shell: Shell)
     metrics.shell = shell
 
     async def answer(client: trio.SocketStream) -> None:
-        with trio.move_on_after(EXCHANGE_S):
+        with trio.move_on_after(clients.EXCHANGE_S):
             try:
-                head = await receive_head(client, b"\r\n\r\n", MAX_REQUEST_BYTES)
+                head = await clients.receive_head(client, b"\r\n\r\n", MAX_REQUEST_BYTES)
                 if head:
                     request = head.partition(b"\r\n")[0].decode("latin-1")
                     await client.send_all(_response(request, metrics))
             except trio.BrokenResourceError:
                 log.debug("a client left before it had its metrics")
 
-    await serve_clients(listener, answer)
+    await clients.serve_clients(listener, answer)
 
 
 def _response(request: str, metrics: Metrics) -> bytes:

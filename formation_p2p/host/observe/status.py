@@ -31,27 +31,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    EmitJobEvent,
-    JobEnded,
-    JobEvent,
-    TaskPrinted,
-    TaskSucceeded,
-    WorkerLost,
-)
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
-from formation_p2p.host.observe.clients import (
-    EXCHANGE_S,
-    MAX_CLIENTS,
-    receive_head,
-    serve_clients,
-)
+from formation_p2p.host.observe import clients
 from formation_p2p.host.observe.status_json import (
     event_in_json,
     status_in_json,
@@ -122,7 +111,9 @@ class Events:
         return {job_id for _, job_id, _ in self._last if job_id.startswith(prefix)}
 
     def in_json(self, unix_s: float, job_id: str, event: JobEvent) -> dict[str, Any]:
-        task = "" if isinstance(event, JobEnded | WorkerLost) else event.task_id
+        task = (
+            "" if isinstance(event, job_events.JobEnded | job_events.WorkerLost) else event.task_id
+        )
         number = task.rpartition("/")[2]
         labels = self._labels.get(job_id, ())
         label = labels[int(number)] if number.isdecimal() and int(number) < len(labels) else number
@@ -130,10 +121,10 @@ class Events:
         return {**named, **event_in_json(event)}
 
     def _note(self, unix_s: float, job_id: str, event: JobEvent) -> None:
-        if type(event) is TaskSucceeded:
+        if type(event) is job_events.TaskSucceeded:
             if len(event.result) > SMALL_RESULT_BYTES:
                 event = replace(event, result=b"")
-        elif type(event) is TaskPrinted:
+        elif type(event) is job_events.TaskPrinted:
             self._output_bytes += len(event.data)
             while self._last and self._output_bytes > MAX_OUTPUT_BYTES:
                 self._forget()
@@ -144,7 +135,7 @@ class Events:
     def _forget(self) -> None:
         event = self._last.popleft()[2]
         self._dropped += 1
-        if type(event) is TaskPrinted:
+        if type(event) is job_events.TaskPrinted:
             self._output_bytes -= len(event.data)
 
     def _know(self, job: Job) -> None:
@@ -180,7 +171,7 @@ class StatusSocket:
             with reachable(self._path) as name:
                 listener.bind(name)
             self._path.chmod(0o600)
-            listener.listen(MAX_CLIENTS)
+            listener.listen(clients.MAX_CLIENTS)
         except OSError as error:
             listener.close()
             log.warning("formation top cannot see this node: %s: %s", self._path, error)
@@ -195,14 +186,14 @@ class StatusSocket:
     async def serve(self, shell: Shell) -> None:
         """Until cancelled."""
         if self._listener is not None:
-            await serve_clients(self._listener, partial(self._answer, shell))
+            await clients.serve_clients(self._listener, partial(self._answer, shell))
 
     async def _answer(self, shell: Shell, client: trio.SocketStream) -> None:
         if not _is_ours(client):
             return
         try:
-            with trio.fail_after(EXCHANGE_S):
-                head = await receive_head(client, b"\n", MAX_REQUEST_BYTES)
+            with trio.fail_after(clients.EXCHANGE_S):
+                head = await clients.receive_head(client, b"\n", MAX_REQUEST_BYTES)
             match _request(head.partition(b"\n")[0]):
                 case {"ask": "status"}:
                     await _put(client, self._status(shell))
@@ -306,7 +297,7 @@ def _request(line: bytes) -> Any:
 
 async def _put(client: trio.SocketStream, *lines: dict[str, Any]) -> None:
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    with trio.fail_after(EXCHANGE_S):
+    with trio.fail_after(clients.EXCHANGE_S):
         await client.send_all(text.encode())
 
 

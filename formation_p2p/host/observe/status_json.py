@@ -6,40 +6,26 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from formation_p2p.core.dispatch.job_events import (
-    JobEnded,
-    JobEvent,
-    TaskBegan,
-    TaskCancelled,
-    TaskGaveUp,
-    TaskPlaced,
-    TaskPrinted,
-    TaskRecalled,
-    TaskRetried,
-    TaskSucceeded,
-    TaskUnplaceable,
-    WorkerLost,
-)
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.requirements import Requirements
 
 Json = dict[str, Any]
 
 # As `formation run --json` names them.
-_NAMES: Final[dict[type[JobEvent], str]] = {
-    TaskPlaced: "placed",
-    TaskBegan: "began",
-    TaskPrinted: "printed",
-    TaskSucceeded: "succeeded",
-    TaskRetried: "retried",
-    TaskRecalled: "recalled",
-    TaskGaveUp: "failed",
-    TaskUnplaceable: "unplaceable",
-    TaskCancelled: "cancelled",
-    WorkerLost: "worker_lost",
-    JobEnded: "ended",
+_NAMES: Final[dict[type[job_events.JobEvent], str]] = {
+    job_events.TaskPlaced: "placed",
+    job_events.TaskBegan: "began",
+    job_events.TaskPrinted: "printed",
+    job_events.TaskSucceeded: "succeeded",
+    job_events.TaskRetried: "retried",
+    job_events.TaskRecalled: "recalled",
+    job_events.TaskGaveUp: "failed",
+    job_events.TaskUnplaceable: "unplaceable",
+    job_events.TaskCancelled: "cancelled",
+    job_events.WorkerLost: "worker_lost",
+    job_events.JobEnded: "ended",
 }
 
 
@@ -75,22 +61,22 @@ def worker_in_json(worker: Profile) -> Json:
     }
 
 
-def event_in_json(event: JobEvent) -> Json:
+def event_in_json(event: job_events.JobEvent) -> Json:
     """Without results, which may be large, and are their owner's. What tasks print is decoded
     piece by piece; what is not UTF-8 becomes U+FFFD."""
     named: Json = {"event": _NAMES[type(event)]}
     match event:
-        case TaskPrinted(_, is_stderr, data):
+        case job_events.TaskPrinted(_, is_stderr, data):
             stream = "stderr" if is_stderr else "stdout"
             return {**named, "stream": stream, "text": data.decode(errors="replace")}
-        case TaskRetried(_, attempt):
+        case job_events.TaskRetried(_, attempt):
             return {**named, **asdict(attempt)}
-        case TaskSucceeded(_, worker, _, ran_ms, used):
+        case job_events.TaskSucceeded(_, worker, _, ran_ms, used):
             return {**named, "worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
-        case TaskGaveUp(_, attempts, kind, _, waited_for):
+        case job_events.TaskGaveUp(_, attempts, kind, _, waited_for):
             tries = [asdict(each) for each in attempts]
             return {**named, "kind": kind, "attempts": tries, "waited_for": waited_for or None}
-        case TaskUnplaceable(_, reasons):
+        case job_events.TaskUnplaceable(_, reasons):
             refusals = [{"worker": worker, "why": str(why)} for worker, why in reasons]
             return {**named, "refusals": refusals}
         case _:
@@ -99,9 +85,7 @@ def event_in_json(event: JobEvent) -> Json:
 
 
 def _lease_in_json(lease: HeldStatus | GrantedStatus) -> Json:
-    return {**asdict(lease), "needs": _needs_in_json(lease.needs)}
-
-
-def _needs_in_json(needs: Requirements) -> Json:
-    """What differs from the least that a task can ask for, so that a line stays readable."""
-    return {key: value for key, value in asdict(needs).items() if value}
+    """Of its needs what differs from the least that a task can ask for, so that a line stays
+    readable."""
+    needs = {key: value for key, value in asdict(lease.needs).items() if value}
+    return {**asdict(lease), "needs": needs}

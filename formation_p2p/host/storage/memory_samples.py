@@ -18,14 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import (
-    Attempt,
-    EmitJobEvent,
-    JobEnded,
-    TaskRetried,
-    TaskSucceeded,
-)
+from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import PeerEvent, Resume, Submit
@@ -158,8 +153,8 @@ class MemorySamples:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        opened = sqlite.Database(self.path, SCHEMA, shared=True)
-        with opened as database, database.writing() as db:
+        database = sqlite.Database(self.path, SCHEMA, shared=True)
+        with contextlib.closing(database), database.writing() as db:
             yield db
 
 
@@ -228,17 +223,19 @@ class MemoryRecorder:
     def _record(self, emitted: EmitJobEvent) -> None:
         tasks = self._kinds[emitted.job_id]
         match emitted.event:
-            case TaskRetried(task_id, Attempt(lost=False), counts=False) if task_id in tasks:
+            case job_events.TaskRetried(task_id, job_events.Attempt(lost=False), counts=False) if (
+                task_id in tasks
+            ):
                 # It had too little memory: no other failure counts for nothing.
                 kind, had_bytes, more_bytes = tasks[task_id]
                 tasks[task_id] = _Known(kind, max(had_bytes, more_bytes), 0)
-            case TaskSucceeded(task_id, ran_ms=ran_ms, used=used) if task_id in tasks:
+            case job_events.TaskSucceeded(task_id, ran_ms=ran_ms, used=used) if task_id in tasks:
                 if used.memory_bytes is not None:
                     kind, had_bytes, _ = tasks[task_id]
                     memory_bytes = min(used.memory_bytes, had_bytes)
                     sample = Sample(kind, ran_ms, memory_bytes, used.cpu_ms)
                     self._samples[emitted.job_id].append(sample)
-            case JobEnded():
+            case job_events.JobEnded():
                 self._write(emitted.job_id)
             case _:
                 pass
