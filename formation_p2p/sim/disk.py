@@ -95,7 +95,7 @@ class Disk:
         in_flight: dict[tuple[PeerId, str], dict[str, str]] = {}
         saved = tuple(SavedJob(stored.job, _begun(stored, in_flight)) for stored in jobs)
         leases = tuple(
-            SavedLease(*_HELD(hold), tuple(in_flight.get(key, {}).items()))
+            SavedLease(*(*_HELD(hold), tuple(in_flight.get(key, {}).items())))
             for key, hold in self._leases.items()
         )
         return saved, leases
