@@ -116,6 +116,20 @@ def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewh
 # -- when it does not -----------------------------------------------------------------------
 
 
+def test_what_waits_for_a_failure_in_two_ways_ends_once() -> None:
+    world = town_where(["job/0"])
+    bob = world.nodes["bob"]
+    bob.submit(ordered({1: [0], 2: [0], 3: [1, 2]}, 4, attempts=1))
+    world.elapse(8)
+    assert bob.told[-1] == JobEnded(0, 4, 0, 0)
+    assert sorted(gone.task_id for gone in only(bob.told, TaskGaveUp)) == [
+        "job/0",
+        "job/1",
+        "job/2",
+        "job/3",
+    ]
+
+
 def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None:
     world = town_where(["job/0"])
     bob = world.nodes["bob"]

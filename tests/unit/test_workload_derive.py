@@ -323,6 +323,11 @@ def test_what_is_learnt_holds_nineteen_of_twenty_runs_with_a_fifth_on_top(used: 
     assert size.more_bytes >= max(2 * size.memory_bytes, DEFAULT_MEMORY_BYTES)
 
 
+def test_of_twenty_runs_the_largest_but_one_counts_with_a_fifth_on_top() -> None:
+    size = learn("process:x", [100 * MIB] * 18 + [200 * MIB, 900 * MIB])
+    assert size == MemoryEstimate("process:x", 20, 240 * MIB)
+
+
 def test_few_runs_say_nothing() -> None:
     assert learn("process:x", [1] * (MIN_RUNS - 1)) is None
 

@@ -60,6 +60,7 @@ def test_every_kind_of_hint_is_read() -> None:
         max_rtt_ms=50,
         required=frozenset({"region"}),
     )
+    assert parse_hints(format_hints(hints)) == hints
     assert hints.kinds == tuple(Kind)
     assert hints == replace(hints, required={Kind.REGION})
     assert len({hints, hints}) == 1  # it is a key of tables

@@ -176,6 +176,21 @@ def test_a_payload_has_exactly_the_fields_of_a_spec(fields: object) -> None:
         ProcessSpec.decode(cbor2.dumps(fields))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("argv", {"0": "true"}, "is not a list"),
+        ("files_out", "out", "is not a list"),
+        ("env", [], "is not a map"),
+        ("inputs", [], "is not a map"),
+    ],
+)
+def test_a_field_of_another_shape_is_refused_by_its_name(field: str, value: Any, why: str) -> None:
+    fields = {**cbor2.loads(ProcessSpec(("true",)).encode()), field: value}
+    with pytest.raises(InvalidInput, match=f"{field}: {why}"):
+        ProcessSpec.decode(cbor2.dumps(fields))
+
+
 def test_what_no_message_carries_is_refused_on_either_side() -> None:
     large = b"x" * MAX_PAYLOAD_BYTES
     for encode in (
