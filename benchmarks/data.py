@@ -88,9 +88,9 @@ def take_tcp(path: str, port: str) -> None:
 async def send_blob(folder: str, path: str) -> None:
     async def story(stack: Stack, store: BlobStore, exchange: Exchange) -> None:
         blob = store.put(Path(path))
-        told = Blob(blob.cid, blob.size_bytes, (exchange.contact,)).pack()
+        reported = Blob(blob.cid, blob.size_bytes, (exchange.contact,)).pack()
         began, cpu_s = reset_peak(), time.process_time()
-        print(json.dumps(told, default=bytes.hex), flush=True)
+        print(json.dumps(reported, default=bytes.hex), flush=True)
         await trio.to_thread.run_sync(sys.stdin.readline)
         cpu_s = time.process_time() - cpu_s
         print(json.dumps({"cpu_s": cpu_s, "growth_mb": peak_mb() - began}), flush=True)
@@ -98,22 +98,22 @@ async def send_blob(folder: str, path: str) -> None:
     await node(folder, [LISTEN], story)
 
 
-async def take_blob(folder: str, path: str, told: str) -> None:
-    blob = unpack(json.loads(told))
+async def take_blob(folder: str, path: str, reported: str) -> None:
+    blob = unpack(json.loads(reported))
 
     async def story(stack: Stack, store: BlobStore, exchange: Exchange) -> None:
         began = reset_peak()
         began_s, cpu_s = time.perf_counter(), time.process_time()
         await exchange.download(blob, Path(path))
         took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-        told = {"took_s": took_s, "cpu_s": cpu_s, "growth_mb": peak_mb() - began}
-        print(json.dumps(told), flush=True)
+        reported = {"took_s": took_s, "cpu_s": cpu_s, "growth_mb": peak_mb() - began}
+        print(json.dumps(reported), flush=True)
 
     await node(folder, [], story)
 
 
-def unpack(told: Any) -> Blob:
-    cid, size, sources = told
+def unpack(reported: Any) -> Blob:
+    cid, size, sources = reported
     contacts = [[bytes.fromhex(peer), addresses] for peer, addresses in sources]
     return Blob.unpack([bytes.fromhex(cid), size, contacts])
 

@@ -77,7 +77,7 @@ def limited_grant() -> bytes:
     )
 
 
-def warden() -> tuple[float, float, float]:
+def admission() -> tuple[float, float, float]:
     """Microseconds of a worker's first check of a grant, of another, and of charging a lease."""
     judge, grant = (
         AdmissionController(Membership(ROOT.public_key), {"site": "lab"}),
@@ -115,7 +115,7 @@ def main(as_json: bool) -> None:
     began = time.perf_counter()
     check(grant, ROOT.public_key, ALICE, Right.SUBMIT, NOW)
     read_s = time.perf_counter() - began
-    first_us, denied_us, charge_us = warden()
+    first_us, denied_us, charge_us = admission()
     figures = {
         "grant_bytes": len(grant),
         "engine_limit_s": LIMIT.total_seconds(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import timeit
 
 from formation_p2p.core.negotiation import messages
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.workload.outcome import Ended, Succeeded, Usage
 
 LEASE = "f" * 16
@@ -24,7 +24,9 @@ MESSAGES: tuple[messages.WorkMessage, ...] = (
         LEASE, 7, tuple(Ended(each, Succeeded(b"r" * 20), 1234, Usage(10**7, 12)) for each in IDS)
     ),
     messages.Renew(LEASE, 7),
-    messages.Offer(1, LEASE, Held(4000, 2**32, 0, 0, ("GPU-0",), 1000, 2**30), 50_000, 1500, (0,)),
+    messages.Offer(
+        1, LEASE, HeldResources(4000, 2**32, 0, 0, ("GPU-0",), 1000, 2**30), 50_000, 1500, (0,)
+    ),
 )
 
 

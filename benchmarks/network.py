@@ -70,7 +70,7 @@ async def ours() -> AsyncIterator[tuple[Stack, Contact, Echo]]:
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run, echo)
         await nursery.start(client.run, Echo())
-        server.trust(other.peer_id)  # as a lease holder, who alone may send large frames
+        server.note_lease(other.peer_id)  # as a lease holder, who alone may send large frames
         yield client, Contact(identity.peer_id, server.addresses), echo
         await client.close()
         await server.close()

@@ -75,16 +75,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     failing: list[int] = []
     seen: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    for told in _tell_all(seeds, arguments.jobs, trace=arguments.trace):
-        seen.update(told.seen)
-        faults.update(told.faults)
-        if told.invariant is not None:
-            failing.append(told.seed)
+    for reported in _tell_all(seeds, arguments.jobs, trace=arguments.trace):
+        seen.update(reported.seen)
+        faults.update(reported.faults)
+        if reported.invariant is not None:
+            failing.append(reported.seed)
             out = sys.stderr if arguments.json else sys.stdout
-            print(f"seed {told.seed}: {told.invariant}: {told.what}", file=out)
-            for line in told.story:
+            print(f"seed {reported.seed}: {reported.invariant}: {reported.what}", file=out)
+            for line in reported.story:
                 print(f"    {line}", file=out)
-            print(f"    again: {_again(told.seed)}", file=out, flush=True)
+            print(f"    again: {_again(reported.seed)}", file=out, flush=True)
     figures |= {"violations": len(failing), "failing_seeds": failing}
     if arguments.json:
         took_s = round(time.perf_counter() - began_s, 1)
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failing else 0
 
 
-def tell(
+def run_seed(
     seed: int,
     *,
     trace: bool = False,
@@ -124,7 +124,7 @@ def tell(
             cluster = draw_cluster(seed, world)
             faults = Faults(cluster, invariants)
             if trace:
-                faults.told = lambda what: print(f"{world.now_s:9.3f} == {what}")
+                faults.reported = lambda what: print(f"{world.now_s:9.3f} == {what}")
             faults_end_s = world.now_s + faults.schedule()
             while world.now_s < faults_end_s:
                 world.elapse(min(LOOK_S, faults_end_s - world.now_s))
@@ -148,10 +148,10 @@ def tell(
 def _tell_all(seeds: Iterable[int], jobs: int, *, trace: bool) -> Iterator[Told]:
     if jobs == 1 or trace:
         for seed in seeds:
-            yield tell(seed, trace=trace)
+            yield run_seed(seed, trace=trace)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(tell, seeds)
+        yield from pool.imap(run_seed, seeds)
 
 
 def _again(seed: int) -> str:
@@ -164,8 +164,8 @@ def _last(story: Iterable[Happened], about: tuple[str, ...], world: World) -> li
     lines: list[str] = []
     for each in story:
         if _is_shown(each):
-            told = shown(each, world, ids).split("\n")
-            lines += told if len(told) > 1 or not ids or _names(each.event, ids) else []
+            reported = shown(each, world, ids).split("\n")
+            lines += reported if len(reported) > 1 or not ids or _names(each.event, ids) else []
     return lines[-LAST_SHOWN:]
 
 
@@ -187,9 +187,9 @@ def _is_told(effect: PeerEffect) -> bool:
 def shown(happened: Happened, world: World, about: Sequence[str] = ()) -> str:
     """What a node was told, and what it did; by names, not by peer ids. Of what it did all, or
     what names any of these."""
-    told = [f"{happened.at_s:9.3f} {happened.node}/{happened.life}: {happened.event!r}"]
+    reported = [f"{happened.at_s:9.3f} {happened.node}/{happened.incarnation}: {happened.event!r}"]
     effects = [e for e in happened.effects if _is_told(e) and (not about or _names(e, about))]
-    text = "\n".join(told + [f"          -> {effect!r}" for effect in effects])
+    text = "\n".join(reported + [f"          -> {effect!r}" for effect in effects])
     for name, node in world.nodes.items():
         text = text.replace(repr(node.contact), name).replace(node.identity.peer_id, name)
     return "\n".join(_short(line) for line in text.split("\n"))

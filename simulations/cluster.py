@@ -61,7 +61,7 @@ class Given:
 
 @dataclass(slots=True)
 class Cluster:
-    """`leaving` are workers that were told to go and have no next life; `given` every job."""
+    """`leaving` are workers that were asked to go, and stay away; `given` every job."""
 
     seed: int
     chance: random.Random
@@ -86,7 +86,7 @@ class Cluster:
         return node
 
     def restart(self, node: SimNode) -> None:
-        """Its next life, with what is on its disk."""
+        """Its next incarnation, with what is on its disk."""
         events: list[PeerEvent] = []
         if node.disk is not None:
             jobs, leases = node.disk.saved()
@@ -117,7 +117,7 @@ class Cluster:
         if not scheduler.alive or not disk.submit(job):
             return False
         refused = len(scheduler.refused)
-        self.world.tell(scheduler, Submit(job))
+        self.world.deliver(scheduler, Submit(job))
         if len(scheduler.refused) > refused:
             disk.forget(job.job_id)
             self.refused += 1
@@ -130,7 +130,7 @@ class Cluster:
             given = self.chance.choice(self.given)
             if given.scheduler.alive:
                 given.cancelled = True
-                self.world.tell(given.scheduler, CancelJob(given.job.job_id))
+                self.world.deliver(given.scheduler, CancelJob(given.job.job_id))
 
     def _job(self, tasks: int) -> Job:
         chance = self.chance

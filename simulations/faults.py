@@ -24,7 +24,7 @@ class Faults:
 
     def __init__(self, cluster: Cluster, invariants: Invariants) -> None:
         self.happened: Counter[str] = Counter()
-        self.told: Callable[[str], None] = lambda what: None
+        self.reported: Callable[[str], None] = lambda what: None
         self._cluster = cluster
         self._world = cluster.world
         self._invariants = invariants
@@ -90,7 +90,7 @@ class Faults:
 
     def _tell(self, what: str) -> None:
         self.happened[what.split(":")[0]] += 1
-        self.told(what)
+        self.reported(what)
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Faults:
         if node is not None and len(staying) > 1:
             self._tell(f"leave: {node.name}")
             self._down.add(node.name)
-            self._world.tell(node, Leave())
+            self._world.deliver(node, Leave())
 
     def _join(self) -> None:
         if len(self._cluster.workers) < 10:

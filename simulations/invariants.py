@@ -88,9 +88,9 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Worker:
-    """One life of a worker: the leases in force or being ended, and what was asked of it."""
+    """One incarnation of a worker: the leases in force or being ended, and what was asked of it."""
 
-    life: int
+    incarnation: int
     asked: dict[tuple[PeerId, int], Requirements] = field(default_factory=dict)
     offered: dict[str, _Lease] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Scheduler:
-    """One life of a scheduler: until when it may believe in each lease, on its own clock."""
+    """One incarnation of a scheduler: until when it may believe in each lease, on its own clock."""
 
-    life: int
+    incarnation: int
     asked_s: dict[tuple[PeerId, str], list[float]] = field(default_factory=dict)
     believes_s: dict[tuple[PeerId, str], float] = field(default_factory=dict)
     gone: set[tuple[PeerId, str]] = field(default_factory=set)
@@ -114,7 +114,7 @@ class _Scheduler:
 class Happened:
     at_s: float
     node: str
-    life: int
+    incarnation: int
     event: PeerEvent
     effects: tuple[PeerEffect, ...]
 
@@ -138,7 +138,8 @@ class Invariants:
     # -- on the way -----------------------------------------------------------------------------
 
     def saw(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
-        self.story.append(Happened(self._world.now_s, node.name, node.life, event, tuple(effects)))
+        at = self._world.now_s, node.name, node.incarnation
+        self.story.append(Happened(*at, event, tuple(effects)))
         self._count(event, effects)
         if isinstance(event, Serve):
             self._serves[node.name] = event
@@ -158,8 +159,8 @@ class Invariants:
                 self.seen["adopted attempts"] += sum(len(lease.attempts) for lease in leases)
         for effect in effects:
             match effect:
-                case EmitJobEvent(event=TaskRetried() | TaskRecalled() as told):
-                    self.seen[type(told).__name__] += 1
+                case EmitJobEvent(event=TaskRetried() | TaskRecalled() as reported):
+                    self.seen[type(reported).__name__] += 1
                 case Fence() | Pause():
                     self.seen[type(effect).__name__] += 1
 
@@ -171,8 +172,8 @@ class Invariants:
 
     def _worker(self, node: SimNode) -> _Worker:
         worker = self._workers.get(node.name)
-        if worker is None or worker.life != node.life:
-            worker = self._workers[node.name] = _Worker(node.life)
+        if worker is None or worker.incarnation != node.incarnation:
+            worker = self._workers[node.name] = _Worker(node.incarnation)
         return worker
 
     def _saw_worker(self, node: SimNode, event: PeerEvent, effects: list[PeerEffect]) -> None:
@@ -294,12 +295,12 @@ class Invariants:
 
     def _scheduler(self, node: SimNode) -> _Scheduler:
         scheduler = self._schedulers.get(node.name)
-        if scheduler is None or scheduler.life != node.life:
-            scheduler = self._schedulers[node.name] = _Scheduler(node.life)
+        if scheduler is None or scheduler.incarnation != node.incarnation:
+            scheduler = self._schedulers[node.name] = _Scheduler(node.incarnation)
             assert node.disk is not None
             stored = (event for job in node.disk.jobs.values() for event in job.events)
             scheduler.succeeded |= {e.task_id for e in stored if isinstance(e, TaskSucceeded)}
-            # What the last life had and did not write is gone, and is done again.
+            # What the last incarnation had and did not write is gone, and is done again.
             self._accepted = {
                 (name, attempt_id): task
                 for (name, attempt_id), task in self._accepted.items()
@@ -323,8 +324,8 @@ class Invariants:
                 sender, ended = contact.peer_id, message
         for effect in effects:
             match effect:
-                case EmitJobEvent(job_id, told) if job_id in scheduler.over:
-                    what = f"{node.name} tells {told} of {job_id}, which has ended"
+                case EmitJobEvent(job_id, reported) if job_id in scheduler.over:
+                    what = f"{node.name} tells {reported} of {job_id}, which has ended"
                     raise Violation("a job's end is its last event", what, job_id)
                 case EmitJobEvent(job_id, JobEnded()):
                     scheduler.over.add(job_id)
@@ -366,34 +367,36 @@ class Invariants:
         self,
         node: SimNode,
         scheduler: _Scheduler,
-        told: TaskSucceeded,
+        reported: TaskSucceeded,
         sender: PeerId | None,
         ended: TasksEnded | None,
         mono_s: float,
     ) -> None:
         invariant = "no result under a stale token"
-        if ended is None or sender != told.worker:
-            what = f"{node.name} has a result of {told.task_id} that nobody sent"
-            raise Violation(invariant, what, told.task_id)
-        about = (told.task_id, ended.lease_id)
+        if ended is None or sender != reported.worker:
+            what = f"{node.name} has a result of {reported.task_id} that nobody sent"
+            raise Violation(invariant, what, reported.task_id)
+        about = (reported.task_id, ended.lease_id)
         key = (sender, ended.lease_id)
         if self._fences.get(key) != ended.fence:
-            what = f"{node.name} takes {told.task_id} under token {ended.fence}"
+            what = f"{node.name} takes {reported.task_id} under token {ended.fence}"
             raise Violation(invariant, what, *about)
         if key in scheduler.gone:
-            what = f"{node.name} takes {told.task_id} under a lease that it let go"
+            what = f"{node.name} takes {reported.task_id} under a lease that it let go"
             raise Violation(invariant, what, *about)
         if mono_s > scheduler.believes_s.get(key, float("inf")) + SLACK_S:
-            what = f"{node.name} takes {told.task_id} under a lease that has run out for it"
+            what = f"{node.name} takes {reported.task_id} under a lease that has run out for it"
             raise Violation(invariant, what, *about)
-        small = told.task_id.encode()
-        if told.result != small and told.result != result_of(small + LARGE):
-            what = f"{node.name} takes {told.result[:99]!r} for the result of {told.task_id}"
+        small = reported.task_id.encode()
+        if reported.result != small and reported.result != result_of(small + LARGE):
+            what = (
+                f"{node.name} takes {reported.result[:99]!r} for the result of {reported.task_id}"
+            )
             raise Violation("results are their tasks'", what, *about)
         for each in ended.ended:
-            is_its = each.attempt_id.rpartition("#")[0] == told.task_id
+            is_its = each.attempt_id.rpartition("#")[0] == reported.task_id
             if is_its and isinstance(each.outcome, Succeeded):
-                self._accepted[node.name, each.attempt_id] = told.task_id
+                self._accepted[node.name, each.attempt_id] = reported.task_id
         self.seen["results"] += 1
 
     def _acknowledged(self, peer_id: PeerId, attempt_ids: tuple[str, ...]) -> None:

@@ -60,8 +60,8 @@ class Liar:
             case Nodes(closer):
                 return replace(reply, closer=self._peers(lie, closer))
             case Value(value, closer):
-                told = value if lie is Lie.REORDER else None
-                return replace(reply, value=told, closer=self._peers(lie, closer))
+                reported = value if lie is Lie.REORDER else None
+                return replace(reply, value=reported, closer=self._peers(lie, closer))
             case Providers(closer=closer):
                 return replace(self._providers(lie, reply), closer=self._peers(lie, closer))
             case _:

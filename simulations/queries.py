@@ -97,7 +97,7 @@ class Queries:
 
         self.asked = number
         node.heard = heard
-        world.tell(node, Explain(number, SchedulingKey(bucket.needs), name))
+        world.deliver(node, Explain(number, SchedulingKey(bucket.needs), name))
         self.refused += len(node.refused) - refused
 
     def _judged(

@@ -65,13 +65,13 @@ _TERMINAL: Final = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
 
 @dataclass
 class NodeProcess:
-    """A node over all of its lives. Its output goes to a file, which is read from `read`."""
+    """A node over all of its incarnations. Its output goes to a file, which is read from `read`."""
 
     name: str
     argv: list[str]
     output: Path
     process: subprocess.Popen[bytes] | None = None
-    lives: int = 0
+    incarnations: int = 0
     read: int = 0
     stopped: bool = False
     cut: bool = False
@@ -81,7 +81,7 @@ class NodeProcess:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        self.lives += 1
+        self.incarnations += 1
         with self.output.open("ab") as output:
             self.read = output.tell()
             self.process = subprocess.Popen(
@@ -101,7 +101,7 @@ class NodeProcess:
         self.stopped = False
 
     def said(self, event: str) -> dict[str, object] | None:
-        """Of its present life."""
+        """Of its present incarnation."""
         for line in self.output.read_bytes()[self.read :].splitlines():
             with suppress(ValueError):
                 parsed = json.loads(line)
@@ -176,11 +176,11 @@ class Cluster:
 class Faults:
     """Happen one after the other, and are mended after a while."""
 
-    def __init__(self, cluster: Cluster, seed: int, told: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, seed: int, reported: Callable[[str], None]) -> None:
         self.happened: Counter[str] = Counter()
         self._cluster = cluster
         self._chance = random.Random(seed)
-        self._told = told
+        self._told = reported
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[NodeProcess], None], NodeProcess]] = []
 
@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
     began_s = time.monotonic()
 
-    def told(what: str) -> None:
+    def reported(what: str) -> None:
         if not quiet:
             print(f"{time.monotonic() - began_s:7.2f} {what}", flush=True)
 
@@ -279,7 +279,7 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
             spaces = held.enter_context(Namespaces())
         except Forbidden as why:
             partitions = f"skipped: {why}"
-            told(f"nobody is cut off: {why}")
+            reported(f"nobody is cut off: {why}")
         folder = held.enter_context(
             tempfile.TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
         )
@@ -287,11 +287,11 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
         cluster = Cluster(Path(folder), spaces, mark, max(2, round(seconds / SUBMIT_S)))
         held.enter_context(_ended(cluster))
         cluster.start()
-        told("all have started")
-        faults = Faults(cluster, seed, told)
+        reported("all have started")
+        faults = Faults(cluster, seed, reported)
         faults.go_on(seconds)
         faults.stop()
-        told("faults have stopped")
+        reported("faults have stopped")
         violations = _violations(cluster)
         ended = ends(cluster)
         if "TaskSucceeded" not in ended:
@@ -302,8 +302,8 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
             "partitions": partitions,
             "tasks": sum(ended.values()),
             "ended": ended,
-            "scheduler_lives": cluster.scheduler.lives,
-            "worker_lives": sum(worker.lives for worker in cluster.workers),
+            "scheduler_incarnations": cluster.scheduler.incarnations,
+            "worker_incarnations": sum(worker.incarnations for worker in cluster.workers),
             "faults": dict(faults.happened),
             "violations": violations[:MAX_SHOWN],
             "wall_s": round(time.monotonic() - began_s, 1),

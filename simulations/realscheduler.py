@@ -1,4 +1,4 @@
-"""The scheduler of `simulations.realchaos`: it goes on where its last life stopped.
+"""The scheduler of `simulations.realchaos`: it goes on where its last incarnation stopped.
 
     python -m simulations.realscheduler HOME STATE MARK JOBS WORKERS
 

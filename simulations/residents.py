@@ -42,12 +42,12 @@ class Residents:
         world = self._world
         self.waking = node
         for event in (Joined(node.contact.addresses, ()), *events):
-            world.tell(node, event)
+            world.deliver(node, event)
         known = self.layout.known_to(node.identity.key)
         dht = node.peer.dht
         # That it can be dialled was found out before: it need not tell or ask any.
         for contact in known[: dht.parameters.voters]:
-            world.tell(node, InboundConnection(contact.peer_id, host_of(contact)))
+            world.deliver(node, InboundConnection(contact.peer_id, host_of(contact)))
         self.waking = None
         # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
         dht._retry_at, dht._refresh._is_new = float("inf"), False

@@ -173,7 +173,7 @@ class Town:
         every_s = self._discovery.republish_s / plan.announcing
         for number, (node, serve) in enumerate(self._rng.sample(workers, plan.announcing)):
             self.announcing.append(node)
-            world.after(number * every_s, world.tell, node, serve)
+            world.after(number * every_s, world.deliver, node, serve)
         return self._discovery.republish_s + STEADY_S
 
     # -- as time passes ---------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Town:
         self.residents[resident.node.identity.peer_id] = resident
         self.world.wake(resident.node)
         if resident.in_buckets:
-            self.world.tell(resident.node, machine(resident.in_buckets, rare=resident.rare))
+            self.world.deliver(resident.node, machine(resident.in_buckets, rare=resident.rare))
         self.world.after(SETTLED_AFTER_S, self._settles, resident)
 
     def _settles(self, resident: Resident) -> None:

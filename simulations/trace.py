@@ -35,8 +35,8 @@ def said(message: object) -> str:
     kind: type = type(message)
     names = _field_names(kind)
     if names is not None:
-        told = " ".join([said(getattr(message, name)) for name in names])
-        return f"{kind.__name__}({told})"
+        reported = " ".join([said(getattr(message, name)) for name in names])
+        return f"{kind.__name__}({reported})"
     if isinstance(message, tuple):
         return f"({' '.join(map(said, message))})"
     if isinstance(message, Enum):

@@ -30,7 +30,7 @@ JOB_S: Final = 60.0
 
 
 async def kill_one(node: Node, victim: Worker) -> Recovery:
-    told: list[Told] = []
+    reported: list[Told] = []
     killed_s = float("inf")
 
     def kill() -> None:
@@ -41,12 +41,12 @@ async def kill_one(node: Node, victim: Worker) -> Recovery:
     armed = False
     job = await node.submit(python_calls(nap, [NAP_S] * TASKS), needs=NEEDS)
     async for event in job.events():
-        told.append(Told(time.perf_counter(), event))
+        reported.append(Told(time.perf_counter(), event))
         if not armed and isinstance(event, TaskBegan) and event.worker == victim.peer_id:
             armed = True
             asyncio.get_running_loop().call_later(random.uniform(0, WITHIN_S), kill)
     assert all(result.status == "succeeded" for result in await job)
-    return recovery(told, victim.peer_id, killed_s)
+    return recovery(reported, victim.peer_id, killed_s)
 
 
 async def main(kills: int) -> None:

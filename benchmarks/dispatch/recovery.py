@@ -24,13 +24,13 @@ class Recovery:
     took_s: float
 
 
-def recovery(told: Iterable[Told], dead: str, killed_s: float) -> Recovery:
+def recovery(reported: Iterable[Told], dead: str, killed_s: float) -> Recovery:
     """A task is the dead worker's where its last placement is, be that told after the death, until
     it runs elsewhere; what it ended is not. Raises ValueError where one never ran elsewhere."""
     lost: set[str] = set()
     recovered = 0
     took_s = 0.0
-    for each in told:
+    for each in reported:
         match each.event:
             case TaskPlaced(task_id, _, worker) if worker == dead:
                 lost.add(task_id)

@@ -52,7 +52,7 @@ class JobObserver(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def tell(self, event: JobEvent) -> None: ...
+    def notify(self, event: JobEvent) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -194,7 +194,7 @@ class Bridge:
             # The application closed its loop without leaving the node: nothing reads the inbox.
             self._inbox.clear()
 
-    def tell(self, effects: Iterable[UserEffect]) -> None:
+    def notify(self, effects: Iterable[UserEffect]) -> None:
         """On the node's thread: hand over, and wake the loop once for all of them."""
         for effect in effects:
             if _deliver(effect, self._thread_jobs) is None:
@@ -260,7 +260,7 @@ def _deliver(effect: UserEffect, observers: dict[str, JobObserver]) -> JobObserv
     if type(effect) is EmitJobEvent:
         observer = observers.get(effect.job_id)
         if observer is not None:
-            observer.tell(effect.event)
+            observer.notify(effect.event)
             if observer.is_over:
                 observers.pop(effect.job_id, None)
     elif type(effect) is RejectRequest:

@@ -18,7 +18,7 @@ from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import CallWords, TaskOptions
+from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
@@ -94,9 +94,9 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     raise error
 
 
-def call_options(words: CallWords, options: TaskOptions, *, call: str) -> TaskOptions:
+def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> TaskOptions:
     """Those of a `map` or an executor, for the driver of functions. Raises InvalidInput."""
-    chosen = options_of(words, options, takes=CallWords, call=call)
+    chosen = options_of(kwargs, options, takes=CallKwargs, call=call)
     if chosen.needs.driver not in ("", PythonCall.driver):
         raise InvalidInput("driver", f"{chosen.needs.driver} does not run a function")
     return replace(chosen, needs=replace(chosen.needs, driver=PythonCall.driver))

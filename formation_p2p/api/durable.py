@@ -76,7 +76,7 @@ class DurableJobs:
         shell.feed(Resume(jobs, leases))
 
     def stop(self) -> None:
-        """In a thread, before the node leaves: jobs stay as they are, for the next life."""
+        """In a thread, before the node leaves: jobs stay as they are, for the next incarnation."""
         self._left = True
         if self._journal is not None:
             self._journal.close()
@@ -182,7 +182,7 @@ class DurableJobs:
         try:
             state.forget(job_id)
         except StateError as error:
-            log.warning("%s was refused, but may be tried again in another life: %s", job_id, error)
+            log.warning("%s was refused; another incarnation may try it again: %s", job_id, error)
 
     def _failed(self, error: StateError) -> None:
         """On the journal's thread: what waits for events that cannot be stored ends."""
@@ -191,12 +191,12 @@ class DurableJobs:
 
 def _tell(handle: JobHandle, events: Iterable[JobEvent]) -> None:
     for event in events:
-        handle.tell(event)
+        handle.notify(event)
     handle.flush()
 
 
 def _has_a_name(policy: PlacementPolicy) -> bool:
-    """By which another life of the node, which may not have its code, can make it again."""
+    """By which another incarnation of the node, which may not have its code, can make it again."""
     try:
         return parse_policy(str(policy)) == policy
     except InvalidInput:

@@ -321,7 +321,7 @@ class _Batch:
         self._task_ids = task_ids
         self._notes = notes
 
-    def tell(self, event: JobEvent) -> None:
+    def notify(self, event: JobEvent) -> None:
         if type(event) is TaskSucceeded or type(event) is TaskPlaced or isinstance(event, TaskEnd):
             self._notes.put(event)
         elif type(event) is JobEnded:

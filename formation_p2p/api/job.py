@@ -89,12 +89,12 @@ class TaskResult:
 
     def _unplaceable(self, who: str) -> Unplaceable:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
-        told = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
+        listed = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
         if not reasons:
             return Unplaceable(f"{who}: no worker was found; is one running in this network?")
         if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
-            return Unauthorized(f"{who}: every worker refused the grant. {told}", reasons)
-        return Unplaceable(f"{who}: no worker can run it. {told}", reasons)
+            return Unauthorized(f"{who}: every worker refused the grant. {listed}", reasons)
+        return Unplaceable(f"{who}: no worker can run it. {listed}", reasons)
 
 
 def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) -> TaskResult:
@@ -231,7 +231,7 @@ class JobHandle:
 
     # For the node (JobObserver).
 
-    def tell(self, event: JobEvent) -> None:
+    def notify(self, event: JobEvent) -> None:
         """Cheap: it is called for every event of every task. `flush` must follow."""
         if type(event) is TaskPlaced:
             self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)

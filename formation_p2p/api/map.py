@@ -275,7 +275,7 @@ class _Batch:
         self._flow = flow
         self._numbers = {task.task_id: first + index for index, task in enumerate(job.tasks)}
 
-    def tell(self, event: JobEvent) -> None:
+    def notify(self, event: JobEvent) -> None:
         if type(event) is TaskSucceeded or isinstance(event, TaskEnd):
             number = self._numbers.pop(event.task_id, None)
             if number is not None:

@@ -29,11 +29,11 @@ from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
-    CallWords,
+    CallKwargs,
     Needs,
-    PlacementWords,
+    PlacementKwargs,
+    TaskOptionKwargs,
     TaskOptions,
-    TaskOptionWords,
     needs_of,
 )
 from formation_p2p.core.records.profile import Profile
@@ -77,7 +77,7 @@ class Node(NodeBase):
         self._bridge.open()
         services = self._services
         opening = asyncio.ensure_future(
-            asyncio.to_thread(services.open, self._durable, self._bridge.tell, self._crashed)
+            asyncio.to_thread(services.open, self._durable, self._bridge.notify, self._crashed)
         )
         try:
             await asyncio.shield(opening)
@@ -146,15 +146,15 @@ class Node(NodeBase):
         name: str = "",
         labels: Sequence[str] = (),
         options: TaskOptions = DEFAULT_OPTIONS,
-        **words: Unpack[TaskOptionWords],
+        **kwargs: Unpack[TaskOptionKwargs],
     ) -> JobHandle:
         """Have each piece of work run once, wherever the needs are met: pieces of a plan (see
         `derive`) after those for which they wait.
 
-        `labels` name the tasks for people. The keyword arguments are those of `TaskOptionWords`,
+        `labels` name the tasks for people. The keyword arguments are those of `TaskOptionKwargs`,
         which says what each means; they change `options`. Raises InvalidInput.
         """
-        chosen = options_of(words, options)
+        chosen = options_of(kwargs, options)
         plan = plan_of(work, labels)
         job_id = secrets.token_hex(8)
         estimates = None
@@ -174,8 +174,8 @@ class Node(NodeBase):
         return handle
 
     def jobs(self) -> tuple[JobHandle, ...]:
-        """The jobs of the node's state that have not ended, from this life or an earlier one, with
-        the results so far. Without a state there are none."""
+        """The jobs of the node's state that have not ended, of this incarnation or an earlier
+        one, with the results so far. Without a state there are none."""
         return () if self._durable is None else tuple(self._durable.in_flight.values())
 
     async def job(self, job_id: str) -> JobHandle:
@@ -198,7 +198,7 @@ class Node(NodeBase):
         ordered: bool = True,
         buffersize: int = LOOK_AHEAD,
         options: TaskOptions = DEFAULT_OPTIONS,
-        **words: Unpack[CallWords],
+        **kwargs: Unpack[CallKwargs],
     ) -> Mapped[R]:
         """`[function(item) for item in items]`, each on whichever machine can.
 
@@ -206,14 +206,14 @@ class Node(NodeBase):
         items, or with `ordered=False` as they come. Items are taken as results are: at most
         `buffersize` of them are ahead of the caller, so that they may have no end.
 
-        The keyword arguments are those of `CallWords`; they change `options`. Results are plain
+        The keyword arguments are those of `CallKwargs`; they change `options`. Results are plain
         data unless `trust_results` (core/workload/plain_pickle.py). Raises, where it is awaited,
         TaskFailed with the first failure known, in the order of the items, and Unplaceable where
         no worker can run one; the rest is cancelled then.
         """
         if buffersize < 1:
             raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
-        chosen = call_options(words, options, call="map")
+        chosen = call_options(kwargs, options, call="map")
         return Mapped(
             lambda: Flow(
                 self._bridge, function, items, chosen, buffersize, trust_results=trust_results
@@ -227,16 +227,16 @@ class Node(NodeBase):
         max_workers: int | None = None,
         trust_results: bool = False,
         options: TaskOptions = EXECUTOR_OPTIONS,
-        **words: Unpack[CallWords],
+        **kwargs: Unpack[CallKwargs],
     ) -> NodeExecutor:
         """A `concurrent.futures.Executor` whose calls run on whichever machines can.
 
         Use it from any thread. `max_workers` is how many calls may be in flight at once; None for
         as many as the network takes. A call is tried once unless `attempts` says otherwise. The
-        keyword arguments are those of `CallWords`; they change `options`. Leaving the node cancels
+        keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
         what has not begun.
         """
-        chosen = call_options(words, options, call="executor")
+        chosen = call_options(kwargs, options, call="executor")
         self._services.entered()
         executor = NodeExecutor(self._bridge, chosen, max_workers, trust_results=trust_results)
         self._executors.add(executor)
@@ -249,14 +249,14 @@ class Node(NodeBase):
         inputs: Mapping[str, Blob] | None = None,
         outputs: Sequence[str] = (),
         options: TaskOptions = DEFAULT_OPTIONS,
-        **words: Unpack[TaskOptionWords],
+        **kwargs: Unpack[TaskOptionKwargs],
     ) -> ProcessResult:
         """Run one command somewhere, and wait for it. Raises TaskFailed, Unplaceable.
 
         It finds `inputs`, made by `put`, in its folder under their names; the files `outputs` are
         in the result's `outputs`, for `get`. The keyword arguments are as for `submit`.
         """
-        chosen = options_of(words, options, call="run")
+        chosen = options_of(kwargs, options, call="run")
         spec = ProcessSpec(tuple(argv), inputs=inputs or {}, outputs=tuple(outputs))
         (result,) = await (await self.submit(spec, name=argv[0], options=chosen))
         error = result.error()
@@ -298,11 +298,11 @@ class Node(NodeBase):
         *,
         name: str = "a task",
         options: TaskOptions = DEFAULT_OPTIONS,
-        **words: Unpack[PlacementWords],
+        **kwargs: Unpack[PlacementKwargs],
     ) -> Decision:
         """Which workers could run a task of this name with these needs, best first, and why not
-        others. The keyword arguments are those of `PlacementWords`; they change `options`."""
-        return (await self.discover(needs, name=name, options=options, **words)).decision
+        others. The keyword arguments are those of `PlacementKwargs`; they change `options`."""
+        return (await self.discover(needs, name=name, options=options, **kwargs)).decision
 
     async def discover(
         self,
@@ -310,10 +310,10 @@ class Node(NodeBase):
         *,
         name: str = "a task",
         options: TaskOptions = DEFAULT_OPTIONS,
-        **words: Unpack[PlacementWords],
+        **kwargs: Unpack[PlacementKwargs],
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
-        chosen = options_of(words, options, takes=PlacementWords, call="explain")
+        chosen = options_of(kwargs, options, takes=PlacementKwargs, call="explain")
         return await self._bridge.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:

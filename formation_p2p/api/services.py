@@ -62,10 +62,10 @@ class NodeServices:
     def open(
         self,
         durable: DurableJobs | None,
-        tell: Callable[[Sequence[UserEffect]], None],
+        notify: Callable[[Sequence[UserEffect]], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """`durable` are the node's jobs where it has a state; `tell` and `crashed` are as for
+        """`durable` are the node's jobs where it has a state; `notify` and `crashed` are as for
         Runtime. Raises as entering a node does, and leaves nothing open then."""
         config = self._config
         self._durable = durable
@@ -97,7 +97,7 @@ class NodeServices:
                 parameters=config.parameters,
             )
             started = partial(self._started, trust)
-            self._runtime = Runtime(hosted, tell=tell, crashed=crashed, started=started)
+            self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
                 # First of all: what the peer tells as it leaves is not how its jobs ended.

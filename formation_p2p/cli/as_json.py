@@ -109,10 +109,10 @@ class EventLines:
         )
 
     def line(self, event: JobEvent) -> Json:
-        told = event_in_json(event)
+        document = event_in_json(event)
         if isinstance(event, WorkerLost | JobEnded):
-            return told
-        task = {"event": told["event"], "task": self._labels[event.task_id]}
+            return document
+        task = {"event": document["event"], "task": self._labels[event.task_id]}
         match event:
             case TaskPlaced(task_id, attempt_id, worker, _, nearest):
                 # Another attempt's first bytes do not go on from the last one's.
@@ -122,16 +122,16 @@ class EventLines:
             case TaskRecalled(_, attempt_id):
                 return {**task, "attempt": attempt_id}
             case TaskPrinted(task_id, is_stderr, data):
-                told["text"] = self._decoders[task_id, is_stderr].decode(data)
+                document["text"] = self._decoders[task_id, is_stderr].decode(data)
             case TaskSucceeded(result=result):
-                told |= _process(result)
+                document |= _process(result)
             case TaskGaveUp(result=result, waited_for=waited_for):
-                told |= {"waited_for": self._labels.get(waited_for), **_process(result)}
+                document |= {"waited_for": self._labels.get(waited_for), **_process(result)}
             case TaskUnplaceable(_, reasons):
-                told["refusals"] = [refusal(worker, why) for worker, why in reasons]
+                document["refusals"] = [refusal(worker, why) for worker, why in reasons]
             case _:
                 pass
-        return {**task, **told}
+        return {**task, **document}
 
 
 def _process(result: bytes) -> Json:

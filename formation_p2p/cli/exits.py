@@ -29,6 +29,7 @@ Exit codes:
   2    the command, the job file or this machine is at fault
   3    no worker can run it, or no peer answers
   4    the grant does not allow it
+  70   a fault of this program
   130  ended by Ctrl-C (128 and the number of any other signal)
 """
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from formation_p2p.cli.files import local, named, read_input
 from formation_p2p.cli.kinds import Kind
-from formation_p2p.cli.task_flags import FLAGS, text, typed, words_of_file
+from formation_p2p.cli.task_flags import FLAGS, kwargs_of_file, text, typed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import shown
@@ -130,7 +130,7 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
     refuse_same(labels, groups)
     edges = linked(labels, after, groups)
     tasks = [replace(x, after=edge) if edge else x for x, edge in zip(tasks, edges, strict=True)]
-    options = options_of(words_of_file(job))
+    options = options_of(kwargs_of_file(job))
     return JobFile(text("name", job.get("name", "")), options, tuple(tasks))
 
 

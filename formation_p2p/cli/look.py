@@ -13,7 +13,7 @@ from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import put, say
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionWords
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
 from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def workers(
 
 @takes("needs", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
 def explain(
-    words: TaskOptionWords,
+    kwargs: TaskOptionKwargs,
     name: str = option(
         "--name", "NAME", "The workers nearest to this name come first.", default="a task"
     ),
@@ -106,7 +106,7 @@ def explain(
     every node. Nothing is run and no worker is asked: this is decided by what workers announced and
     what this node knows.
     """
-    options = options_of(words)
+    options = options_of(kwargs)
     place = flags.home_of(home, join)
 
     async def show(_: Interrupt) -> int:

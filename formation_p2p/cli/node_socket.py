@@ -77,11 +77,11 @@ def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
     looked_s = time.monotonic()
     while running:
         with contextlib.suppress(queue.Empty):
-            told = unshown.get(timeout=LOOK_AGAIN_S if follow else None)
-            if isinstance(told, Path):
-                running.discard(told)
+            news = unshown.get(timeout=LOOK_AGAIN_S if follow else None)
+            if isinstance(news, Path):
+                running.discard(news)
             else:
-                yield told
+                yield news
         if follow and running and time.monotonic() - looked_s >= LOOK_AGAIN_S:
             listen(_open_sockets(home, but=running))
             looked_s = time.monotonic()

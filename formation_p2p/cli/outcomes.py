@@ -47,8 +47,8 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
 
 
 def why_nobody(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
-    told = tally(refusal_in_words(why) for _, why in refusals)
-    return told or "no worker was found"
+    reasons = tally(refusal_in_words(why) for _, why in refusals)
+    return reasons or "no worker was found"
 
 
 def error_of(result: TaskResult, what: str) -> FormationError | None:

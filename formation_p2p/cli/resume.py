@@ -93,11 +93,11 @@ def resume(
             with contextlib.nullcontext() if as_json else bar(total) as show:
 
                 async def follow(job: JobHandle) -> None:
-                    told = show or lines_of(job, job=job.job_id)
+                    show_event = show or lines_of(job, job=job.job_id)
                     if cancel:
                         job.cancel()
                     async for event in job.events():
-                        await told(event)
+                        await show_event(event)
 
                 await asyncio.gather(*(follow(job) for job in jobs))
             results: list[TaskResult] = []

@@ -18,7 +18,7 @@ from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say, short
 from formation_p2p.core.errors import Unplaceable
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionWords
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.policies import options_of
@@ -49,7 +49,7 @@ Examples:
 
 @takes(*FLAGS, defaults=RUN_OPTIONS)
 def run(
-    words: TaskOptionWords,
+    kwargs: TaskOptionKwargs,
     argv: list[str] | None = argument(
         "ARGV", "The command and its arguments, as the worker is to run them."
     ),
@@ -91,7 +91,7 @@ def run(
     )
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # errors in it come before any worker is asked
-    options = options_of(words, RUN_OPTIONS)
+    options = options_of(kwargs, RUN_OPTIONS)
     flags.refuse_local(options.scope)
     place = flags.home_of(home, join)
     flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)

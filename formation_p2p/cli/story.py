@@ -34,14 +34,14 @@ def story(
     from formation_p2p.host.machine.home import Home
 
     answers = (answer(path, {"ask": "story", "task": task}) for path in sockets_of(Home(home)))
-    told = next((each for each in answers if each.get("story")), None)
-    if told is None:
+    found = next((each for each in answers if each.get("story")), None)
+    if found is None:
         problem = f"no node that runs here remembers {task}; `formation logs` shows jobs and tasks"
         raise InvalidInput("task", problem)
     if as_json:
-        put(told)
+        put(found)
         return
-    print("\n".join(in_lines(told["story"])))
+    print("\n".join(in_lines(found["story"])))
 
 
 def in_lines(entries: list[Json]) -> list[str]:

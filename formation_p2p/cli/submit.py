@@ -19,7 +19,7 @@ from formation_p2p.cli.job_file import PRINTED, TaskLine, read_job_file
 from formation_p2p.cli.task_flags import takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed
-from formation_p2p.core.placement.task_options import TaskOptionWords
+from formation_p2p.core.placement.task_options import TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes
 from formation_p2p.host.policies import options_of
@@ -79,7 +79,7 @@ Examples:
 
 @takes("max_price_micro", "learn")
 def submit(
-    words: TaskOptionWords,
+    kwargs: TaskOptionKwargs,
     job_file: Path = argument("JOB.toml", "The job file.", default=...),
     out_dir: Path | None = option(
         "--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."
@@ -97,7 +97,7 @@ def submit(
     of the results; with --json, each event is a line of JSON.
     """
     file = read_job_file(job_file)
-    options = options_of(words, file.options)
+    options = options_of(kwargs, file.options)
     flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
@@ -238,9 +238,9 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
         status: sum(each.status == status for each in results)
         for status in ("succeeded", "failed", "unplaceable", "cancelled")
     }
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     where = "" if out_dir is None else f"; their files are in {out_dir}"
-    say(f"{told}, in {took_s:.1f} s{where}")
+    say(f"{counted}, in {took_s:.1f} s{where}")
 
 
 def _note(result: TaskResult) -> str:

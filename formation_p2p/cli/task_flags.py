@@ -13,7 +13,7 @@ import typer
 
 from formation_p2p.cli.flags import parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions, TaskOptionWords
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs, TaskOptions
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import parse_micro
 from formation_p2p.host.policies import POLICIES
@@ -166,14 +166,14 @@ FLAGS: Final[Mapping[str, Flag]] = {
 def takes(
     *options: str, defaults: TaskOptions | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Puts the flags of these options where a command has the parameter `words`, which gets what
+    """Puts the flags of these options where a command has the parameter `kwargs`, which gets what
     was written, read. Flags that are not written have `defaults`, or else are left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for each in signature.parameters.values():
-            if each.name == "words":
+            if each.name == "kwargs":
                 parameters += [_parameter(option, defaults) for option in options]
             else:
                 parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -181,7 +181,7 @@ def takes(
         @wraps(command)
         def call(**arguments: Any) -> None:
             given = {option: arguments.pop(option) for option in options}
-            command(**arguments, words=_read(given))
+            command(**arguments, kwargs=_read(given))
 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return call
@@ -208,20 +208,20 @@ def _parameter(option: str, defaults: TaskOptions | None) -> inspect.Parameter:
     )
 
 
-def _read(given: Mapping[str, Any]) -> TaskOptionWords:
-    words = {
+def _read(given: Mapping[str, Any]) -> TaskOptionKwargs:
+    kwargs = {
         option: FLAGS[option].form.from_flag(FLAGS[option].name, value)
         for option, value in given.items()
         if value is not None
     }
-    return cast("TaskOptionWords", words)
+    return cast("TaskOptionKwargs", kwargs)
 
 
-def words_of_file(job: Mapping[str, Any]) -> TaskOptionWords:
+def kwargs_of_file(job: Mapping[str, Any]) -> TaskOptionKwargs:
     """From the keys of a job file. Raises InvalidInput."""
-    words = {
+    kwargs = {
         option: flag.form.from_file(flag.file_key, job[flag.file_key])
         for option, flag in FLAGS.items()
         if flag.file_key in job
     }
-    return cast("TaskOptionWords", words)
+    return cast("TaskOptionKwargs", kwargs)

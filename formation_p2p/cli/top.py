@@ -106,7 +106,7 @@ def _look(home: Home, *, with_workers: bool) -> Json:
     from formation_p2p.cli.node_socket import sockets_of
 
     sockets = sockets_of(home)
-    nodes = [told for path in sockets if (told := _ask(path, "status"))]
+    nodes = [found for path in sockets if (found := _ask(path, "status"))]
     workers: list[Json] = []
     if with_workers:
         replies = (_ask(path, "workers") for path in sockets)
@@ -157,8 +157,8 @@ def _what(event: Json) -> str:
         case {"event": "failed", "attempts": [*_, {"worker": worker, "why": why}]}:
             return f"failed on {short(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:
-            told = "; ".join(f"{short(each['worker'])}: {each['why']}" for each in refusals)
-            return f"no worker can run it: {told or 'no worker was found'}"
+            found = "; ".join(f"{short(each['worker'])}: {each['why']}" for each in refusals)
+            return f"no worker can run it: {found or 'no worker was found'}"
         case {"event": "worker_lost", "worker": worker, "why": why}:
             return f"worker {short(worker)} is lost: {why}"
         case {"event": "ended", **counts}:

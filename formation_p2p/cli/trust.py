@@ -177,11 +177,11 @@ def _show(known: _Known, meant: PeerId) -> None:
     print(f"score  {format_milli(row.score_milli)}, which is the share of good in all this:\n")
     prior_milli = TrustParameters().prior * 1000
     table = plain_table("good", "bad", "of what")
-    told = f"what others tell, {len(row.heard)} of them"
+    heard = f"what others tell, {len(row.heard)} of them"
     for good_milli, bad_milli, what in (
         (prior_milli, prior_milli, "what any stranger is taken for"),
         (row.good_milli, row.bad_milli, f"experience: {_in_words(row)}"),
-        (row.heard_good_milli, row.heard_bad_milli, told),
+        (row.heard_good_milli, row.heard_bad_milli, heard),
     ):
         table.add_row(f"{good_milli / 1000:.1f}", f"{bad_milli / 1000:.1f}", what)
     console().print(table)

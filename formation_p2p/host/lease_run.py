@@ -41,7 +41,7 @@ LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionsEnded
 
 
 class LeaseRun:
-    """`tell` gets what happens. It is the `Turns` of a driver that takes many at once.
+    """`emit` gets what happens. It is the `Turns` of a driver that takes many at once.
 
     `add`, `kill`, `pause` and `go_on` return at once; `run` is over when `stop` was called and
     all is dead.
@@ -52,13 +52,13 @@ class LeaseRun:
         execute: Execute,
         driver: Driver | LeaseDriver | None,
         scratch_root: Path,
-        tell: Callable[[LeaseEvent], None],
+        emit: Callable[[LeaseEvent], None],
     ) -> None:
         self.lease_id = execute.lease_id
         self._under = execute  # whose `work` is only the first of it
         self._driver = driver
         self._scratch_root = scratch_root
-        self._tell = tell
+        self._emit = emit
         self._waiting: deque[Work] = deque()
         self._taken: dict[str, Work] = {}
         self._current = ""
@@ -86,7 +86,7 @@ class LeaseRun:
         for work in self._waiting:
             if work.attempt_id == attempt_id:
                 self._waiting.remove(work)
-                self._tell(ExecutionsEnded(self.lease_id, (Ended(attempt_id, _NOT_BEGUN, 0),)))
+                self._emit(ExecutionsEnded(self.lease_id, (Ended(attempt_id, _NOT_BEGUN, 0),)))
                 return
         if attempt_id not in self._taken or (attempt_id == self._current and not begun):
             return
@@ -160,7 +160,7 @@ class LeaseRun:
 
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None:
         self.flush()
-        self._tell(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
+        self._emit(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((trio.current_time() - self._began_s) * 1e6)
@@ -172,7 +172,7 @@ class LeaseRun:
     def flush(self) -> None:
         if self._ended:
             ended, self._ended = tuple(self._ended), []
-            self._tell(ExecutionsEnded(self.lease_id, ended))
+            self._emit(ExecutionsEnded(self.lease_id, ended))
 
     def _take(self) -> Work:
         work = self._waiting.popleft()
@@ -192,7 +192,7 @@ class LeaseRun:
                 await driver.serve(self)
             else:
                 await self._one_by_one(driver)
-            log.error("the driver %s went home; it is called again", self._under.needs.driver)
+            log.error("the driver %s returned unexpectedly; restarting", self._under.needs.driver)
             failed = Failed(FailureKind.DRIVER, f"the driver {self._under.needs.driver} stopped")
         except Exception as error:
             # Drivers may be anybody's. What one of them raises ends its task, not the node.
@@ -251,7 +251,7 @@ class LeaseRun:
             if self._current and self._begun == begun:
                 announced = begun
                 self.flush()
-                self._tell(ExecutionStarted(self.lease_id, self._current))
+                self._emit(ExecutionStarted(self.lease_id, self._current))
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ LAST_RESTART_S: Final = 30.0
 
 
 class Runtime:
-    """`tell` gets the effects that are for the person, as many as there are at once, and `crashed`
+    """`notify` gets the effects for the person, as many as there are at once, and `crashed`
     every crash, both on the node's thread; they must hand over and return. `started` is called
     with each new shell."""
 
@@ -34,12 +34,12 @@ class Runtime:
         self,
         config: RuntimeConfig,
         *,
-        tell: Callable[[Sequence[UserEffect]], None],
+        notify: Callable[[Sequence[UserEffect]], None],
         crashed: Callable[[BaseException], None],
         started: Callable[[Shell], None],
     ) -> None:
         self._config = config
-        self._tell = tell
+        self._notify = notify
         self._crashed = crashed
         self._started = started
         self._up = threading.Event()
@@ -126,7 +126,7 @@ class Runtime:
         # After a crash, at the port that others know.
         stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
         exchange = Exchange(config.blobs, stack, config.identity.peer_id, config.network)
-        shell = Shell(config, stack, exchange, self._tell)
+        shell = Shell(config, stack, exchange, self._notify)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             self._bound, self.addresses = stack.addresses, stack.announced

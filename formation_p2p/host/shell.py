@@ -90,7 +90,7 @@ class RuntimeConfig:
 
 
 class Shell:
-    """`tell` gets every effect that is for the person, those of one event at once; what is of
+    """`notify` gets every effect that is for the person, those of one event at once; what is of
     record passes through the journal first, where there is one. Call `feed` on the trio thread
     only.
     """
@@ -100,7 +100,7 @@ class Shell:
         config: RuntimeConfig,
         stack: Stack,
         exchange: Exchange,
-        tell: Callable[[Sequence[UserEffect]], None],
+        notify: Callable[[Sequence[UserEffect]], None],
     ) -> None:
         self.peer = Peer(
             config.identity,
@@ -112,8 +112,8 @@ class Shell:
         self._config = config
         self._stack = stack
         self.exchange = exchange
-        self._tell = tell
-        self._told: list[UserEffect] = []  # what waits to be told
+        self._notify = notify
+        self._unnotified: list[UserEffect] = []  # what waits to be told
         self.received_bytes = self.sent_bytes = 0  # of frames
         self._drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._ask_ids = itertools.count(1)
@@ -199,10 +199,10 @@ class Shell:
                 case rpc.RequestReceived(sender=sender) | Received(sender=sender):
                     self._stack.drop(sender.peer_id, "its message could not be handled")
                 case events.Submit(job):
-                    self._told.append(_failed(job.job_id, error))
+                    self._unnotified.append(_failed(job.job_id, error))
                     self.feed(events.CancelJob(job.job_id))  # what has begun of it
                 case events.Explain(query):
-                    self._told.append(_failed(str(query), error))
+                    self._unnotified.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
         self._hand_over()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
@@ -247,10 +247,10 @@ class Shell:
 
     def _hand_over(self) -> None:
         """All that is for the person, at once: that wakes another thread."""
-        told, self._told = self._told, []
+        effects, self._unnotified = self._unnotified, []
         try:
-            if told:
-                self._tell(told)
+            if effects:
+                self._notify(effects)
         except Exception:
             log.exception("what happened could not be told; please report this")
 
@@ -258,7 +258,7 @@ class Shell:
         """Do what the peer wants done, or what the journal has written down."""
         match effect:
             case EmitJobEvent():  # the first, since each task has two of them
-                self._told.append(effect)
+                self._unnotified.append(effect)
             case rpc.SendRequest():
                 self.do(self._ask, effect)
             case rpc.SendResponse(request_id, message):
@@ -273,8 +273,8 @@ class Shell:
             case Send(to, message):
                 if isinstance(message, work.Commit | work.Leased | work.Renew):
                     # Grants were checked: from here on tasks and results come, which are large.
-                    # A lease that was adopted from an earlier life begins with its renewal.
-                    self._stack.trust(to.peer_id)
+                    # A lease that was adopted from an earlier incarnation begins with its renewal.
+                    self._stack.note_lease(to.peer_id)
                 frame = work.pack(message)
                 self.sent_bytes += len(frame)
                 self._stack.send(to, frame, urgent=work.is_urgent(message))
@@ -307,7 +307,7 @@ class Shell:
             case Left():
                 self._left.set()
             case Explained() | RejectRequest():
-                self._told.append(effect)
+                self._unnotified.append(effect)
             case _:
                 assert_never(effect)
 

@@ -3,7 +3,7 @@
 As the shell does it in production: `EmitJobEvent`, `PersistLease`, `ForgetLease` and a `ResultAck`
 are noted in order, written in batches, and performed when their batch is on the disk. A crash loses
 what was not written yet; a full disk keeps everything that was to be written waiting. From what is
-written the next life begins (`core/dispatch/saved.py`).
+written the next incarnation begins (`core/dispatch/saved.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stored:
 
 
 class Disk:
-    """Of one scheduler, over all of its lives. `latency_s` is how long a write takes."""
+    """Of one scheduler, over all of its incarnations. `latency_s` is how long a write takes."""
 
     def __init__(self, world: World, latency_s: Callable[[], float]) -> None:
         self.jobs: dict[str, Stored] = {}
@@ -90,7 +90,7 @@ class Disk:
         self._writes += 1
 
     def saved(self) -> tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]:
-        """What the next life begins with."""
+        """What the next incarnation begins with."""
         jobs = [stored for stored in self.jobs.values() if not stored.is_over]
         in_flight: dict[tuple[PeerId, str], dict[str, str]] = {}
         saved = tuple(SavedJob(stored.job, _begun(stored, in_flight)) for stored in jobs)

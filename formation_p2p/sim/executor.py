@@ -51,12 +51,12 @@ class _Lane:
 
 
 class Executor:
-    """Of one life of a node: `tell` hands its events to the peer of that life."""
+    """Of one incarnation of a node: `emit` hands its events to the peer of that incarnation."""
 
-    def __init__(self, world: World, tell: Callable[[PeerEvent], None]) -> None:
+    def __init__(self, world: World, emit: Callable[[PeerEvent], None]) -> None:
         self.running: dict[tuple[str, str], Running] = {}
         self._world = world
-        self._tell = tell
+        self._emit = emit
         self._lanes: dict[str, _Lane] = {}
         # While the machine sleeps, what was to happen waits; `_slept_s` is how long it has slept.
         self._asleep_s: float | None = None
@@ -116,7 +116,7 @@ class Executor:
 
     def stop(self) -> None:
         """The node is dead."""
-        self._tell = lambda event: None
+        self._emit = lambda event: None
         self._lanes.clear()
         self.running.clear()
 
@@ -137,7 +137,7 @@ class Executor:
 
     def _fenced(self, lease_id: str) -> None:
         self._end_all(lease_id)
-        self._tell(Fenced(lease_id))
+        self._emit(Fenced(lease_id))
 
     def _end_all(self, lease_id: str) -> None:
         for key in [key for key in self.running if key[0] == lease_id]:
@@ -161,7 +161,7 @@ class Executor:
 
     def _started(self, running: Running) -> None:
         if self.running.get(running.key) is running:
-            self._tell(ExecutionStarted(*running.key))
+            self._emit(ExecutionStarted(*running.key))
 
     def _run_out(self, lane: _Lane, running: Running, outcome: Outcome, ran_s: float) -> None:
         """Of one that is being fenced, nothing but its end."""
@@ -186,4 +186,4 @@ class Executor:
         """Of one whose lease was fenced meanwhile, nothing."""
         if self._lanes.get(lease_id) is lane:
             ended, lane.ended = tuple(lane.ended), []
-            self._tell(ExecutionsEnded(lease_id, ended))
+            self._emit(ExecutionsEnded(lease_id, ended))

@@ -1,4 +1,4 @@
-"""One peer of a simulated world, with its clock, and what it has told so far."""
+"""One peer of a simulated world, with its clock, and what it has reported so far."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class SimPeer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class SimNode:
-    """A peer of the world, by name. `told` is what its jobs told, `explained` its queries'; each
+    """A peer of the world, by name. `reported` is what its jobs did, `explained` its queries'; each
     of those is handed to `heard` as well. Its peer comes into being when it is first needed, and
     so does its `network`, with its grant.
 
-    `life` counts how often it was restarted. While it is `suspended`, what it is told waits in its
-    `inbox`. With a `disk`, what a scheduler's next life needs is written before it is performed.
-    What grants have `used` of a worker is kept over its lives; `tolerated` is what it told of that.
+    `incarnation` counts how often it was restarted. While it is `suspended`, events wait in its
+    `inbox`. With a `disk`, what a scheduler's next incarnation needs is written before it is
+    performed. What grants have `used` of a worker is kept; `tolerated` is what it reported of that.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` whom it was ever connected to, where connections are not
@@ -92,7 +92,7 @@ class SimNode:
     alive: bool = True
     silent: bool = False
     left: bool = False
-    told: list[JobEvent] = field(default_factory=list)
+    reported: list[JobEvent] = field(default_factory=list)
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
@@ -104,7 +104,7 @@ class SimNode:
     serves_dht: bool = False
     asked: set[str] = field(default_factory=set)
     clock: Clock = TRUE
-    life: int = 0
+    incarnation: int = 0
     suspended: bool = False
     inbox: list[PeerEvent] = field(default_factory=list)
     disk: Disk | None = None
@@ -122,7 +122,7 @@ class SimNode:
     @property
     def peer(self) -> SimPeer:
         if self._peer is None:
-            self._peer = self.born(self.life)
+            self._peer = self.born(self.incarnation)
         return self._peer
 
     @property
@@ -131,19 +131,19 @@ class SimNode:
         return self.contact if self.serves_dht else Contact(self.contact.peer_id)
 
     def submit(self, job: Job) -> None:
-        self.world.tell(self, Submit(job))
+        self.world.deliver(self, Submit(job))
 
     def cancel(self, job_id: str) -> None:
-        self.world.tell(self, CancelJob(job_id))
+        self.world.deliver(self, CancelJob(job_id))
 
     def explain(self, needs: Requirements | None, name: str = "a task") -> None:
-        self.world.tell(self, Explain(0, None if needs is None else SchedulingKey(needs), name))
+        self.world.deliver(self, Explain(0, None if needs is None else SchedulingKey(needs), name))
 
     def leave(self) -> None:
-        self.world.tell(self, Leave())
+        self.world.deliver(self, Leave())
 
     def charge(self, charged: Charged) -> None:
-        """As on a disk of its own, for its next life."""
+        """As on a disk of its own, for its next incarnation."""
         for account in charged.accounts:
             key = (charged.month, account.name)
             self.used[key] = self.used.get(key, NOTHING) + charged.used
@@ -158,8 +158,8 @@ class SimNode:
         self._peer = None
 
     def begin_again(self) -> None:
-        """The next life: of the last one only what is on the disk is left."""
-        self.life += 1
+        """The next incarnation: of the last one only what is on the disk is left."""
+        self.incarnation += 1
         self.alive, self.silent, self.left, self.suspended = True, False, False, False
         self.awake, self.serves_dht, self.tick_s = False, False, float("inf")
         self.inbox.clear()
@@ -167,4 +167,4 @@ class SimNode:
         self._boot()
 
     def _boot(self) -> None:
-        self.executor = Executor(self.world, lambda event: self.world.tell(self, event))
+        self.executor = Executor(self.world, lambda event: self.world.deliver(self, event))

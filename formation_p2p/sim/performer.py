@@ -61,7 +61,7 @@ class Performer:
             case Fence(lease_id):
                 node.executor.fence(lease_id, world.fence_s())
             case EmitJobEvent(event=event):
-                node.told.append(event)
+                node.reported.append(event)
             case PersistLease() | ForgetLease():
                 pass  # for a next incarnation, of which there is none without a disk
             case Charged():
@@ -120,7 +120,7 @@ class Performer:
         wire = (node.name, other.name)
         at_s = max(world.now_s + world.delay_s(node, other), self._delivered_s.get(wire, 0.0))
         self._delivered_s[wire] = at_s
-        world.at(at_s, world.tell_life, other.life, other, Received(node.contact, parsed))
+        world.at(at_s, world.deliver_to, other.incarnation, other, Received(node.contact, parsed))
 
 
 def is_kept(effect: PeerEffect) -> bool:

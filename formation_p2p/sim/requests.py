@@ -17,7 +17,7 @@ class _Asking(NamedTuple):
     """A request under way: it must have ended by `deadline_s`."""
 
     node: SimNode
-    life: int
+    incarnation: int
     ask: SendRequest
     deadline_s: float
 
@@ -35,7 +35,7 @@ class Requests:
         world = self._world
         node.messages[ask.cause] += 1
         world.messages[ask.cause] += 1
-        asking = _Asking(node, node.life, ask, world.now_s + ask.timeout_s)
+        asking = _Asking(node, node.incarnation, ask, world.now_s + ask.timeout_s)
         other = world.peers.get(ask.to.peer_id)
         if other is None or not (other.alive or other.silent):
             self._fail(asking, world.now_s + world.refusal_s(node, other), "connection refused")
@@ -64,7 +64,7 @@ class Requests:
         self._count += 1
         asked_id = self._count
         self._open[asked_id] = asking
-        world.tell(other, RequestReceived(asked_id, asking.node.seen, request))
+        world.deliver(other, RequestReceived(asked_id, asking.node.seen, request))
 
     def respond(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
         world = self._world
@@ -86,10 +86,10 @@ class Requests:
             asker.messages[asking.ask.cause] += 1
             world.note(node, asker, reply)
         answered = ResponseReceived(asking.ask.request_id, node.contact, reply)
-        world.at(at_s, world.tell_life, asking.life, asker, answered)
+        world.at(at_s, world.deliver_to, asking.incarnation, asker, answered)
 
     def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
         world = self._world
         at_s = min(at_s, asking.deadline_s)
         failed = RequestFailed(asking.ask.request_id, reason)
-        world.at(at_s, world.tell_life, asking.life, asking.node, failed)
+        world.at(at_s, world.deliver_to, asking.incarnation, asking.node, failed)

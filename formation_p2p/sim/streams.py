@@ -47,11 +47,11 @@ class _Frame:
 @dataclass(slots=True, eq=False)
 class _Stream:
     """`known` are the numbers of those who know it: its opener, and the other side once a frame
-    has arrived; `lives` are those that it connects, by number. `flying` are the frames on their
+    has arrived; `incarnations` are what it connects, by number. `flying` are the frames on their
     way, and `sent_s` and `last_s` when each side last sent, and when that arrives."""
 
     ends: tuple[SimNode, SimNode]
-    lives: dict[int, int]
+    incarnations: dict[int, int]
     known: set[int]
     flying: list[_Frame] = field(default_factory=list)
     sent_s: dict[int, float] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class _Stream:
 
     @property
     def is_whole(self) -> bool:
-        """Whether both of its ends still live the life in which it was opened."""
-        return all(node.alive and node.life == self.lives[node.number] for node in self.ends)
+        """Whether both of its ends are still of the incarnation in which it was opened."""
+        return all(x.alive and x.incarnation == self.incarnations[x.number] for x in self.ends)
 
 
 class Streams:
@@ -81,8 +81,8 @@ class Streams:
             if not other.alive or self._is_cut(node, other):
                 self._refuse(node, other)
                 return
-            lives = {node.number: node.life, other.number: other.life}
-            stream = _Stream((node, other), lives, {node.number})
+            incarnations = {node.number: node.incarnation, other.number: other.incarnation}
+            stream = _Stream((node, other), incarnations, {node.number})
             self._streams.setdefault(_pair(node, other), []).append(stream)
         self._sending[node.number, other.number] = stream
         stream.sent_s[node.number] = world.now_s
@@ -99,12 +99,12 @@ class Streams:
             self._break(stream, "the stream was reset")
 
     def disconnect(self, a: SimNode, b: SimNode, reason: str = "the connection broke") -> None:
-        lives = {a.number: a.life, b.number: b.life}
+        incarnations = {a.number: a.incarnation, b.number: b.incarnation}
         for stream in list(self._streams.get(_pair(a, b), ())):
-            lives = stream.lives
+            incarnations = stream.incarnations
             self._break(stream, reason)
         for node, other in ((a, b), (b, a)):
-            if node.alive and node.life == lives[node.number]:
+            if node.alive and node.incarnation == incarnations[node.number]:
                 gone = Disconnected(other.identity.peer_id)
                 self._world.later(self._world.latency(a, b), node, gone)
 
@@ -143,7 +143,7 @@ class Streams:
                 self.disconnect(node, other, "the peer is gone")
 
     def restarted(self, node: SimNode) -> None:
-        """Its next life knows nothing of the streams of the last, and says so."""
+        """Its next incarnation knows nothing of the streams of the last, and says so."""
         for pair, streams in list(self._streams.items()):
             if node.number in pair and pair not in self._cuts and streams:
                 self.disconnect(*streams[0].ends, "the peer knows nothing of it")
@@ -189,15 +189,15 @@ class Streams:
             for frame in frames[:kept]:
                 at_s = max(at_s, frame.at_s) + late_s * self._rng.random()
                 for _ in range(1 + (self._rng.random() < TWICE_SHARE)):
-                    self._world.at(at_s, self._bring, frame, stream.lives[other.number])
+                    self._world.at(at_s, self._bring, frame, stream.incarnations[other.number])
             if self._sending.get((node.number, other.number)) is stream:
                 del self._sending[node.number, other.number]
                 if self._world.now_s - stream.sent_s[node.number] < UNSURE_S:
                     lost = Undelivered(other.identity.peer_id, reason)
                     self._world.later(self._rng.random() * TOLD_S, node, lost)
 
-    def _bring(self, frame: _Frame, life: int) -> None:
-        if frame.receiver.life == life:
+    def _bring(self, frame: _Frame, incarnation: int) -> None:
+        if frame.receiver.incarnation == incarnation:
             self._world.delivered(frame.sender, frame.receiver, frame.message)
 
 

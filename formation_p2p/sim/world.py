@@ -163,9 +163,9 @@ class World:
             # A stranger knows the network's public side, and shows a grant that is worth nothing.
             return _disguised(network, self._root.public_key) if stranger else network
 
-        def born(life: int) -> SimPeer:
-            seed = f"{self.seed}/{name}/life {life}" if life else f"{self.seed}/{name}"
-            rng = random.Random(seed)
+        def born(incarnation: int) -> SimPeer:
+            which = f"/life {incarnation}" if incarnation else ""
+            rng = random.Random(f"{self.seed}/{name}{which}")
             peer = self.peer(identity, joined(), rng, parameters=self._parameters)
             return peer if disguise is None else disguise(peer)
 
@@ -180,7 +180,7 @@ class World:
         if not asleep:
             self.wake(node)
         if serve is not None:
-            self.tell(node, serve)
+            self.deliver(node, serve)
         return node
 
     def machine(
@@ -219,7 +219,7 @@ class World:
 
     def later(self, delay_s: float, node: SimNode, event: PeerEvent) -> None:
         """Tell a node of something in a while, unless it dies before."""
-        self.after(delay_s, self.tell_life, node.life, node, event)
+        self.after(delay_s, self.deliver_to, node.incarnation, node, event)
 
     def wake(self, node: SimNode, *events: PeerEvent) -> None:
         """Have a node join; one of the `residents` is there at once, after these `events`."""
@@ -229,7 +229,7 @@ class World:
         if self.residents is not None and node in self.residents:
             self.residents.wake(node, events)
         else:
-            self.tell(node, Joined(node.contact.addresses, node.gates))
+            self.deliver(node, Joined(node.contact.addresses, node.gates))
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
@@ -245,13 +245,13 @@ class World:
         self._die(node)
 
     def restart(self, node: SimNode, *events: PeerEvent) -> None:
-        """Begin a dead node's next life. Of `events` it is told after it has joined."""
+        """Begin a dead node's next incarnation. Of `events` it is told after it has joined."""
         if self.streams is not None:
             self.streams.restarted(node)
         node.begin_again()
         self.wake(node)
         for event in events:
-            self.tell(node, event)
+            self.deliver(node, event)
 
     def suspend(self, node: SimNode) -> None:
         """As a machine that sleeps: nothing on it goes on, and its clock does."""
@@ -266,7 +266,7 @@ class World:
         node.executor.resume()
         waiting, node.inbox = node.inbox, []
         for event in waiting:
-            self.tell(node, event)
+            self.deliver(node, event)
 
     def cut(self, a: SimNode, b: SimNode) -> None:
         """Nothing passes between the two until `heal`. They are not told: packets just vanish."""
@@ -279,7 +279,7 @@ class World:
         if self.streams is not None:
             self.streams.heal(a, b)
 
-    def tell(self, node: SimNode, event: PeerEvent) -> None:
+    def deliver(self, node: SimNode, event: PeerEvent) -> None:
         """Hand an event to a node, and perform what comes of it."""
         if not node.alive:
             return
@@ -306,11 +306,11 @@ class World:
     def _tick(self, node: SimNode, due_s: float) -> None:
         if node.tick_s == due_s:
             node.tick_s = float("inf")
-            self.tell(node, Tick())
+            self.deliver(node, Tick())
 
-    def tell_life(self, life: int, node: SimNode, event: PeerEvent) -> None:
-        if node.life == life:
-            self.tell(node, event)
+    def deliver_to(self, incarnation: int, node: SimNode, event: PeerEvent) -> None:
+        if node.incarnation == incarnation:
+            self.deliver(node, event)
 
     def _die(self, node: SimNode) -> list[SimNode]:
         """The peers that were connected to it: all others, if connections are not kept."""
@@ -358,7 +358,7 @@ class World:
     def delivered(self, a: SimNode, b: SimNode, message: work.WorkMessage) -> None:
         """What a stream brings."""
         self.note(a, b, message)
-        self.tell(b, Received(a.contact, message))
+        self.deliver(b, Received(a.contact, message))
 
 
 def _disguised(network: Network, root_public_key: bytes) -> Network:

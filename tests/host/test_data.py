@@ -80,8 +80,8 @@ def test_progress_is_told_and_ends_with_all_of_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(alice, bob):
             blob = alice.put(content(3))
-            told = lambda done, size: seen.append((done, size))  # noqa: E731
-            await bob.exchange.download(blob, tmp_path / "got", told)
+            reported = lambda done, size: seen.append((done, size))  # noqa: E731
+            await bob.exchange.download(blob, tmp_path / "got", reported)
 
     run(story)
     assert seen[0] == (0, 3 * MIB)
@@ -287,25 +287,25 @@ def framed(message: messages.Reply) -> bytes:
     return encode_frame(messages.pack_reply(message))
 
 
-async def request(channel: MuxedStream) -> messages.Request:
-    (size,) = await channel.read(1)
+async def request(muxed: MuxedStream) -> messages.Request:
+    (size,) = await muxed.read(1)
     if size & 0x80:
-        (more,) = await channel.read(1)
+        (more,) = await muxed.read(1)
         size = size & 0x7F | more << 7
     frame = b""
     while len(frame) < size:
-        frame += await channel.read(size - len(frame))
+        frame += await muxed.read(size - len(frame))
     return messages.parse_request(frame)
 
 
 def wrong_bytes(block: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
-    async def serve(channel: MuxedStream) -> None:
-        assert isinstance(await request(channel), Open)
-        await channel.write(framed(Opened(block)))
+    async def serve(muxed: MuxedStream) -> None:
+        assert isinstance(await request(muxed), Open)
+        await muxed.write(framed(Opened(block)))
         while True:
-            want = await request(channel)
+            want = await request(muxed)
             assert isinstance(want, Want)
-            await channel.write(framed(Chunk(want.index, MIB)) + bytes(MIB))
+            await muxed.write(framed(Chunk(want.index, MIB)) + bytes(MIB))
 
     return serve
 
@@ -313,10 +313,10 @@ def wrong_bytes(block: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
 def replying(*replies: bytes) -> Callable[[MuxedStream], Awaitable[None]]:
     """Whatever is asked, this is the answer; then silence."""
 
-    async def serve(channel: MuxedStream) -> None:
+    async def serve(muxed: MuxedStream) -> None:
         for reply in replies:
-            await request(channel)
-            await channel.write(reply)
+            await request(muxed)
+            await muxed.write(reply)
         await trio.sleep(60)
 
     return serve
@@ -424,13 +424,13 @@ def test_a_reader_that_stalls_is_dropped_and_what_it_held_is_free(tmp_path: Path
     async def story() -> None:
         async with running(alice, bob):
             blob = alice.put(content(8))
-            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-            stream = DataStream(channel, blob)
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            stream = DataStream(muxed, blob)
             assert isinstance(await stream.begin(bob.network.grant, manifest=True), Opened)
             for index in range(8):
-                await channel.write(encode_frame(pack_request(Want(index))))
+                await muxed.write(encode_frame(pack_request(Want(index))))
             await until(lambda: alice.exchange.server.serving.borrowed_tokens == 1)
-            await until(lambda: channel.broken is not None)
+            await until(lambda: muxed.broken is not None)
             assert alice.exchange.server.serving.borrowed_tokens == 0
             assert await bob.ask(alice, b"still there") == b"re:still there"
 
@@ -445,10 +445,10 @@ def test_a_peer_has_a_few_streams_and_no_more(tmp_path: Path) -> None:
             blob = alice.put(content(0.1))
             opened: list[MuxedStream] = []
             for _ in range(MAX_DATA_STREAMS):
-                channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-                answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+                muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+                answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
                 assert isinstance(answer, Opened)
-                opened.append(channel)
+                opened.append(muxed)
             with pytest.raises((IOException, Unreachable)):
                 await _begin_one_more(bob, alice, blob)
             opened[0].abort("enough")
@@ -468,11 +468,11 @@ def test_a_stream_ends_with_the_grant_that_opened_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(alice, bob):
             blob = alice.put(content(0.1))
-            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-            stream = DataStream(channel, blob)
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            stream = DataStream(muxed, blob)
             assert isinstance(await stream.begin(grant, manifest=True), Opened)
             for expected in (tuple, BlobRefused):
-                await channel.write(encode_frame(pack_request(Want(0))))
+                await muxed.write(encode_frame(pack_request(Want(0))))
                 stream.want(0)
                 answer = await stream.next(memoryview(bytearray(MIB)))
                 assert isinstance(answer, expected)
@@ -493,10 +493,10 @@ def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: Path) 
             blob = alice.put(content(0.1))
             opened: list[MuxedStream] = []
             for _ in range(2):
-                channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-                answer = await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+                muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+                answer = await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
                 assert isinstance(answer, Opened)
-                opened.append(channel)
+                opened.append(muxed)
             with pytest.raises((IOException, trio.TooSlowError)):
                 await _begin_one_more(carol, alice, blob)
             opened[0].abort("enough")
@@ -506,8 +506,8 @@ def test_peers_who_open_without_end_do_not_take_all_descriptors(tmp_path: Path) 
 
 
 async def _begin_one_more(bob: Holder, alice: Holder, blob: Blob) -> None:
-    channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-    await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+    muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+    await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
 
 
 @pytest.mark.parametrize(
@@ -537,10 +537,10 @@ def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
                 "an open amid it": [pack_request(opening)] * 2,
                 "junk": [b"\xff"],
             }.get(str(frames)) or [pack_request(each) for each in frames]  # type: ignore[arg-type]
-            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
             for frame in said:
-                await channel.write(encode_frame(frame))
-            await until(lambda: channel.broken is not None or channel.is_finished_there)
+                await muxed.write(encode_frame(frame))
+            await until(lambda: muxed.broken is not None or muxed.is_finished_there)
             # And nothing else: its leases live on other streams.
             assert await bob.ask(alice, b"hello") == b"re:hello"
             assert alice.gone == bob.gone == []
@@ -602,14 +602,14 @@ def test_small_frames_overtake_the_data_that_waits(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(alice, bob):
             blob = alice.put(content(8))
-            channel = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
-            await DataStream(channel, blob).begin(bob.network.grant, manifest=True)
+            muxed = await bob.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+            await DataStream(muxed, blob).begin(bob.network.grant, manifest=True)
             for index in range(8):
-                await channel.write(encode_frame(pack_request(Want(index))))
+                await muxed.write(encode_frame(pack_request(Want(index))))
             await until(lambda: alice.sent_bytes >= MIB)
             for _ in range(20):
                 assert await bob.ask(alice, b"hello", timeout_s=2) == b"re:hello"
-            channel.abort("enough")
+            muxed.abort("enough")
 
     run(story)
 

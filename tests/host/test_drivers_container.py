@@ -51,8 +51,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngi
 
 
 def run(home: Path, image: str, *argv: str, report: Recorder | None = None, **more: Any) -> Outcome:
-    told = {"env", "stdin", "files_in", "files_out"}
-    spec = ProcessSpec(argv, **{key: more.pop(key) for key in told & more.keys()})
+    reported = {"env", "stdin", "files_in", "files_out"}
+    spec = ProcessSpec(argv, **{key: more.pop(key) for key in reported & more.keys()})
     payload = ContainerSpec(image, spec).encode()
     outcomes: list[Outcome] = []
 
@@ -100,19 +100,19 @@ def test_an_engine_is_told_to_hold_a_container_to_its_lease_and_to_nothing_else(
 ) -> None:
     run(home, "alpine:3.22", "true", cpu_milli=1500, memory_bytes=256 * MIB)
     (words,) = engine.runs
-    told = options(words)
-    assert told["--network"] == ["none"]
+    reported = options(words)
+    assert reported["--network"] == ["none"]
     assert "--read-only" in words
-    assert told["--cap-drop"] == ["ALL"]
-    assert told["--security-opt"] == ["no-new-privileges"]
-    assert told["--user"] == [":".join(map(str, task_user()))]
+    assert reported["--cap-drop"] == ["ALL"]
+    assert reported["--security-opt"] == ["no-new-privileges"]
+    assert reported["--user"] == [":".join(map(str, task_user()))]
     assert 0 not in task_user()
-    assert told["--cpus"] == ["1.500"]
-    assert told["--memory"] == told["--memory-swap"] == [f"{256 * MIB}b"]
-    assert told["--pids-limit"] == ["4096"]
-    assert told["--log-driver"] == ["none"]
+    assert reported["--cpus"] == ["1.500"]
+    assert reported["--memory"] == reported["--memory-swap"] == [f"{256 * MIB}b"]
+    assert reported["--pids-limit"] == ["4096"]
+    assert reported["--log-driver"] == ["none"]
     assert "--gpus" not in words
-    (volume,) = told["--volume"]
+    (volume,) = reported["--volume"]
     assert volume.startswith(str(home / "scratch" / "task-"))
     assert volume.endswith(":/work:Z")
     assert words[-2:] == ["alpine:3.22", "true"]

@@ -23,7 +23,7 @@ from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import interpreter
+from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
 from tests.support.waiting import until
@@ -79,14 +79,14 @@ class World:
         return outcome
 
 
-def story(root: Path, tell: Callable[[World], Awaitable[None]]) -> None:
+def story(root: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
     """Tells a story in a new world, and checks that ending its leases leaves nothing."""
 
     async def bounded() -> None:
         async with trio.open_nursery() as nursery:
             world = World(root, nursery)
             try:
-                await tell(world)
+                await scenario(world)
             finally:
                 with trio.CancelScope(shield=True):
                     for lease_id in sorted(world.leases):
@@ -115,7 +115,7 @@ def test_a_call_returns_its_value_and_reads_no_pickle_in_the_node(tmp_path: Path
         def __reduce__(self) -> Any:
             return eval, (f"open({str(marker)!r}, 'a').write(f'{{__import__(\"os\").getpid()}} ')",)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         def returns(_: object, write: Any) -> Any:
             return write()
 
@@ -127,7 +127,7 @@ def test_a_call_returns_its_value_and_reads_no_pickle_in_the_node(tmp_path: Path
         pickle.loads(outcome.result)
         assert marker.read_text().split()[1:] == [str(os.getpid())]
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_arguments_travel_and_what_the_callers_main_defines_travels_with_them(
@@ -141,13 +141,13 @@ def test_arguments_travel_and_what_the_callers_main_defines_travels_with_them(
         main,
     )
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         arguments = cloudpickle.dumps(((main["Point"](3, 4),), {"scale": 2}))
         outcome = await world.lease().outcome(cloudpickle.dumps(main["task"]), arguments)
         assert isinstance(outcome, Succeeded), outcome
         assert pickle.loads(outcome.result) == 10.0
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_modules_of_the_nodes_environment_are_found_and_no_file_beside_the_driver(
@@ -163,12 +163,12 @@ def test_modules_of_the_nodes_environment_are_found_and_no_file_beside_the_drive
 
         return [importlib.util.find_spec(name) is not None for name in names]
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert await world.value(found, *names) == [True, True, False]
         (tmp_path / "library" / "found_by_the_node.py").unlink()
         (tmp_path / "library").rmdir()
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
@@ -190,7 +190,7 @@ def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
         else:
             Path.cwd().rmdir()
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         folder, environment, descriptors = await world.value(look, device_ids=("GPU-a",))
         assert (await world.value(look))[0] == folder  # it was left as it was found
         for how in ("file", "lock", "gone"):
@@ -209,7 +209,7 @@ def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
         # The socket of the calls, two copies of the outputs, and the folder being listed.
         assert len(descriptors) == 7
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_what_a_call_starts_or_forks_does_not_get_the_calls(tmp_path: Path) -> None:
@@ -226,19 +226,19 @@ def test_what_a_call_starts_or_forks_does_not_get_the_calls(tmp_path: Path) -> N
             os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
         return " ".join(started), os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         report = Recorder()
         assert await world.value(start, report=report) == ("0 1 2 3", 0)
         assert report.pieces == []
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 # -- warmth ---------------------------------------------------------------------------------
 
 
 def test_calls_of_one_lease_share_a_process_and_leases_do_not(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         ann = [await world.value(os.getpid, lease_id="ann") for _ in range(3)]
         bob = await world.value(os.getpid, lease_id="bob")
         assert len(set(ann)) == 1
@@ -248,7 +248,7 @@ def test_calls_of_one_lease_share_a_process_and_leases_do_not(tmp_path: Path) ->
         assert alive(bob)
         assert await world.value(os.getpid, lease_id="bob") == bob
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 class CountsReads:
@@ -270,7 +270,7 @@ class CountsReads:
 
 
 def test_a_function_is_read_once_and_the_newest_ones_are_kept(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert [await world.value(CountsReads("a")) for _ in range(3)] == [1, 1, 1]
         for number in range(MAX_SHARED_BLOBS - 1):
             assert await world.value(CountsReads(str(number))) == 1
@@ -278,7 +278,7 @@ def test_a_function_is_read_once_and_the_newest_ones_are_kept(tmp_path: Path) ->
         assert await world.value(CountsReads("one more")) == 1  # in the place of the oldest
         assert await world.value(CountsReads("a")) == 2
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_killed_call_leaves_its_folder_to_nobody(tmp_path: Path) -> None:
@@ -289,12 +289,12 @@ def test_a_killed_call_leaves_its_folder_to_nobody(tmp_path: Path) -> None:
     def look() -> list[str]:
         return [str(path) for path in Path.cwd().parent.rglob("secret")]
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         for _ in range(3):
             await world.failure(FailureKind.EXIT, leave)
         assert await world.value(look) == []
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_calls_of_one_lease_run_one_after_the_other(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_calls_of_one_lease_run_one_after_the_other(tmp_path: Path) -> None:
             time.sleep(0.02)
             file.write(f"-{name}")
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         async with trio.open_nursery() as nursery:
             for name in "abcd":
                 nursery.start_soon(world.value, step, str(tmp_path / "log"), name)
@@ -313,13 +313,13 @@ def test_calls_of_one_lease_run_one_after_the_other(tmp_path: Path) -> None:
         steps = [text[index : index + 4] for index in range(0, len(text), 4)]
         assert sorted(steps) == ["+a-a", "+b-b", "+c-c", "+d-d"]
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_warm_call_costs_little_and_a_cold_one_not_much(tmp_path: Path) -> None:
     """Measured on two busy cores: 0.25 ms and 65 ms. The bounds are ten times that."""
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         call = (cloudpickle.dumps(lambda item: item), cloudpickle.dumps(((1,), {})))
         took: list[float] = []
         for _ in range(201):
@@ -329,7 +329,7 @@ def test_a_warm_call_costs_little_and_a_cold_one_not_much(tmp_path: Path) -> Non
         assert took[0] < 0.65
         assert statistics.median(took) < 0.0025
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 # -- output ---------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_output_arrives_while_the_call_runs_and_all_of_it_before_its_end(tmp_pat
         print("an error", file=sys.stderr)
         print("x" * 50_000)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         report = Recorder(react=lambda _: go.touch())
         await world.value(speak, str(go), report=report, timeout_s=5)
         assert report.text() == "started\nraw\n" + "x" * 50_000 + "\n"
@@ -355,7 +355,7 @@ def test_output_arrives_while_the_call_runs_and_all_of_it_before_its_end(tmp_pat
         await world.value(lambda: None, report=quiet)
         assert quiet.pieces == []
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 # -- failures -------------------------------------------------------------------------------
@@ -365,27 +365,27 @@ def test_an_exception_comes_back_with_its_traceback(tmp_path: Path) -> None:
     def divide(by: int) -> float:
         return 1 / by
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.EXCEPTION, divide, 0)
         assert failed.message.endswith("ZeroDivisionError: division by zero\n")
         assert "in divide" in failed.message
-        assert "interpreter.py" not in failed.message
+        assert "python_child.py" not in failed.message
         assert isinstance(pickle.loads(failed.result), ZeroDivisionError)
         assert await world.value(divide, 2) == 0.5
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_only_the_end_of_a_long_traceback_is_kept(tmp_path: Path) -> None:
     def fail() -> None:
         raise ValueError("start " + "x" * 100_000 + " end")
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.EXCEPTION, fail)
-        assert len(failed.message) == interpreter.MAX_MESSAGE_BYTES
+        assert len(failed.message) == python_child.MAX_MESSAGE_BYTES
         assert failed.message.endswith(" end\n")
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_an_exception_that_does_not_pickle_keeps_its_message(tmp_path: Path) -> None:
@@ -397,23 +397,23 @@ def test_an_exception_that_does_not_pickle_keeps_its_message(tmp_path: Path) -> 
             error.lock = threading.Lock()  # type: ignore[attr-defined]
         raise error
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         for size in (0, MAX_RESULT_BYTES + 1):
             failed = await world.failure(FailureKind.EXCEPTION, fail, size)
             assert failed.result == b""
         assert "no way" in (await world.failure(FailureKind.EXCEPTION, fail, 0)).message
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_leaving_with_sys_exit_is_an_exception_of_the_call(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pid = await world.value(os.getpid)
         failed = await world.failure(FailureKind.EXCEPTION, sys.exit, 3)
         assert failed.message == "SystemExit: 3\n"
         assert await world.value(os.getpid) == pid
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_result_that_does_not_pickle_is_an_exception_that_says_so(tmp_path: Path) -> None:
@@ -422,18 +422,18 @@ def test_a_result_that_does_not_pickle_is_an_exception_that_says_so(tmp_path: Pa
 
         return threading.Lock()
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.EXCEPTION, lock)
         assert "cannot pickle '_thread.lock' object" in failed.message
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path: Path) -> None:
     def result(size: int) -> bytes:
         return b"x" * size
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pid = await world.value(os.getpid)
         overhead = len(pickle.dumps(b"x" * MAX_RESULT_BYTES, protocol=5)) - MAX_RESULT_BYTES
         assert len(await world.value(result, MAX_RESULT_BYTES - overhead)) > 8_000_000
@@ -441,7 +441,7 @@ def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path
         assert "of at most 8388608" in failed.message
         assert await world.value(os.getpid) == pid
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -449,17 +449,17 @@ def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path
 def test_whatever_bytes_are_called_it_is_their_own_failure(
     tmp_path: Path, shared: bytes, payload: bytes
 ) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         outcome = await world.lease().outcome(shared, payload)
         assert isinstance(outcome, Failed)
         assert outcome.kind is FailureKind.EXCEPTION
         assert await world.value(lambda: "well") == "well"
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         missing = b"cno_such_module\nfunction\n."
         for function, arguments, expected in (
             (missing, cloudpickle.dumps(((), {})), "ModuleNotFoundError"),
@@ -472,7 +472,7 @@ def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path
             assert outcome.kind is FailureKind.EXCEPTION
             assert expected in outcome.message
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path
 
         ctypes.string_at(0)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pids = [await world.value(os.getpid)]
         failed = await world.failure(FailureKind.EXIT, leave)
         assert failed.message == "ended with exit code 7: so long"
@@ -499,7 +499,7 @@ def test_a_crash_fails_the_call_and_the_next_one_gets_a_new_interpreter(tmp_path
         pids.append(await world.value(os.getpid))
         assert len(set(pids)) == 4
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None:
@@ -516,19 +516,19 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
         time.sleep(60)
 
     def reply(kind: bytes, message_bytes: int, value_bytes: int) -> bytes:
-        return interpreter.REPLY.pack(kind, 0, False, 0, 0, message_bytes, value_bytes)
+        return python_child.REPLY.pack(kind, 0, False, 0, 0, message_bytes, value_bytes)
 
-    half = reply(interpreter.RETURNED, 0, 9)
+    half = reply(python_child.RETURNED, 0, 9)
     junk = {
         "junk": b"junk" * 100,
         "unknown": reply(b"?", 0, 0),
-        "huge": reply(interpreter.RETURNED, 0, 2**32 - 1),
-        "long": reply(interpreter.RAISED, 2**32 - 1, 0),
-        "of another call": reply(interpreter.RETURNED, 0, 0),
+        "huge": reply(python_child.RETURNED, 0, 2**32 - 1),
+        "long": reply(python_child.RAISED, 2**32 - 1, 0),
+        "of another call": reply(python_child.RETURNED, 0, 0),
         "shut": None,
     }
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         for written in junk.values():
             await world.failure(FailureKind.EXIT, partial(meddle, leave=False), written)
             assert await world.value(lambda: "well") == "well"
@@ -536,7 +536,7 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
             await world.failure(FailureKind.EXIT, partial(meddle, leave=True), written)
             assert await world.value(lambda: "well") == "well"
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_call_that_forges_more_replies_than_there_are_calls_is_told_of(tmp_path: Path) -> None:
@@ -545,18 +545,18 @@ def test_a_call_that_forges_more_replies_than_there_are_calls_is_told_of(tmp_pat
     def forge() -> None:
         (fd,) = open_sockets()
         one, another = (
-            interpreter.REPLY.pack(interpreter.RETURNED, which, False, 0, 0, 0, 2) + b"N."
+            python_child.REPLY.pack(python_child.RETURNED, which, False, 0, 0, 0, 2) + b"N."
             for which in (1, 2)
         )
         os.write(fd, one + another)
         time.sleep(60)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         with trio.fail_after(5):
             assert await world.value(forge) is None
         assert await world.value(lambda: "well") == "well"
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
@@ -564,7 +564,7 @@ def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
         Path(pid).write_text(str(os.getpid()))
         time.sleep(600)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pid = tmp_path / "pid"
         await world.value(os.getpid)
         failed = await world.failure(FailureKind.TIMEOUT, sleep, str(pid), timeout_s=0.5)
@@ -572,11 +572,11 @@ def test_running_past_its_time_kills_the_interpreter(tmp_path: Path) -> None:
         assert not alive(int(pid.read_text()))
         assert await world.value(os.getpid) != int(pid.read_text())
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_killing_a_call_ends_when_its_interpreter_is_dead(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pid = await world.value(os.getpid)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.failure, FailureKind.CANCELLED, time.sleep, 600)
@@ -585,13 +585,13 @@ def test_killing_a_call_ends_when_its_interpreter_is_dead(tmp_path: Path) -> Non
         assert not alive(pid)
         assert await world.value(os.getpid) != pid
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
     tmp_path: Path,
 ) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.value(os.getpid)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.failure, FailureKind.CANCELLED, time.sleep, 600)
@@ -600,11 +600,11 @@ def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
             for number in range(10):
                 assert await world.value(abs, -number) == number
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.value(os.getpid)
         go, results = tmp_path / "go", list[bytes]()
 
@@ -628,11 +628,11 @@ def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path
             world.lease().go_on()
         assert sorted(result[:1] for result in results) == [bytes([mark]) for mark in b"abcdefgh"]
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_a_call_is_killed_or_runs_out_of_time_while_its_lease_is_paused(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         for kind in (FailureKind.TIMEOUT, FailureKind.CANCELLED):
             await world.value(os.getpid)
             async with trio.open_nursery() as nursery:
@@ -646,11 +646,11 @@ def test_a_call_is_killed_or_runs_out_of_time_while_its_lease_is_paused(tmp_path
                     world.lease().kill()
             world.lease().go_on()
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_ending_a_lease_ends_its_call_and_those_that_wait(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         pid = await world.value(os.getpid)
         ended: list[Outcome] = []
 
@@ -668,7 +668,7 @@ def test_ending_a_lease_ends_its_call_and_those_that_wait(tmp_path: Path) -> Non
             assert ended == []  # nobody may have what ends after its lease
             nursery.cancel_scope.cancel()
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_ending_a_lease_while_its_interpreter_starts_leaves_none(
@@ -686,7 +686,7 @@ def test_ending_a_lease_while_its_interpreter_starts_leaves_none(
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start_slowly)
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.outcome, time.sleep, 600)
             await begun.wait()
@@ -694,7 +694,7 @@ def test_ending_a_lease_while_its_interpreter_starts_leaves_none(
             nursery.cancel_scope.cancel()
         await until(lambda: not alive(started[0].pid))
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
@@ -705,14 +705,14 @@ def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
         held = [b"x" * 2**20 for _ in range(200)]
         time.sleep(len(held))
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.MEMORY, at_once, memory_bytes=128 * MIB)
         assert failed.message.endswith("MemoryError\n")
         less = {"lease_id": "another", "memory_bytes": 128 * MIB}
         failed = await world.failure(FailureKind.MEMORY, bit_by_bit, **less)
         assert failed.message == "stopped at its memory limit of 128MiB; ask for more memory"
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_what_a_call_used_is_told_with_its_end(tmp_path: Path) -> None:
@@ -724,7 +724,7 @@ def test_what_a_call_used_is_told_with_its_end(tmp_path: Path) -> None:
         while time.process_time() < until_s:
             pass
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.value(large, report=(first := Recorder()))
         await world.value(busy, report=(second := Recorder()))
         assert 90 * MIB <= (first.usage.memory_bytes or 0) < 200 * MIB
@@ -732,17 +732,17 @@ def test_what_a_call_used_is_told_with_its_end(tmp_path: Path) -> None:
         assert (second.usage.memory_bytes or 0) >= 90 * MIB
         assert 150 <= (second.usage.cpu_ms or 0) < 2000
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)
 
 
 def test_an_interpreter_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import no_such_module_anywhere")
 
-    async def tell(world: World) -> None:
+    async def scenario(world: World) -> None:
         world.driver = PythonDriver(bare_machine(), broken)
         failed = await world.failure(FailureKind.DRIVER, len, "abc")
         assert failed.message.startswith("the interpreter did not start: ended with exit code 1")
         assert "no_such_module_anywhere" in failed.message
 
-    story(tmp_path, tell)
+    story(tmp_path, scenario)

@@ -98,9 +98,9 @@ class World:
         self.report = Recorder()
 
     async def run(self, code: bytes, *arguments: str, fuel: int = 0, **more: Any) -> Outcome:
-        told = {"env", "stdin", "files_in", "files_out"}
+        reported = {"env", "stdin", "files_in", "files_out"}
         process = ProcessSpec(
-            ("program", *arguments), **{key: more.pop(key) for key in told & more.keys()}
+            ("program", *arguments), **{key: more.pop(key) for key in reported & more.keys()}
         )
         spec = WasmSpec(code, process, fuel)
         async with an_execution(self.root, spec.encode(), shared=spec.shared, **more) as execution:

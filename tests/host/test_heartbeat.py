@@ -75,11 +75,11 @@ class Node:
         family = psutil.Process(self.process.pid).children(recursive=True)
         return [each.pid for each in family if each.cmdline() == ["sleep", "987"]]
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
     def close(self) -> None:
-        self.tell(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self.process.communicate()
 
 
@@ -97,11 +97,11 @@ def test_the_tasks_of_a_node_that_is_stopped_end_once_its_leases_have(
     node = Node(tmp_path, beats=True, around=around)
     try:
         assert not dead_within(node.task, 2.5)  # while it beats, nothing happens
-        node.tell(signal.SIGSTOP)
+        node.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
         assert dead_within(node.task, 5.0)
         assert time.monotonic() - stopped_s > 1.0  # and its leases may have lived that long
-        node.tell(signal.SIGCONT)
+        node.send_signal(signal.SIGCONT)
         assert node.process.stdout is not None
         assert b"ended by SIGKILL" in node.process.stdout.readline()
     finally:
@@ -111,7 +111,7 @@ def test_the_tasks_of_a_node_that_is_stopped_end_once_its_leases_have(
 def test_a_node_that_never_promised_to_beat_is_not_missed(tmp_path: Path) -> None:
     node = Node(tmp_path, beats=False)
     try:
-        node.tell(signal.SIGSTOP)
+        node.send_signal(signal.SIGSTOP)
         assert not dead_within(node.task, 3.0)
     finally:
         node.close()

@@ -91,9 +91,9 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
             assert connection is not None
             for number in range(30):
                 here = (f"/ip4/192.0.2.{number}/tcp/4001",)
-                channel = await connection.open(net_identify.PUSH_PROTOCOL)
-                await channel.write(net_identify.message(b"", here, (), channel))
-                await channel.close()
+                stream = await connection.open(net_identify.PUSH_PROTOCOL)
+                await stream.write(net_identify.message(b"", here, (), stream))
+                await stream.close()
             await trio.sleep(1)
             assert 1 <= len(bob.met) <= (BURST_S + 2) * PUSHES_PER_S
 

@@ -291,7 +291,7 @@ def test_half_a_frame_is_given_up_and_gives_its_memory_back() -> None:
     async def story() -> None:
         async with besieged(frame_stall_s=0.5, slowest_bytes_per_s=16 * MIB) as victim:
             hand = await mallory.muxed(victim)
-            victim.stack.trust(hand.peer_id)
+            victim.stack.note_lease(hand.peer_id)
             for sid in (1, 3):
                 await hand.open(sid, WORK_PROTOCOL)
                 await hand.data(sid, varint(16 * MIB) + bytes(1000))
@@ -306,7 +306,7 @@ def test_unfinished_frames_are_bounded_over_all_streams_of_a_peer() -> None:
     async def story() -> None:
         async with besieged() as victim:
             hand = await mallory.muxed(victim)
-            victim.stack.trust(hand.peer_id)
+            victim.stack.note_lease(hand.peer_id)
             # Three large frames are more than a peer may have under way; so is anything more.
             for sid in (1, 3, 5):
                 await hand.open(sid, WORK_PROTOCOL)
@@ -326,7 +326,7 @@ def test_strangers_hold_no_room_that_lease_holders_need() -> None:
     async def story() -> None:
         alice = node()
         async with besieged() as victim, running(alice):
-            victim.stack.trust(alice.peer_id)
+            victim.stack.note_lease(alice.peer_id)
             for _ in range(17):
                 hand = await mallory.muxed(victim)
                 for sid in (1, 3):
@@ -345,7 +345,7 @@ def test_a_frame_that_trickles_in_does_not_hold_its_room_for_ever() -> None:
     async def story() -> None:
         async with besieged(frame_stall_s=0.5, slowest_bytes_per_s=16 * MIB) as victim:
             hand = await mallory.muxed(victim)
-            victim.stack.trust(hand.peer_id)
+            victim.stack.note_lease(hand.peer_id)
             await hand.open(1, WORK_PROTOCOL)
             await hand.data(1, varint(16 * MIB))
             began_s = trio.current_time()
@@ -581,10 +581,10 @@ def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
             assert connection is not None
             moved = ("/ip4/192.0.2.9/tcp/4001",)
             for nonsense in (encode_frame(b"\xff\xff"), None):
-                channel = await connection.open(net_identify.PUSH_PROTOCOL)
-                told = net_identify.message(b"", moved, (), channel)
-                await channel.write(nonsense or told)
-                await channel.close()
+                stream = await connection.open(net_identify.PUSH_PROTOCOL)
+                reported = net_identify.message(b"", moved, (), stream)
+                await stream.write(nonsense or reported)
+                await stream.close()
             await until(lambda: bob.stack.contact(Contact(alice.peer_id)).addresses == moved)
 
     run(story)

@@ -14,9 +14,9 @@ def test_a_peer_that_answers_what_has_no_answer_does_not_confuse_the_next_reques
         alice, bob = Node(), Node()
         async with running(alice, bob):
             for number in range(5):
-                told = b"told %d" % number
+                reported = b"told %d" % number
                 assert (
-                    await alice.stack.ask(bob.contact, told, timeout_s=5, expects_answer=False)
+                    await alice.stack.ask(bob.contact, reported, timeout_s=5, expects_answer=False)
                     is None
                 )
                 assert await alice.ask(bob, b"asked") == b"re:asked"

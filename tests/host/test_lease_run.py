@@ -88,20 +88,20 @@ class Told:
 
 
 def story(
-    driver: Driver | LeaseDriver | None, root: Path, tell: Callable[[Told], Awaitable[None]]
+    driver: Driver | LeaseDriver | None, root: Path, scenario: Callable[[Told], Awaitable[None]]
 ) -> Told:
     """Tells a story of a lease, and ends it. Nothing is left of it then."""
-    told = Told(driver, root)
+    reported = Told(driver, root)
 
     async def bounded() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(told.lease.run)
-            await tell(told)
-            await told.lease.stop()
+            nursery.start_soon(reported.lease.run)
+            await scenario(reported)
+            await reported.lease.stop()
         assert holds_nothing(root)
 
     within(10, bounded)
-    return told
+    return reported
 
 
 # -- a driver that runs one at a time -------------------------------------------------------
@@ -110,14 +110,14 @@ def story(
 def test_they_run_in_order_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
     driver = Sleeper()
 
-    async def tell(told: Told) -> None:
-        told.add(b"20", b"0")
-        told.add(b"10")
-        await told.until(3)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"20", b"0")
+        reported.add(b"10")
+        await reported.until(3)
 
-    told = story(driver, tmp_path, tell)
-    assert told.ended == {"0": Succeeded(b"20"), "1": Succeeded(b"0"), "2": Succeeded(b"10")}
-    assert list(told.ended) == ["0", "1", "2"]
+    reported = story(driver, tmp_path, scenario)
+    assert reported.ended == {"0": Succeeded(b"20"), "1": Succeeded(b"0"), "2": Succeeded(b"10")}
+    assert list(reported.ended) == ["0", "1", "2"]
     assert len(set(driver.scratches)) == 3
     first = driver.ran[0]
     assert (first.lease_id, first.cpu_milli, first.memory_bytes) == ("lease", 1000, 2**28)
@@ -126,11 +126,11 @@ def test_they_run_in_order_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_how_long_it_ran_is_told_in_microseconds(tmp_path: Path) -> None:
-    async def tell(told: Told) -> None:
-        told.add(b"30")
-        await told.until(1)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"30")
+        await reported.until(1)
 
-    (event,) = story(Sleeper(), tmp_path, tell).events
+    (event,) = story(Sleeper(), tmp_path, scenario).events
     assert isinstance(event, ExecutionsEnded)
     assert 30_000 <= event.ended[0].ran_us < 2_000_000
 
@@ -142,23 +142,23 @@ def test_only_what_takes_longer_than_a_moment_is_said_to_have_started(
     monkeypatch.setattr(lease_run, "SHORT_S", 0.5)
     driver = Sleeper()
 
-    async def tell(told: Told) -> None:
-        driver.started = lambda: told.started
-        told.add(b"0", b"until it is said", b"0", b"until it is said")
-        await told.until(4)
+    async def scenario(reported: Told) -> None:
+        driver.started = lambda: reported.started
+        reported.add(b"0", b"until it is said", b"0", b"until it is said")
+        await reported.until(4)
 
-    told = story(driver, tmp_path, tell)
-    assert told.started == ["1", "3"]
-    kinds = [type(event) for event in told.events]
+    reported = story(driver, tmp_path, scenario)
+    assert reported.started == ["1", "3"]
+    kinds = [type(event) for event in reported.events]
     assert kinds.index(ExecutionStarted) < len(kinds) - 1
 
 
 def test_what_it_prints_is_passed_on_before_its_end(tmp_path: Path) -> None:
-    async def tell(told: Told) -> None:
-        told.add(b"print")
-        await told.until(1)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"print")
+        await reported.until(1)
 
-    *printed, _ = story(Sleeper(), tmp_path, tell).events
+    *printed, _ = story(Sleeper(), tmp_path, scenario).events
     assert printed == [
         ExecutionOutput("lease", "0", False, b"out"),
         ExecutionOutput("lease", "0", True, b"err"),
@@ -166,26 +166,26 @@ def test_what_it_prints_is_passed_on_before_its_end(tmp_path: Path) -> None:
 
 
 def test_without_a_driver_each_fails_as_the_machines_doing(tmp_path: Path) -> None:
-    async def tell(told: Told) -> None:
-        told.add(b"0", b"0")
-        await told.until(2)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"0", b"0")
+        await reported.until(2)
 
     failed = Failed(FailureKind.DRIVER, "this worker has no driver test")
-    assert story(None, tmp_path, tell).ended == {"0": failed, "1": failed}
+    assert story(None, tmp_path, scenario).ended == {"0": failed, "1": failed}
 
 
 def test_what_a_driver_raises_ends_its_task_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def tell(told: Told) -> None:
-        told.add(b"0", b"raise", b"0")
-        await told.until(3)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"0", b"raise", b"0")
+        await reported.until(3)
 
     with caplog.at_level(logging.CRITICAL, logger="formation_p2p"):
-        told = story(Sleeper(), tmp_path, tell)
+        reported = story(Sleeper(), tmp_path, scenario)
     problem = "the driver test failed: RuntimeError('out of order')"
-    assert told.ended["1"] == Failed(FailureKind.DRIVER, problem)
-    assert isinstance(told.ended["2"], Succeeded)
+    assert reported.ended["1"] == Failed(FailureKind.DRIVER, problem)
+    assert isinstance(reported.ended["2"], Succeeded)
 
 
 # -- taking back, killing, pausing, ending --------------------------------------------------
@@ -195,33 +195,33 @@ def test_what_a_driver_raises_ends_its_task_alone(
 def test_what_has_not_begun_is_taken_back_and_never_runs(tmp_path: Path, begun: bool) -> None:
     driver = Sleeper()
 
-    async def tell(told: Told) -> None:
-        told.add(b"50", b"0", b"0")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"50", b"0", b"0")
         await until(lambda: bool(driver.ran))
-        told.lease.kill("1", begun=begun)
-        assert list(told.ended) == ["1"]
-        told.lease.kill("no such attempt", begun=True)
-        await told.until(3)
+        reported.lease.kill("1", begun=begun)
+        assert list(reported.ended) == ["1"]
+        reported.lease.kill("no such attempt", begun=True)
+        await reported.until(3)
 
-    told = story(driver, tmp_path, tell)
+    reported = story(driver, tmp_path, scenario)
     taken_back = Failed(FailureKind.CANCELLED, "it was taken back before it began")
-    assert told.ended["1"] == taken_back
+    assert reported.ended["1"] == taken_back
     assert [each.execution_id for each in driver.ran] == ["0", "2"]
 
 
 def test_what_has_begun_is_killed_only_where_that_is_meant(tmp_path: Path) -> None:
     driver = Sleeper()
 
-    async def tell(told: Told) -> None:
-        told.add(b"100", b"60000", b"0")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"100", b"60000", b"0")
         await until(lambda: len(driver.ran) == 1)
-        told.lease.kill("0", begun=False)
+        reported.lease.kill("0", begun=False)
         await until(lambda: len(driver.ran) == 2)
-        told.lease.kill("1", begun=True)
-        await told.until(3)
+        reported.lease.kill("1", begun=True)
+        await reported.until(3)
 
-    told = story(driver, tmp_path, tell)
-    assert told.ended == {
+    reported = story(driver, tmp_path, scenario)
+    assert reported.ended == {
         "0": Succeeded(b"100"),
         "1": Failed(FailureKind.CANCELLED, "it was killed, as its owner asked"),
         "2": Succeeded(b"0"),
@@ -231,17 +231,17 @@ def test_what_has_begun_is_killed_only_where_that_is_meant(tmp_path: Path) -> No
 def test_while_it_is_paused_nothing_begins(tmp_path: Path) -> None:
     driver = Sleeper()
 
-    async def tell(told: Told) -> None:
-        told.add(b"30", b"0")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"30", b"0")
         await until(lambda: len(driver.ran) == 1)
-        told.lease.pause()
-        await told.until(1)
+        reported.lease.pause()
+        await reported.until(1)
         await trio.sleep(0.03)
         assert len(driver.ran) == 1
-        told.lease.go_on()
-        await told.until(2)
+        reported.lease.go_on()
+        await reported.until(2)
 
-    story(driver, tmp_path, tell)
+    story(driver, tmp_path, scenario)
 
 
 def test_ending_the_lease_waits_until_all_is_dead_and_tells_nothing(tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_ending_the_lease_waits_until_all_is_dead_and_tells_nothing(tmp_path: Pa
 
     driver = Reluctant()
 
-    async def tell(told: Told) -> None:
-        told.add(b"60000", b"0")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"60000", b"0")
         await until(lambda: bool(driver.ran))
-        await told.lease.stop()
+        await reported.lease.stop()
         assert driver.died
 
-    assert story(driver, tmp_path, tell).ended == {}
+    assert story(driver, tmp_path, scenario).ended == {}
     assert len(driver.ran) == 1
 
 
@@ -298,14 +298,14 @@ async def run_all(turns: Turns, taken: list[Execution]) -> None:
 
 
 def test_many_are_taken_and_told_at_once(tmp_path: Path) -> None:
-    async def tell(told: Told) -> None:
-        told.add(b"a", b"b", b"c", b"d")
-        await told.until(4)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"b", b"c", b"d")
+        await reported.until(4)
 
-    told = story(Batcher(run_all), tmp_path, tell)
-    batches = [len(each.ended) for each in told.events if isinstance(each, ExecutionsEnded)]
+    reported = story(Batcher(run_all), tmp_path, scenario)
+    batches = [len(each.ended) for each in reported.events if isinstance(each, ExecutionsEnded)]
     assert batches == [3, 1]
-    assert list(told.ended.values()) == [Succeeded(p) for p in (b"a", b"b", b"c", b"d")]
+    assert list(reported.ended.values()) == [Succeeded(p) for p in (b"a", b"b", b"c", b"d")]
 
 
 def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path) -> None:
@@ -322,18 +322,18 @@ def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path
         for execution in reversed(taken):
             turns.put_back(execution)
 
-    async def tell(told: Told) -> None:
-        told.add(b"a", b"b", b"c", b"d")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"b", b"c", b"d")
         await until(lambda: bool(seen))
-        told.lease.kill("1", begun=False)
-        told.lease.kill("2", begun=True)
+        reported.lease.kill("1", begun=False)
+        reported.lease.kill("2", begun=True)
         go.set()
-        await told.until(4)
+        await reported.until(4)
 
-    told = story(Batcher(script), tmp_path, tell)
+    reported = story(Batcher(script), tmp_path, scenario)
     assert seen == [["0", "1", "2"], ["0", "3"]]
     taken_back = Failed(FailureKind.CANCELLED, "it was taken back before it began")
-    assert [told.ended["1"], told.ended["2"]] == [taken_back, taken_back]
+    assert [reported.ended["1"], reported.ended["2"]] == [taken_back, taken_back]
 
 
 def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) -> None:
@@ -352,18 +352,18 @@ def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) 
             turns.ended(execution.execution_id, killed if turns.is_killed else Succeeded(b""))
         turns.flush()
 
-    async def tell(told: Told) -> None:
-        told.add(b"a", b"b", b"c")
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"b", b"c")
         await trio.sleep(0.01)
-        told.lease.kill("1", begun=True)  # which wakes it: it may take that back
+        reported.lease.kill("1", begun=True)  # which wakes it: it may take that back
         await trio.sleep(0.01)
-        told.lease.pause()
-        told.lease.kill("2", begun=True)
-        await told.until(3)
+        reported.lease.pause()
+        reported.lease.kill("2", begun=True)
+        await reported.until(3)
 
-    told = story(Batcher(script), tmp_path, tell)
+    reported = story(Batcher(script), tmp_path, scenario)
     assert woken == [(False, False), (True, False), (True, True)]
-    assert [type(told.ended[name]) for name in "012"] == [Succeeded, Failed, Failed]
+    assert [type(reported.ended[name]) for name in "012"] == [Succeeded, Failed, Failed]
 
 
 @pytest.mark.parametrize("how", ["raises", "returns"])
@@ -384,15 +384,15 @@ def test_a_driver_that_goes_home_is_called_again_for_what_comes_next(
 
     driver = Quitter()
 
-    async def tell(told: Told) -> None:
-        told.add(b"a")
-        await told.until(1)
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a")
+        await reported.until(1)
         await trio.sleep(0.02)
         assert driver.served == 1  # not in circles
-        told.add(b"b")
-        await told.until(2)
+        reported.add(b"b")
+        await reported.until(2)
 
     with caplog.at_level(logging.CRITICAL, logger="formation_p2p"):
-        told = story(driver, tmp_path, tell)
+        reported = story(driver, tmp_path, scenario)
     why = "failed: RuntimeError('enough')" if how == "raises" else "stopped"
-    assert set(told.ended.values()) == {Failed(FailureKind.DRIVER, f"the driver test {why}")}
+    assert set(reported.ended.values()) == {Failed(FailureKind.DRIVER, f"the driver test {why}")}

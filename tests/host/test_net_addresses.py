@@ -93,15 +93,15 @@ def test_only_addresses_that_lead_to_the_peer_are_dialled_each_once_and_few() ->
 
 
 def test_a_peer_elsewhere_cannot_send_us_to_ourselves() -> None:
-    told = ("/ip4/127.0.0.1/tcp/22", "/ip6/::1/tcp/22", "/dns/localhost/tcp/22")
-    assert told_by(BOB, told, "192.0.2.1") == ()
-    assert told_by(BOB, told, "127.0.0.1") == ("/ip4/127.0.0.1/tcp/22", "/ip6/::1/tcp/22")
+    reported = ("/ip4/127.0.0.1/tcp/22", "/ip6/::1/tcp/22", "/dns/localhost/tcp/22")
+    assert told_by(BOB, reported, "192.0.2.1") == ()
+    assert told_by(BOB, reported, "127.0.0.1") == ("/ip4/127.0.0.1/tcp/22", "/ip6/::1/tcp/22")
 
 
 def test_the_host_that_we_see_a_peer_come_from_goes_first() -> None:
-    told = ("/ip4/10.0.0.1/tcp/1", "/ip4/192.0.2.1/tcp/1", "/ip6/2001:db8::1/tcp/1")
-    assert told_by(BOB, told, "192.0.2.1") == (told[1], told[0], told[2])
-    assert told_by(BOB, told, None) == told
+    reported = ("/ip4/10.0.0.1/tcp/1", "/ip4/192.0.2.1/tcp/1", "/ip6/2001:db8::1/tcp/1")
+    assert told_by(BOB, reported, "192.0.2.1") == (reported[1], reported[0], reported[2])
+    assert told_by(BOB, reported, None) == reported
 
 
 def test_an_unspecified_address_stands_for_those_of_the_interfaces() -> None:

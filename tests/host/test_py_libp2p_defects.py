@@ -65,8 +65,8 @@ def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
             bob.stack.served.by_protocol["/fails"] = fails
             connection = await alice.stack.swarm.dialler.dial(bob.contact)
             with suppress(Unreachable, StreamReset):
-                channel = await connection.open("/fails")
-                await channel.read()
+                stream = await connection.open("/fails")
+                await stream.read()
             assert await alice.ask(bob, b"alive?") == b"re:alive?"
             assert bob.gone == []
 
@@ -269,10 +269,10 @@ def test_two_peers_that_write_much_at_once_do_not_wait_for_each_other() -> None:
     async def story() -> None:
         async with muxers(lockstep=True) as (alice, bob):
 
-            async def shuttle(channel: Any) -> None:
+            async def shuttle(stream: Any) -> None:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(channel.write, bytes(MIB))
-                    nursery.start_soon(read_all, channel, MIB)
+                    nursery.start_soon(stream.write, bytes(MIB))
+                    nursery.start_soon(read_all, stream, MIB)
 
             async with trio.open_nursery() as nursery:
                 for _ in range(10):
@@ -415,10 +415,10 @@ def test_a_ping_leaves_nothing_behind() -> None:
             alice = Node(listen=())
             async with running(alice):
                 connection = await alice.stack.swarm.dialler.dial(bob.contact)
-                channel = await connection.open(PING)
+                stream = await connection.open(PING)
                 payload = os.urandom(32)
-                await channel.write(payload)
-                assert await read_all(channel, 32) == payload
+                await stream.write(payload)
+                assert await read_all(stream, 32) == payload
             handler = bob.stack.served.by_protocol[PING]
             assert not hasattr(handler, "__self__")
 

@@ -250,10 +250,10 @@ def test_a_push_is_news_unless_it_introduces_a_peer_or_repeats_what_it_said() ->
             ours = Connection(muxer, inbound=True)
             assert [ours.pushed(said) for said in (client, client, server)] == [False, True, True]
             foreign = Connection(muxer, inbound=True)
-            foreign.told(client)  # which we had asked for
+            foreign.identified(client)  # which we had asked for
             assert foreign.pushed(client) is False
             changed = Connection(muxer, inbound=True)
-            changed.told(client)
+            changed.identified(client)
             assert changed.pushed(server) is True
             await muxer.close()
 
@@ -367,14 +367,14 @@ def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() 
             connection.remote_host = "8.8.4.4"
             for claimed, reached in [((AT_HOME,), False), ((NAMED,), True), ((), None)]:
                 connection.contact = Contact(alice.peer_id)
-                connection.told(Identified(claimed, frozenset()))
+                connection.identified(Identified(claimed, frozenset()))
                 if reached:  # at the host that it comes from, which here is on the internet
                     assert connection.contact.addresses == ("/ip4/8.8.4.4/tcp/1",)
                 else:
                     assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is reached
             connection.remote_host = "192.168.1.7"
             connection.contact = Contact(alice.peer_id)
-            connection.told(Identified((NAMED,), frozenset()))
+            connection.identified(Identified((NAMED,), frozenset()))
             assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is None
 
     run(story)
@@ -389,7 +389,7 @@ NAMED = "/dns4/alice.example/tcp/1"
 
 
 @pytest.mark.parametrize(
-    ("told", "seen_from", "believed"),
+    ("reported", "seen_from", "believed"),
     [
         ((AT_HOME, OUTSIDE), "8.8.4.4", (OUTSIDE,)),
         ((ELSEWHERE, OUTSIDE), "8.8.4.4", (OUTSIDE, ELSEWHERE)),
@@ -401,9 +401,9 @@ NAMED = "/dns4/alice.example/tcp/1"
     ],
 )
 def test_from_a_public_address_only_public_ones_are_believed_and_only_with_that_one(
-    told: tuple[str, ...], seen_from: str, believed: tuple[str, ...]
+    reported: tuple[str, ...], seen_from: str, believed: tuple[str, ...]
 ) -> None:
-    assert told_by(ALICE, told, seen_from) == believed
+    assert told_by(ALICE, reported, seen_from) == believed
 
 
 def test_who_asks_is_dialled_where_it_comes_from_and_on_this_machine_anywhere_on_it() -> None:

@@ -59,7 +59,7 @@ class Watched:
         )
         self.runtime = Runtime(
             config,
-            tell=self.effects.extend,
+            notify=self.effects.extend,
             crashed=self.crashes.append,
             started=self.shells.append,
         )

@@ -1,4 +1,4 @@
-"""What is written is there again, in another life of the process, and nothing else is."""
+"""What is written is there again, in another incarnation of the process, and nothing else is."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ from tests.support.state_world import (
     job_of,
     let_go,
     placed,
+    reported,
     succeeded,
-    told,
 )
 
 DAY_S = 24 * 3600.0
@@ -119,7 +119,7 @@ def test_what_waits_for_what_and_what_was_learnt_is_kept(path: Path) -> None:
     job = replace(job_of(3), tasks=(first, second, third))
     state.save_job(job)
     fell = TaskGaveUp(second.task_id, (), FailureKind.UPSTREAM, b"", first.task_id)
-    state.write(told(job, fell))
+    state.write(reported(job, fell))
     state = reopened(state)
     ((saved,), _) = state.load(ALICE)
     assert saved.job == job
@@ -144,7 +144,7 @@ def test_what_became_of_its_tasks_is_known(path: Path) -> None:
     state.save_job(job)
     ids = [task.task_id for task in job.tasks]
     state.write(
-        told(
+        reported(
             job,
             *(placed(job, n) for n in range(5)),
             succeeded(job, 0),
@@ -176,8 +176,8 @@ def test_attempts_that_brought_nothing_are_in_the_order_in_which_that_was_told(p
     state.save_job(job)
     task_id = job.tasks[0].task_id
     later, earlier = attempt(job, 0), attempt(job, 0, 2)
-    state.write(told(job, placed(job, 0), placed(job, 0, 2)))
-    state.write(told(job, TaskRetried(task_id, earlier), TaskRetried(task_id, later)))
+    state.write(reported(job, placed(job, 0), placed(job, 0, 2)))
+    state.write(reported(job, TaskRetried(task_id, earlier), TaskRetried(task_id, later)))
     ((saved,), _) = state.load(ALICE)
     assert saved.begun == (SavedTask(task_id, 2, (earlier, later), None),)
     state.close()
@@ -221,7 +221,7 @@ def test_its_whole_story_can_be_told_again(path: Path) -> None:
         TaskGaveUp(ids[5], (), None, b""),
         JobEnded(2, 2, 1, 1),
     ]
-    state.write(told(job, *story))
+    state.write(reported(job, *story))
     assert list(state.history(job.job_id)) == story
     state = reopened(state)
     assert list(state.history(job.job_id)) == story
@@ -236,7 +236,7 @@ def test_output_and_the_like_take_no_room(path: Path) -> None:
     state.save_job(job)
     task_id = job.tasks[0].task_id
     state.write(
-        told(
+        reported(
             job,
             TaskPrinted(task_id, False, b"hello"),
             TaskBegan(task_id, BOB),
@@ -248,12 +248,12 @@ def test_output_and_the_like_take_no_room(path: Path) -> None:
 
 
 def test_what_is_told_twice_counts_once(path: Path) -> None:
-    """A life that was cut short may have stored what the next one is told of again."""
+    """An incarnation that was cut short may have stored what the next one is told of again."""
     state = State(path)
     job = job_of(2)
     state.save_job(job)
-    state.write(told(job, placed(job, 0), succeeded(job, 0, b"first")))
-    state.write(told(job, placed(job, 0), succeeded(job, 0, b"second")))
+    state.write(reported(job, placed(job, 0), succeeded(job, 0, b"first")))
+    state.write(reported(job, placed(job, 0), succeeded(job, 0, b"second")))
     assert list(state.history(job.job_id)) == [placed(job, 0), succeeded(job, 0, b"first")]
     state.close()
 
@@ -262,7 +262,7 @@ def test_jobs_that_are_not_kept_are_passed_over(path: Path) -> None:
     state = State(path)
     kept, passing = job_of(1), job_of(1, "b" * 16)
     state.save_job(kept)
-    state.write([*all_done(passing), *told(kept, placed(kept, 0))])
+    state.write([*all_done(passing), *reported(kept, placed(kept, 0))])
     assert [each.job_id for each in state.summaries()] == [kept.job_id]
     assert list(state.history(passing.job_id)) == []
     assert state.job(passing.job_id) is None
@@ -297,7 +297,7 @@ def test_half_a_character_in_a_reason_is_no_reason_to_fail(path: Path) -> None:
     job = job_of(1)
     state.save_job(job)
     why = replace(attempt(job, 0), why="no such file: \udcff")
-    state.write(told(job, placed(job, 0), TaskRetried(job.tasks[0].task_id, why)))
+    state.write(reported(job, placed(job, 0), TaskRetried(job.tasks[0].task_id, why)))
     events = list(state.history(job.job_id))
     assert isinstance(events[1], TaskRetried)
     assert events[1].attempt.why == "no such file: ?"
@@ -309,7 +309,7 @@ def test_what_there_is_can_be_listed_by_others_meanwhile(path: Path) -> None:
     first, second = job_of(3), job_of(2, "b" * 16)
     state.save_job(first)
     state.save_job(second)
-    state.write([*all_done(second), *told(first, placed(first, 0), succeeded(first, 0))])
+    state.write([*all_done(second), *reported(first, placed(first, 0), succeeded(first, 0))])
     listed = peek(path)
     assert listed == state.summaries()
     assert [replace(x, submitted_unix_s=0, ended_unix_s=None) for x in listed] == [
@@ -335,7 +335,7 @@ def test_a_lease_and_what_runs_under_it_are_found_again(path: Path) -> None:
         [
             hold("lease"),
             hold("given back"),
-            *told(
+            *reported(
                 job,
                 *(placed(job, n) for n in range(4)),
                 placed(job, 4, lease_id="given back"),
@@ -423,7 +423,7 @@ def test_pruning_makes_way_for_whoever_waits_and_goes_on_later(path: Path) -> No
     state = State(path, Retention(jobs=0))
     big = job_of(5_000)
     state.save_job(big)
-    state.write(told(big, JobEnded(0, 0, 0, 0)))
+    state.write(reported(big, JobEnded(0, 0, 0, 0)))
     asked: list[int] = []
 
     def busy() -> bool:

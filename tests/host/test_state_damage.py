@@ -17,7 +17,7 @@ from formation_p2p.core.records.codec import encode
 from formation_p2p.host.storage.job_tables import JOBS
 from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.state import State, peek
-from tests.support.state_world import ALICE, all_done, hold, job_of, placed, succeeded, told
+from tests.support.state_world import ALICE, all_done, hold, job_of, placed, reported, succeeded
 
 Story = tuple[Job | None, list[JobEvent]]
 
@@ -36,7 +36,7 @@ def filled(path: Path) -> dict[str, Story]:
         state.save_job(job)
     state.write(all_done(ended))
     state.write(
-        [hold(), *told(waiting, placed(waiting, 0), placed(waiting, 1), succeeded(waiting, 0))]
+        [hold(), *reported(waiting, placed(waiting, 0), placed(waiting, 1), succeeded(waiting, 0))]
     )
     stories = all_that_it_says(state)
     state.close()

@@ -40,8 +40,8 @@ from tests.support.state_world import (
     job_of,
     let_go,
     placed,
+    reported,
     succeeded,
-    told,
 )
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def ack(job: Job, *tasks: int) -> Send:
 
 
 def printed(job: Job, n: int = 0) -> EmitJobEvent:
-    return told(job, TaskPrinted(job.tasks[n].task_id, False, b"x"))[0]
+    return reported(job, TaskPrinted(job.tasks[n].task_id, False, b"x"))[0]
 
 
 class Disk(State):
@@ -140,9 +140,9 @@ async def in_order(disk: Disk) -> None:
     disk.save_job(job)
     effects: list[PeerEffect] = [
         hold(),
-        *told(job, placed(job, 0), TaskBegan(job.tasks[0].task_id, BOB)),
+        *reported(job, placed(job, 0), TaskBegan(job.tasks[0].task_id, BOB)),
         printed(job),
-        *told(job, succeeded(job, 0)),
+        *reported(job, succeeded(job, 0)),
         ack(job, 0),
         let_go(),
     ]
@@ -167,11 +167,11 @@ async def nothing_to_store(disk: Disk) -> None:
         shell.put(*at_once)
         assert shell.done == at_once  # without another thread
         disk.free.clear()
-        shell.put(*told(kept, succeeded(kept, 0)), ack(passing, 1), printed(kept))
+        shell.put(*reported(kept, succeeded(kept, 0)), ack(passing, 1), printed(kept))
         assert shell.done == at_once  # what comes behind something else waits for that
         disk.free.set()
         await shell.until_done(len(at_once) + 3)
-        assert disk.batches[0][0] == told(kept, succeeded(kept, 0))[0]
+        assert disk.batches[0][0] == reported(kept, succeeded(kept, 0))[0]
 
 
 def test_what_needs_no_disk_waits_only_behind_what_does(disk: Disk) -> None:
@@ -183,10 +183,10 @@ async def one_transaction(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk) as shell:
         disk.free.clear()
-        shell.put(*told(job, placed(job, 0)))
+        shell.put(*reported(job, placed(job, 0)))
         await trio.sleep(0.02)
         for n in range(1, 1000):
-            shell.put(*told(job, placed(job, n)))
+            shell.put(*reported(job, placed(job, n)))
         disk.free.set()
         await shell.until_done(1000)
         assert [len(batch) for batch in disk.batches] in ([1, 999], [1000])
@@ -207,8 +207,8 @@ async def one_fault(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
             raise RuntimeError("a fault of ours")
 
         disk.free.clear()
-        shell.journal.put(told(job, succeeded(job, 0))[0], fail, shell.performed)
-        shell.put(*told(job, succeeded(job, 1)))
+        shell.journal.put(reported(job, succeeded(job, 0))[0], fail, shell.performed)
+        shell.put(*reported(job, succeeded(job, 1)))
         disk.free.set()
         await shell.until_done(1)
         assert "please report this" in caplog.text
@@ -243,10 +243,10 @@ async def full(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk, JournalParameters(retry_s=0.02)) as shell:
         disk.broken = True
-        effects: list[PeerEffect] = [*told(job, succeeded(job, 0)), ack(job, 0), printed(job)]
+        effects: list[PeerEffect] = [*reported(job, succeeded(job, 0)), ack(job, 0), printed(job)]
         shell.put(*effects)
         await shell.until(lambda: bool(shell.failures))
-        shell.put(*told(job, succeeded(job, 1)), ack(job, 1))
+        shell.put(*reported(job, succeeded(job, 1)), ack(job, 1))
         tries = disk.tries
         await shell.until(lambda: disk.tries > tries + 2)
         assert shell.done == []  # no worker forgets a result, and none is reported
@@ -257,7 +257,7 @@ async def full(disk: Disk) -> None:
         needed = (1, 1, 1, 2, 2)  # on the disk before each of them
         assert all(map(operator.ge, shell.stored, needed)), shell.stored
         disk.broken = True
-        shell.put(*told(job, succeeded(job, 2)))
+        shell.put(*reported(job, succeeded(job, 2)))
         await shell.until(lambda: len(shell.failures) == 2)  # again, since it had gone well
         disk.broken = False
         await shell.until_done(6)
@@ -276,8 +276,8 @@ async def flood(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk, JournalParameters(max_output=10)) as shell:
         disk.free.clear()
-        last = told(job, succeeded(job, 0))
-        shell.put(*told(job, placed(job, 0)), *(printed(job) for _ in range(50)), *last)
+        last = reported(job, succeeded(job, 0))
+        shell.put(*reported(job, placed(job, 0)), *(printed(job) for _ in range(50)), *last)
         disk.free.set()
         await shell.until(lambda: shell.done[-1:] == last)
         assert len(shell.done) == 12
@@ -293,10 +293,10 @@ async def overflow(disk: Disk) -> None:
     with shell_of(disk, JournalParameters(max_waiting=20)) as shell:
         disk.free.clear()
         for n in range(100):
-            shell.put(*told(job, placed(job, n)))
+            shell.put(*reported(job, placed(job, n)))
         (error,) = shell.failures
         assert "formation resume" in str(error)
-        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        shell.put(*reported(job, succeeded(job, 0)), ack(job, 0))
         disk.free.set()
         await trio.to_thread.run_sync(shell.journal.close)  # until its thread has ended
         await trio.lowlevel.checkpoint()
@@ -309,7 +309,7 @@ def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(
     trio.run(overflow, disk)
 
 
-# -- how a life ends -------------------------------------------------------------------------------
+# -- how an incarnation ends ----------------------------------------------------------------------
 
 
 async def leave(disk: Disk) -> None:
@@ -317,17 +317,17 @@ async def leave(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk) as shell:
         disk.free.clear()
-        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        shell.put(*reported(job, succeeded(job, 0)), ack(job, 0))
         closing = threading.Thread(target=shell.journal.close)
         closing.start()
         await shell.until(lambda: shell.journal.is_closed)
-        late = told(job, succeeded(job, 1), JobEnded(1, 0, 0, 2))
+        late = reported(job, succeeded(job, 1), JobEnded(1, 0, 0, 2))
         shell.put(*late, ack(job, 1), hold(), let_go())
         assert shell.done == late  # heard by nobody any more, and acknowledged by nobody
         disk.free.set()
         await trio.to_thread.run_sync(closing.join)
         await shell.until_done(4)
-        assert shell.done[2:] == [*told(job, succeeded(job, 0)), ack(job, 0)]
+        assert shell.done[2:] == [*reported(job, succeeded(job, 0)), ack(job, 0)]
         (summary,) = disk.summaries()
         assert (summary.ended.succeeded, summary.ended_unix_s) == (1, None)
 
@@ -341,7 +341,7 @@ async def leave_full(disk: Disk) -> None:
     disk.save_job(job)
     with shell_of(disk) as shell:
         disk.broken = True
-        shell.put(*told(job, succeeded(job, 0)), ack(job, 0))
+        shell.put(*reported(job, succeeded(job, 0)), ack(job, 0))
         await shell.until(lambda: bool(shell.failures))
         with trio.fail_after(2):
             await trio.to_thread.run_sync(shell.journal.close)
@@ -352,18 +352,18 @@ def test_leaving_does_not_wait_for_a_disk_that_fails(disk: Disk) -> None:
     trio.run(leave_full, disk)
 
 
-async def life(shell: Shell, disk: Disk, job: Job, first: bool) -> None:
+async def incarnation(shell: Shell, disk: Disk, job: Job, first: bool) -> None:
     if first:
         disk.broken = True
-        shell.put(*told(job, succeeded(job, 0)))
+        shell.put(*reported(job, succeeded(job, 0)))
         await shell.until(lambda: bool(shell.failures))
-        shell.put(*told(job, succeeded(job, 1)))
+        shell.put(*reported(job, succeeded(job, 1)))
     else:
         shell.journal.begin_incarnation()
         disk.broken = False
         shell.put(printed(job))
         assert shell.done == [printed(job)]  # nothing is in its way
-        shell.put(*told(job, succeeded(job, 2)))
+        shell.put(*reported(job, succeeded(job, 2)))
         await shell.until_done(2)
 
 
@@ -371,9 +371,9 @@ def test_a_new_shell_is_not_kept_waiting_by_what_the_last_one_left(disk: Disk) -
     job = job_of(3)
     disk.save_job(job)
     with shell_of(disk) as shell:
-        trio.run(life, shell, disk, job, True)
-        trio.run(life, shell, disk, job, False)
-        assert shell.done[1:] == told(job, succeeded(job, 2))
+        trio.run(incarnation, shell, disk, job, True)
+        trio.run(incarnation, shell, disk, job, False)
+        assert shell.done[1:] == reported(job, succeeded(job, 2))
         assert list(disk.history(job.job_id)) == [succeeded(job, 2)]
 
 
@@ -383,15 +383,15 @@ def test_what_is_being_stored_while_a_new_life_begins_is_there_when_it_reads(dis
     disk.save_job(job)
     with shell_of(disk) as shell:
         disk.free.clear()
-        trio.run(put_in, shell, told(job, succeeded(job, 0)))
+        trio.run(put_in, shell, reported(job, succeeded(job, 0)))
         while not disk.tries:
             time.sleep(0.001)
-        life = threading.Thread(target=shell.journal.begin_incarnation)
-        life.start()
-        life.join(0.05)
-        assert life.is_alive()
+        beginning = threading.Thread(target=shell.journal.begin_incarnation)
+        beginning.start()
+        beginning.join(0.05)
+        assert beginning.is_alive()
         disk.free.set()
-        life.join(STORY_S)
+        beginning.join(STORY_S)
         assert list(disk.history(job.job_id)) == [succeeded(job, 0)]
 
 
@@ -441,7 +441,9 @@ def test_a_job_for_which_there_is_no_room_is_refused_and_others_stay(small_disk:
     with pytest.raises(StateError, match=r"jobs\.db.*make room"):
         state.save_job(large)
     assert not state.is_in_flight(large.job_id)
-    state.write(told(kept, placed(kept, 0), succeeded(kept, 0)))  # there is room for little things
+    state.write(
+        reported(kept, placed(kept, 0), succeeded(kept, 0))
+    )  # there is room for little things
     small_disk.make_room()
     state.save_job(large)
     state.close()
@@ -457,7 +459,7 @@ async def fill(small_disk: SmallDisk) -> None:
     state.save_job(job)
     with shell_of(state, JournalParameters(retry_s=0.05)) as shell:
         for n in range(200):
-            shell.put(*told(job, placed(job, n), succeeded(job, n, b"r" * 20_000)), ack(job, n))
+            shell.put(*reported(job, placed(job, n), succeeded(job, n, b"r" * 20_000)), ack(job, n))
             await trio.sleep(0.001)
             if shell.failures:
                 break

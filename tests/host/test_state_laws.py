@@ -28,7 +28,7 @@ from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
-from tests.support.state_world import ALICE, BOB, hold, job_of, let_go, succeeded, told
+from tests.support.state_world import ALICE, BOB, hold, job_of, let_go, reported, succeeded
 
 Saved = tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]
 
@@ -81,7 +81,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
             tried[task] += 1
             placed = TaskPlaced(task_id, f"{task_id}#{tried[task]}", BOB, lease_id, nearest=True)
             in_flight[task].append(placed)
-            effects += told(job, placed)
+            effects += reported(job, placed)
         elif action == "end":
             attempt = Attempt(f"{task_id}#1", BOB, "why", lost=False)
             ends: tuple[JobEvent, ...] = (
@@ -91,16 +91,16 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
                 TaskCancelled(task_id),
             )
             ended.add(task)
-            effects += told(job, draw(st.sampled_from(ends)))
+            effects += reported(job, draw(st.sampled_from(ends)))
         elif in_flight[task]:
             placed = in_flight[task].pop(draw(st.integers(0, len(in_flight[task]) - 1)))
             attempt = Attempt(placed.attempt_id, BOB, "why", lost=draw(st.booleans()))
             if action == "recall":
-                effects += told(job, TaskRecalled(task_id, placed.attempt_id))
+                effects += reported(job, TaskRecalled(task_id, placed.attempt_id))
             else:
-                effects += told(job, TaskRetried(task_id, attempt))
+                effects += reported(job, TaskRetried(task_id, attempt))
     if len(ended) == 3 and draw(st.booleans()):
-        effects += told(job, JobEnded(3, 0, 0, 0))
+        effects += reported(job, JobEnded(3, 0, 0, 0))
     return effects
 
 

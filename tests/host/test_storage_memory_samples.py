@@ -173,9 +173,9 @@ def test_what_tasks_of_a_kind_used_is_written_when_their_job_is_over(tmp_path: P
     for first in (Submit(a_job(8)), Resume((SavedJob(a_job(8), ()),), ())):
         recorder = MemoryRecorder(file)
         recorder.observe(first, [], NOW)
-        told = [succeeded(n, Usage(100 * MIB, 10)) for n in range(6)]
+        reported = [succeeded(n, Usage(100 * MIB, 10)) for n in range(6)]
         placed = EmitJobEvent("j", TaskPlaced("j/7", "j/7#1", BOB, "x", True), cause="test")
-        recorder.observe(Tick(), [placed, *told, succeeded(6, UNMEASURED)], NOW)
+        recorder.observe(Tick(), [placed, *reported, succeeded(6, UNMEASURED)], NOW)
         recorder.observe(Tick(), [EmitJobEvent("j", JobEnded(8, 0, 0, 0), cause="test")], NOW)
         recorder.close()
     (seen,) = file.seen()
@@ -190,8 +190,8 @@ def test_no_task_used_more_than_it_had_whatever_its_worker_says(tmp_path: Path) 
     grown = TaskRetried("j/1", Attempt("j/1#1", BOB, "memory: it had too little", False), False)
     failed = TaskRetried("j/0", Attempt("j/0#1", BOB, "driver: no such program", False))
     returned = TaskRetried("j/0", Attempt("j/0#2", BOB, "it makes room", True), False)
-    told = [EmitJobEvent("j", each, cause="test") for each in (grown, failed, returned)]
-    recorder.observe(Tick(), told, NOW)
+    reported = [EmitJobEvent("j", each, cause="test") for each in (grown, failed, returned)]
+    recorder.observe(Tick(), reported, NOW)
     recorder.observe(Tick(), [succeeded(n, Usage(1 << 60, 1)) for n in range(2)], NOW)
     recorder.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "sizes.db")) as db:

@@ -65,7 +65,7 @@ async def kept(file: TrustFile, condition: Callable[[], bool]) -> None:
         nursery.cancel_scope.cancel()
 
 
-# -- from one life to the next ----------------------------------------------------------------
+# -- from one incarnation to the next ---------------------------------------------------------
 
 
 def test_what_was_learnt_and_heard_is_there_in_the_next_life(path: Path) -> None:
@@ -237,7 +237,7 @@ def test_whichever_page_is_overwritten_nothing_false_is_said(path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "reported"),
     [
         ("UPDATE accounts SET good = -1", "damaged.*move it away"),
         ("UPDATE accounts SET good = 'much'", "damaged.*move it away"),
@@ -248,13 +248,13 @@ def test_whichever_page_is_overwritten_nothing_false_is_said(path: Path) -> None
     ],
 )
 def test_what_was_not_written_so_is_refused_with_what_to_do(
-    path: Path, statement: str, told: str
+    path: Path, statement: str, reported: str
 ) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as db:
         db.execute(statement)
         db.commit()
-    with pytest.raises(StateError, match=told):
+    with pytest.raises(StateError, match=reported):
         opened(path)
 
 

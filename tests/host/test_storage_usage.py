@@ -1,4 +1,4 @@
-"""What grants have used of a machine, kept over the lives of its worker."""
+"""What grants have used of a machine, kept over the incarnations of its worker."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ async def takes_nothing(data: bytes) -> None:
     await trio.sleep_forever()
 
 
-async def read_all(channel: MuxedStream, size: int) -> bytes:
+async def read_all(stream: MuxedStream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        data += await channel.read()
+        data += await stream.read()
     return bytes(data)
 
 
@@ -169,10 +169,10 @@ def test_both_ends_write_much_at_once_and_neither_waits_for_the_other_for_ever()
         async with muxers() as (alice, bob):
             size = 4 * MIB
 
-            async def shuttle(channel: MuxedStream) -> None:
+            async def shuttle(stream: MuxedStream) -> None:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(channel.write, bytes(size))
-                    nursery.start_soon(read_all, channel, size)
+                    nursery.start_soon(stream.write, bytes(size))
+                    nursery.start_soon(read_all, stream, size)
 
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
@@ -286,12 +286,12 @@ def test_a_peer_that_overruns_its_window_loses_its_connection() -> None:
             await mallory.send(WINDOW_UPDATE, SYN, 1, 0)
             for _ in range(WINDOW_BYTES // (64 * KIB)):
                 await mallory.send(DATA, 0, 1, 64 * KIB, bytes(64 * KIB))
-            channel = await bob.accept()
+            stream = await bob.accept()
             assert bob.broken is None
             await mallory.send(DATA, 0, 1, 1, b"x")
             await until(lambda: bob.broken)
             assert "window" in str(bob.broken)
-            assert not channel.unread
+            assert not stream.unread
             assert (await mallory.until(GO_AWAY))[3] == 1
 
     run(story)
@@ -311,8 +311,8 @@ def test_unread_data_stops_the_reading_and_the_peer_waits() -> None:
         async with muxers() as (alice, bob):
             channels = [alice.open() for _ in range(32)]
             async with trio.open_nursery() as nursery:
-                for channel in channels:
-                    nursery.start_soon(channel.write, bytes(WINDOW_BYTES))
+                for stream in channels:
+                    nursery.start_soon(stream.write, bytes(WINDOW_BYTES))
                 await wait_all_tasks_blocked(0.2)
                 assert bob.unread_bytes <= MAX_UNREAD_BYTES + 64 * KIB
                 for _ in channels:

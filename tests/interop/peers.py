@@ -243,8 +243,8 @@ def _running(
             process.stdout.close()
 
 
-def _contact(told: dict[str, Any]) -> Contact:
-    return Contact(parse_peer_id(told["peer"]), tuple(told["addresses"]))
+def _contact(reported: dict[str, Any]) -> Contact:
+    return Contact(parse_peer_id(reported["peer"]), tuple(reported["addresses"]))
 
 
 def _written(contact: Contact) -> dict[str, object]:

@@ -101,13 +101,13 @@ class TakesAnyResult(Peer):
 
     def handle(self, event: PeerEvent, now: Moment) -> list[PeerEffect]:
         effects = super().handle(event, now)
-        told = {success.task_id for success in _successes(effects)}
+        reported = {success.task_id for success in _successes(effects)}
         match event:
             case Received(sender, TasksEnded(_, _, ended)):
                 for each in ended:
                     task_id = each.attempt_id.rpartition("#")[0]
                     job_id = task_id.rpartition("/")[0]
-                    if isinstance(each.outcome, Succeeded) and task_id not in told:
+                    if isinstance(each.outcome, Succeeded) and task_id not in reported:
                         success = TaskSucceeded(task_id, sender.peer_id, each.outcome.result, 0)
                         effects.append(EmitJobEvent(job_id, success, cause="it came"))
         return effects
@@ -118,8 +118,8 @@ def _is_success(tell: EmitJobEvent) -> bool:
 
 
 def _successes(effects: list[PeerEffect]) -> list[TaskSucceeded]:
-    told = [effect.event for effect in effects if isinstance(effect, EmitJobEvent)]
-    return [event for event in told if isinstance(event, TaskSucceeded)]
+    reported = [effect.event for effect in effects if isinstance(effect, EmitJobEvent)]
+    return [event for event in reported if isinstance(event, TaskSucceeded)]
 
 
 class KeepsLeases(Peer):
@@ -241,16 +241,16 @@ def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
 
 def test_a_broken_peer_is_found_out(mutant: Mutant) -> None:
     for seed in range(1, FOUND_WITHIN + 1):
-        told = chaos.tell(seed, peer=mutant.peer, parameters=UNVALIDATED)
-        if told.invariant is not None:
-            assert told.invariant in mutant.found_as, told.what
-            assert told.story
+        reported = chaos.run_seed(seed, peer=mutant.peer, parameters=UNVALIDATED)
+        if reported.invariant is not None:
+            assert reported.invariant in mutant.found_as, reported.what
+            assert reported.story
             return
     raise AssertionError(f"not found out within {FOUND_WITHIN} seeds")
 
 
 def test_a_peer_that_lends_what_is_lent_finds_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     _lend_twice(monkeypatch)
-    told = chaos.tell(1)
-    assert told.invariant == "no peer raises or spins"
-    assert "the ledger reserves for other leases" in told.what
+    reported = chaos.run_seed(1)
+    assert reported.invariant == "no peer raises or spins"
+    assert "the ledger reserves for other leases" in reported.what

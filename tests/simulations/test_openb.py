@@ -234,9 +234,9 @@ def test_without_the_trace_it_says_so_and_makes_one_up(
 ) -> None:
     monkeypatch.setattr("simulations.openb.__main__.read", lambda pods: read(pods, tmp_path))
     assert main(["--policy", "bestfit", "--seeds", "1", "--jobs", "2"]) == 0
-    told = capsys.readouterr()
-    assert "made-up" in told.err
-    assert "bestfit" in told.out
+    reported = capsys.readouterr()
+    assert "made-up" in reported.err
+    assert "bestfit" in reported.out
 
 
 def test_the_trace_is_read_as_it_is_written(tmp_path: Path) -> None:

@@ -106,10 +106,12 @@ def test_figures_of_queries_tell_cold_from_warm_and_dead_from_missing() -> None:
 
 
 def test_each_bucket_is_told_apart() -> None:
-    told = by_bucket([outcome(), outcome(exact=False), outcome(bucket=RARE)], ["all", RARE, "none"])
-    assert told["all"] == {"queries": 2, "exact_share": 0.5}
-    assert told[RARE]["exact_share"] == 1
-    assert told["none"]["exact_share"] is None
+    reported = by_bucket(
+        [outcome(), outcome(exact=False), outcome(bucket=RARE)], ["all", RARE, "none"]
+    )
+    assert reported["all"] == {"queries": 2, "exact_share": 0.5}
+    assert reported[RARE]["exact_share"] == 1
+    assert reported["none"]["exact_share"] is None
 
 
 def test_the_load_is_over_all_peers_and_over_those_who_keep_anything() -> None:

@@ -76,8 +76,8 @@ class Liar(Node):
     def __init__(self, serve: Callable[[MuxedStream], Awaitable[None]]) -> None:
         super().__init__()
 
-        async def serve_stream(channel: MuxedStream, peer: Contact, share: PeerLimits) -> None:
-            await serve(channel)
+        async def serve_stream(stream: MuxedStream, peer: Contact, share: PeerLimits) -> None:
+            await serve(stream)
 
         self.stack.serve(PROTOCOL, serve_stream)
 

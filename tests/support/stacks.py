@@ -100,7 +100,7 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
             await nursery.start(node.stack.run, node)
         for node in nodes:
             for other in nodes:
-                node.stack.trust(other.peer_id)
+                node.stack.note_lease(other.peer_id)
         yield
         for node in nodes:
             await node.stack.close()

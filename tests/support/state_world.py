@@ -36,7 +36,7 @@ def job_of(tasks: int, job_id: str = "a" * 16, *, shared: bytes = b"", size: int
     )
 
 
-def told(job: Job, *events: JobEvent) -> list[EmitJobEvent]:
+def reported(job: Job, *events: JobEvent) -> list[EmitJobEvent]:
     return [EmitJobEvent(job.job_id, event, cause="test") for event in events]
 
 
@@ -60,7 +60,7 @@ def all_done(job: Job) -> list[EmitJobEvent]:
         for n in range(len(job.tasks))
         for event in (placed(job, n), succeeded(job, n, b"%d" % n))
     )
-    return told(job, *events, JobEnded(len(job.tasks), 0, 0, 0))
+    return reported(job, *events, JobEnded(len(job.tasks), 0, 0, 0))
 
 
 def hold(lease_id: str = "lease") -> PersistLease:

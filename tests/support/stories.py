@@ -28,7 +28,7 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
-from formation_p2p.core.placement.task_options import PlacementWords, TaskOptions, options_of
+from formation_p2p.core.placement.task_options import PlacementKwargs, TaskOptions, options_of
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
@@ -141,7 +141,7 @@ def job(
     deadline_s: float | None = None,
     speculate: bool = False,
     priority: int = 0,
-    **options: Unpack[PlacementWords],
+    **options: Unpack[PlacementKwargs],
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
     tasks = tuple(
@@ -164,7 +164,7 @@ def only(events: Iterable[object], kind: type[T]) -> list[T]:
 def ends(node: SimNode) -> dict[str, JobEvent]:
     """How each task of a node's jobs ended. Fails where one ended twice."""
     ended: dict[str, JobEvent] = {}
-    for event in node.told:
+    for event in node.reported:
         if isinstance(event, END):
             assert event.task_id not in ended, f"{event.task_id} ended twice"
             ended[event.task_id] = event
@@ -173,7 +173,7 @@ def ends(node: SimNode) -> dict[str, JobEvent]:
 
 def workers_of(node: SimNode) -> list[str]:
     """By name, the worker of each placement, in order."""
-    return [name_of(node.world, placed.worker) for placed in only(node.told, TaskPlaced)]
+    return [name_of(node.world, placed.worker) for placed in only(node.reported, TaskPlaced)]
 
 
 def name_of(world: World, peer_id: PeerId) -> str:
@@ -224,5 +224,5 @@ def is_idle(node: SimNode) -> bool:
 def mend(world: World, a: SimNode, b: SimNode) -> None:
     """Heal a cut as TCP does: the streams that packets were lost on are reset at both ends."""
     world.heal(a, b)
-    world.tell(a, Undelivered(b.identity.peer_id, "connection reset"))
-    world.tell(b, Undelivered(a.identity.peer_id, "connection reset"))
+    world.deliver(a, Undelivered(b.identity.peer_id, "connection reset"))
+    world.deliver(b, Undelivered(a.identity.peer_id, "connection reset"))

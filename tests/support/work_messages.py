@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
     MAX_RETRY_MS,
@@ -79,7 +79,7 @@ needs = resources_world.needs.filter(lambda needs: needs.driver != "")
 amounts = counts | shown
 windows = st.integers(1, MAX_WINDOW)
 holdings = st.builds(
-    Held,
+    HeldResources,
     st.integers(0, MAX_CPU_MILLI),
     st.integers(0, MAX_MEMORY_BYTES),
     st.integers(0, MAX_STORAGE_BYTES),

@@ -187,9 +187,9 @@ def test_a_job_in_order_says_what_waited_and_what_was_learnt(world: World, tmp_p
     assert "did not run: it waited for large, which brought no result" in done.out.decode()
     assert "process:small" in world.carols("sizes").out.decode()
     again = world.carols("submit", tmp_path / "job.toml", "--json")
-    learnt, *told = [json.loads(line) for line in again.out.splitlines()]
+    learnt, *reported = [json.loads(line) for line in again.out.splitlines()]
     assert (learnt["event"], learnt["kind"], learnt["runs"]) == ("learnt", "process:small", 5)
-    (fell,) = [each for each in told if each["event"] == "failed"]
+    (fell,) = [each for each in reported if each["event"] == "failed"]
     assert (fell["task"], fell["kind"], fell["waited_for"]) == ("1", "upstream", "large")
     (known,) = json.loads(world.carols("sizes", "--json").out)["kinds"]
     assert (known["kind"], known["runs"]) == ("process:small", 10)
@@ -207,9 +207,9 @@ def test_what_nobody_can_run_is_explained(world: World) -> None:
     assert explained.code == 3
     (rejected,) = json.loads(explained.out)["rejected"]
     assert (rejected["worker"], rejected["kind"]) == (world.bob_id, "infeasible")
-    told = world.carols("explain", "--needs", "cpu=2", "--name", "x")
-    assert told.code == 0
-    assert [line.split()[0] for line in told.out.decode().splitlines()] == ["RANK", "1"]
+    reported = world.carols("explain", "--needs", "cpu=2", "--name", "x")
+    assert reported.code == 0
+    assert [line.split()[0] for line in reported.out.decode().splitlines()] == ["RANK", "1"]
 
 
 def test_a_grant_without_the_right_is_refused_at_once(world: World, tmp_path: Path) -> None:

@@ -111,11 +111,11 @@ async def test_whoever_has_put_a_blob_knows_who_has_fetched_it(tmp_path: Path) -
         spec = ProcessSpec(("cmp", "-n", "8", "a.bin", "a.bin"), inputs={"a.bin": blob})
         (result,) = await (await world.bob.submit(spec, needs=SMALL))
         assert result.worker == world.alice.peer_id
-        told = await holders(world.bob, blob)
-        assert [each.peer_id for each in told] == [world.alice.peer_id]
+        reported = await holders(world.bob, blob)
+        assert [each.peer_id for each in reported] == [world.alice.peer_id]
         path.unlink()
         async with Node.join(world.invite, home=tmp_path / "carol", listen=()) as carol:
-            await carol.get(replace(blob, sources=told), tmp_path / "carols.bin")
+            await carol.get(replace(blob, sources=reported), tmp_path / "carols.bin")
         assert (tmp_path / "carols.bin").read_bytes() == content
 
 
@@ -123,8 +123,8 @@ async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
     found: asyncio.Future[tuple[Contact, ...]] = asyncio.get_running_loop().create_future()
 
     def ask(shell: Shell) -> None:
-        told = shell.exchange.who_has(blob.cid)
-        found.get_loop().call_soon_threadsafe(found.set_result, told)
+        reported = shell.exchange.who_has(blob.cid)
+        found.get_loop().call_soon_threadsafe(found.set_result, reported)
 
     node.services.call(ask)
     return await found

@@ -28,9 +28,9 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
         demo.line_with("submitted")
         children = psutil.Process(demo.process.pid).children(recursive=True)
         assert demo.ended(DEMO_S) == 0, demo.output
-    told = json.loads(demo.lines[-1])
-    tasks, attempts = told["tasks"], told["attempts"]
-    assert told == {
+    reported = json.loads(demo.lines[-1])
+    tasks, attempts = reported["tasks"], reported["attempts"]
+    assert reported == {
         "ok": True,
         "tasks": tasks,
         "attempts": attempts,
@@ -39,7 +39,7 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
         "lost": 0,
         "duplicated": 0,
         "equal_to_local": True,
-        "wall_s": told["wall_s"],
+        "wall_s": reported["wall_s"],
     }
     assert tasks > 300
     # What was in flight when the worker was killed: a tenth of a second of work.

@@ -217,8 +217,8 @@ async def test_usage_is_json(tmp_path: Path) -> None:
         counts = ProcessSpec(("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"))
         job = await bob.submit(counts, needs=SMALL, labels=["one"])
         lines = EventLines({task.task_id: task.label for task in job.tasks})
-        told = [json.loads(json.dumps(lines.line(event))) async for event in job.events()]
-    (succeeded,) = [each for each in told if each["event"] == "succeeded"]
+        reported = [json.loads(json.dumps(lines.line(event))) async for event in job.events()]
+    (succeeded,) = [each for each in reported if each["event"] == "succeeded"]
     assert succeeded["used"]["memory_bytes"] > 0
     # A shell counts so far in 0.1 s or more.
     assert 20 < succeeded["used"]["cpu_ms"] <= succeeded["ran_ms"] + 100

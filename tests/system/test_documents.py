@@ -171,8 +171,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         assert formation(homes["gate"], invite)[0] == 0
         for name in ("worker", "person"):
             assert formation(homes[name], join)[0] == 0
-        told = exits.enter_context(serving(homes["worker"], f"{worker} --json"))
-        peer_id = json.loads(told.line_with("ready"))["peer_id"]
+        reported = exits.enter_context(serving(homes["worker"], f"{worker} --json"))
+        peer_id = json.loads(reported.line_with("ready"))["peer_id"]
         made = Network(folder, homes, {"worker": f"…{peer_id[-8:]}"})
         _put_files(folder)
         yield made

@@ -138,8 +138,8 @@ def test_a_node_runs_work_of_a_driver_that_another_package_brings(
 
 
 def test_the_help_of_worker_names_the_drivers_that_are_installed(packages: Path) -> None:
-    told = python(packages, "-m", "formation_p2p", "worker", "--help")
-    names = told.partition("Drivers:")[2].partition("Examples:")[0].replace(",", " ").split()
+    reported = python(packages, "-m", "formation_p2p", "worker", "--help")
+    names = reported.partition("Drivers:")[2].partition("Examples:")[0].replace(",", " ").split()
     own = ["process", "python", "wasm", "container"]
     assert names == [*own, "forgetful", "noisy", "pillow", "sleep", "unready"]
 
@@ -153,16 +153,18 @@ def test_a_package_that_is_broken_is_named_and_costs_nothing_else(
         ("forgetful", "sleepy", "set_up(machine) has to return what makes the driver"),
         ("pillow", "sleepy", "'str' object is not callable"),
     ):
-        told = ask(packages, tmp_path, "process", name)
-        assert f"{name!r} of {package} 1.0 cannot be " in told
-        assert why in told
-        assert told.endswith("; mend or uninstall it")
-        assert len(told.splitlines()) == 1
+        reported = ask(packages, tmp_path, "process", name)
+        assert f"{name!r} of {package} 1.0 cannot be " in reported
+        assert why in reported
+        assert reported.endswith("; mend or uninstall it")
+        assert len(reported.splitlines()) == 1
     assert ask(packages, tmp_path, "process", "sleep") == "['process', 'sleep']"
 
 
 def test_a_name_that_is_not_installed_is_refused_with_those_that_are(
     packages: Path, tmp_path: Path
 ) -> None:
-    told = ask(packages, tmp_path, "process", "slep")
-    assert "'slep' is not installed; there are process, python, wasm, container, forgetful" in told
+    reported = ask(packages, tmp_path, "process", "slep")
+    assert (
+        "'slep' is not installed; there are process, python, wasm, container, forgetful" in reported
+    )

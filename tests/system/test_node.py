@@ -368,7 +368,7 @@ async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     bridge.open()
     bridge.adopt(A_JOB, handle)
     for_no_person = cast("RejectRequest", Left(cause="not for a person"))
-    bridge.tell((for_no_person, EmitJobEvent("a job", ENDED, cause="it ended")))
+    bridge.notify((for_no_person, EmitJobEvent("a job", ENDED, cause="it ended")))
     assert bridge.unread == 2
     await asyncio.sleep(0)
     assert handle.is_over
@@ -382,7 +382,7 @@ async def test_all_that_is_told_together_wakes_the_loop_once(
     bridge = a_bridge()
     woken: list[Callable[[], None]] = []
     monkeypatch.setattr(bridge, "on_loop", woken.append)
-    bridge.tell([EmitJobEvent(f"job {n}", ENDED, cause="it ended") for n in range(3)])
+    bridge.notify([EmitJobEvent(f"job {n}", ENDED, cause="it ended") for n in range(3)])
     bridge.in_turn(lambda: None)
     (drain,) = woken
     assert bridge.unread == 4

@@ -25,7 +25,7 @@ from tests.support.network import gate_at
 from tests.support.waiting import until
 from tests.system.test_cli_network import formation
 
-# A lease comes up for renewal after 7 s; two lives of alice and starting them come on top.
+# A lease comes up for renewal after 7 s; two incarnations of alice and starting them come on top.
 DEADLINE_S = 60.0
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)

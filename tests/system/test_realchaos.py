@@ -40,7 +40,9 @@ def test_every_task_ends_once_though_processes_die_stop_and_are_cut_off(
     figures = json.loads(capsys.readouterr().out)
     assert figures["violations"] == []
     assert status == 0
-    assert figures["worker_lives"] + figures["scheduler_lives"] > realchaos.WORKERS + 1
+    assert (
+        figures["worker_incarnations"] + figures["scheduler_incarnations"] > realchaos.WORKERS + 1
+    )
     # Where the machine forbids namespaces, that is said.
     assert figures["partitions"].startswith(("network namespaces", "skipped: "))
 

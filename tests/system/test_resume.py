@@ -1,4 +1,4 @@
-"""A scheduler that is killed at any moment goes on in its next life, and nothing is lost."""
+"""A scheduler that is killed at any moment goes on in its next incarnation, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ def test_killed_ten_times_it_still_has_one_result_of_every_task(
     )
     known: dict[str, bytes] = {}
     progress: list[int] = []
-    for life in range(KILLS):
+    for incarnation in range(KILLS):
         command = ("submit", str(job)) if not state.exists() else ("resume",)
         with started(carol, *command, "--state", str(state), "--json") as scheduler:
             scheduler.line_with('"placed"')
             time.sleep(rng.uniform(0.0, 1.0))
             kill(scheduler)
-            told = {e["task"] for e in events(scheduler.output) if e["event"] == "succeeded"}
+            reported = {e["task"] for e in events(scheduler.output) if e["event"] == "succeeded"}
         after = stored(state)
-        assert known.items() <= after.items(), f"life {life} lost or changed results"
+        assert known.items() <= after.items(), f"incarnation {incarnation} lost or changed results"
         index = {f"n{n}" for n in (int(task.rpartition("/")[2]) for task in after)}
-        assert told <= index, f"life {life} told of what it had not stored"
+        assert reported <= index, f"incarnation {incarnation} told of what it had not stored"
         progress.append(len(after))
         known = after
     assert len(set(progress)) > KILLS // 2, f"it hardly got to do anything: {progress}"
@@ -137,7 +137,7 @@ def test_killed_ten_times_it_still_has_one_result_of_every_task(
     assert marks.keys() == {f"n{n}" for n in range(TASKS)}
     # Leases outlived each restart, so that hardly anything was done twice.
     again = sum(marks.values()) - TASKS
-    print(f"{again} of {TASKS} tasks ran again in {KILLS} lives: {progress}")
+    print(f"{again} of {TASKS} tasks ran again in {KILLS} incarnations: {progress}")
     assert again <= 4 * KILLS
 
 

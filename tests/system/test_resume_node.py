@@ -349,7 +349,7 @@ async def test_a_state_that_cannot_be_used_stops_the_node_from_starting(world: W
 async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once(
     world: World,
 ) -> None:
-    """Large frames are taken from peers alone that a lease is shared with: the next life, which
+    """Large frames are taken from peers alone with a lease of ours: the next incarnation, which
     has committed to none, shares those that it has adopted."""
     async with world.bob() as bob:
         large = ProcessSpec(
@@ -365,6 +365,6 @@ async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once
         assert [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)] == [
             TaskPlaced
         ]
-        (told,) = await job
-        assert (told.status, told.attempts) == ("succeeded", 1)
-        assert len(ProcessResult.decode(told.result).files["zeros"]) == 3_000_000
+        (reported,) = await job
+        assert (reported.status, reported.attempts) == ("succeeded", 1)
+        assert len(ProcessResult.decode(reported.result).files["zeros"]) == 3_000_000

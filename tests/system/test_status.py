@@ -90,8 +90,8 @@ async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
 
 async def test_it_knows_the_workers_of_the_network(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        (told,) = await ask(world.folder / "bob", {"ask": "workers"})
-    assert [each["peer_id"] for each in told["workers"]] == [world.alice.peer_id]
+        (reported,) = await ask(world.folder / "bob", {"ask": "workers"})
+    assert [each["peer_id"] for each in reported["workers"]] == [world.alice.peer_id]
 
 
 async def test_events_are_told_to_whoever_comes_late_and_to_whoever_stays(
@@ -231,12 +231,12 @@ async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
         text = "".join([await asyncio.to_thread(fetched, n) for n in (world.bob, world.alice)])
     document = (ROOT / "docs/metrics.md").read_text()
-    told = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
-    told = {pair for pair in told if not pair[0].endswith("_created")}
+    reported = set(re.findall(r"^# TYPE (formation_\w+) (\w+)$", text, re.MULTILINE))
+    reported = {pair for pair in reported if not pair[0].endswith("_created")}
     written = set(
         re.findall(r"^\| `(formation_\w+)(?:\{[^`]*\})?` \| (\w+) \|", document, re.MULTILINE)
     )
-    assert told == written
+    assert reported == written
 
 
 async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(

@@ -62,7 +62,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def tell(processes: list[psutil.Process], number: signal.Signals) -> None:
+def signal_all(processes: list[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
@@ -122,9 +122,9 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
         family = node.children(recursive=True)
         assert {each.pid for each in family} >= set(pids)
         asleep = [node] if stopped == "the node" else [node, *family]
-        tell(asleep, signal.SIGSTOP)
+        signal_all(asleep, signal.SIGSTOP)
         stopped_s = time.monotonic()
-        held.callback(tell, asleep, signal.SIGCONT)
+        held.callback(signal_all, asleep, signal.SIGCONT)
 
         if stopped == "the node":
 
@@ -141,7 +141,7 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
         (elsewhere,) = [x for x in events if isinstance(x, TaskSucceeded)]
         assert elsewhere.worker != placed.worker
         await asyncio.sleep(max(0.0, stopped_s + LEASE_DEFAULTS.lease_s + 4 - time.monotonic()))
-        tell(asleep, signal.SIGCONT)
+        signal_all(asleep, signal.SIGCONT)
 
         async def tidy() -> bool:
             return not any(map(alive, pids)) and holds_nothing(home)

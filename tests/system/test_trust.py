@@ -45,7 +45,7 @@ def formation(home: Path, *arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def told(home: Path, *arguments: str) -> list[dict[str, object]]:
+def reported(home: Path, *arguments: str) -> list[dict[str, object]]:
     code, out, err = formation(home, *arguments, "--json")
     assert code == 0, err
     peers: list[dict[str, object]] = json.loads(out)["peers"]
@@ -82,7 +82,7 @@ async def test_work_makes_trust_and_false_results_end_it(tmp_path: Path) -> None
             assert standing.score_milli > 700
 
             async def stored() -> bool:
-                rows = told(tmp_path / "bob")
+                rows = reported(tmp_path / "bob")
                 return [row["successes"] for row in rows] == [10]
 
             await until(stored)  # while the node runs
@@ -132,7 +132,9 @@ def test_everybody_is_in_one_table(tmp_path: Path) -> None:
     assert head[:3] == ["PEER", "SCORE", "GOOD"]
     ends = [each.peer_id[-8:] for each in (ALICE, DAVE, CAROL)]
     assert [row[0] for row in rows] == [f"…{end}" for end in ends]
-    assert [row["peer_id"] for row in told(home)] == [each.peer_id for each in (ALICE, DAVE, CAROL)]
+    assert [row["peer_id"] for row in reported(home)] == [
+        each.peer_id for each in (ALICE, DAVE, CAROL)
+    ]
 
 
 def test_of_one_peer_all_that_counts_is_shown(tmp_path: Path) -> None:
@@ -141,31 +143,31 @@ def test_of_one_peer_all_that_counts_is_shown(tmp_path: Path) -> None:
     assert code == 0
     assert out.startswith(f"peer   {DAVE.peer_id}\n")
     assert f"…{ALICE.peer_id[-8:]} says 0.9 of it" in out
-    (row,) = told(home, DAVE.peer_id)
+    (row,) = reported(home, DAVE.peer_id)
     assert row["heard_good_milli"]
-    (stranger,) = told(home, identity("erin").peer_id)
+    (stranger,) = reported(home, identity("erin").peer_id)
     assert stranger["score_milli"] == 500
 
 
 def test_a_person_knows_better(tmp_path: Path) -> None:
     home = lived(tmp_path / "home")
     alice = ALICE.peer_id
-    (before,) = told(home, alice)
-    (after,) = told(home, alice, "--wrong")
+    (before,) = reported(home, alice)
+    (after,) = reported(home, alice, "--wrong")
     assert int(str(after["score_milli"])) < int(str(before["score_milli"]))
-    assert [row["wrong"] for row in told(home, alice)] == [1]  # the counts fade meanwhile
-    (stranger,) = told(home, alice, "--forget")
+    assert [row["wrong"] for row in reported(home, alice)] == [1]  # the counts fade meanwhile
+    (stranger,) = reported(home, alice, "--forget")
     assert stranger["score_milli"] == 500
-    assert [row["peer_id"] for row in told(home)] == [CAROL.peer_id]
+    assert [row["peer_id"] for row in reported(home)] == [CAROL.peer_id]
 
 
 def test_a_home_with_several_nodes_shows_which_knows_what(tmp_path: Path) -> None:
     home = lived(lived(tmp_path / "home"), 1)
     assert formation(home)[1].startswith("NODE")
-    told(home, CAROL.peer_id, "--forget")
-    assert len(told(home)) == 4
-    told(home, identity("erin").peer_id, "--wrong")
-    assert len(told(home)) == 5
+    reported(home, CAROL.peer_id, "--forget")
+    assert len(reported(home)) == 4
+    reported(home, identity("erin").peer_id, "--wrong")
+    assert len(reported(home)) == 5
 
 
 def test_what_is_said_of_a_peer_is_shown_of_the_node_that_was_told(tmp_path: Path) -> None:
@@ -173,9 +175,9 @@ def test_what_is_said_of_a_peer_is_shown_of_the_node_that_was_told(tmp_path: Pat
     first, second = (home.identity(index).peer_id for index in range(2))
     with closing(TrustFile(home.path / "trust-1.db", second)) as file:
         file.reputation.note(identity("erin").peer_id, Experience.SUCCESS, moment())
-    (shown,) = told(home.path, identity("erin").peer_id, "--forget")
+    (shown,) = reported(home.path, identity("erin").peer_id, "--forget")
     assert (shown["node"], shown["successes"]) == (second, 0)
-    (shown,) = told(home.path, identity("erin").peer_id)
+    (shown,) = reported(home.path, identity("erin").peer_id)
     assert shown["node"] == first  # since nobody knows it
 
 
@@ -187,8 +189,8 @@ def test_to_say_something_of_a_peer_takes_more_than_a_few_characters(tmp_path: P
             code, out, err = formation(home, few, said)
             assert (code, out) == (2, "")
             assert "write the last 8 characters of its id at the least" in err
-    assert [row["wrong"] for row in told(home, end[1:])] == [0]
-    assert [row["wrong"] for row in told(home, f"…{end}", "--wrong")] == [1]
+    assert [row["wrong"] for row in reported(home, end[1:])] == [0]
+    assert [row["wrong"] for row in reported(home, f"…{end}", "--wrong")] == [1]
 
 
 @pytest.mark.parametrize(
@@ -233,4 +235,4 @@ def test_where_nothing_is_known_that_is_said(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     TrustFile(home.path / "trust-0.db", home.identity().peer_id).close()
     assert "nothing is known of anyone yet" in formation(home.path)[2]
-    assert told(home.path) == []
+    assert reported(home.path) == []

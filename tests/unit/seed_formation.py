@@ -137,11 +137,11 @@ def shares(vector: Vector) -> None:
     assert max(by_lot) <= 1.5
     assert mean(by_xor) > 2 * mean(by_lot)
     # What they say of five nodes, in percent.
-    told = expect["note"].partition("gives ")[2].removesuffix(" %").split("/")
+    reported = expect["note"].partition("gives ")[2].removesuffix(" %").split("/")
     five = nodes([f"node-{letter}" for letter in "abcde"])
     firsts = Counter(rank_by_xor(f"{n}", five, by_name)[0].peer_id for n in range(4000))
     parts = sorted((100 * count / 4000 for count in firsts.values()), reverse=True)
-    assert parts == pytest.approx(list(map(int, told)), abs=2)
+    assert parts == pytest.approx(list(map(int, reported)), abs=2)
 
 
 def busiest(chosen: list[PeerId | None], workers: int) -> float:

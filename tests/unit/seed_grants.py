@@ -25,7 +25,7 @@ def granted(**limits: Any) -> bytes:
     return issue(ROOT, Rights(EXPIRY, **limits), BOB.peer_id)
 
 
-def warden(used_ms: int, grant: bytes, *, permissive: bool = False) -> AdmissionController:
+def controller(used_ms: int, grant: bytes, *, permissive: bool = False) -> AdmissionController:
     """Where one core has been used for so long."""
     month = month_of(NOW.unix_s)
     names = [account.name for account in read_grant(grant, ROOT.public_key).accounts]
@@ -46,11 +46,11 @@ def each_is_refused(vector: Vector) -> None:
     cpu, concurrent, priority, credit = expect["reasons"]
 
     hours = granted(quota=Quota(cpu_milli_hours=round(given["cpu_limit_h"] * 1000)))
-    assert why_not(warden(given["used_ms"], hours), hours) == cpu
+    assert why_not(controller(given["used_ms"], hours), hours) == cpu
 
     running, most = given["concurrent"]
     few = granted(quota=Quota(leases=most))
-    busy = warden(0, few)
+    busy = controller(0, few)
     for number in range(running):
         assert why_not(busy, few) is None
         busy.opened(str(number), few, 1000, 0)
@@ -60,7 +60,7 @@ def each_is_refused(vector: Vector) -> None:
     asked, limit = (LEVELS.index(level.removeprefix("max ")) for level in given["priority"])
     assert priority == f"Task priority {LEVELS[asked]} exceeds member limit {LEVELS[limit]}"
     low = granted(max_priority=limit)
-    assert why_not(warden(0, low), low, asked) == (
+    assert why_not(controller(0, low), low, asked) == (
         f"the grant allows priorities up to {limit}, not {asked}"
     )
 
@@ -72,13 +72,13 @@ def each_is_refused(vector: Vector) -> None:
     assert refusal == TooDear(spent, allowed)
 
     assert (expect["decision"], expect["Permissive"]) == ("Reject each", "Allow")
-    permissive = warden(given["used_ms"], hours, permissive=True)
+    permissive = controller(given["used_ms"], hours, permissive=True)
     assert why_not(permissive, hours) is None
-    assert [type(told) for told in permissive.take()] == [Tolerated]
+    assert [type(reported) for reported in permissive.take()] == [Tolerated]
 
     assert expect["no_policy"] == "Allow"
     free = granted()
-    assert why_not(warden(given["used_ms"], free), free) is None
+    assert why_not(controller(given["used_ms"], free), free) is None
 
 
 @covers("icn/priority_multiplier")
@@ -88,7 +88,7 @@ def priorities_are_weighed(vector: Vector) -> None:
     adjusted = []
     for level, multiplier in vector.given["cases"]:
         grant = granted(max_priority=most, weight_milli=round(multiplier * 1000))
-        judge = warden(0, grant)
+        judge = controller(0, grant)
         assert why_not(judge, grant, LEVELS.index(level)) is None
         adjusted.append(LEVELS[judge.weighed(grant, LEVELS.index(level))])
     assert adjusted == vector.expect["adjusted"]

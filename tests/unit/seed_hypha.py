@@ -17,7 +17,7 @@ from formation_p2p.core.dht.messages import GetProviders
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
@@ -168,7 +168,7 @@ def by_part_or_as_a_whole(vector: Vector) -> None:
     for needs in (NEEDS, Requirements(cpu_milli=4000, memory_bytes=8 * GIB, driver="process")):
         offer = answer(lessor(machine), needs)
         assert isinstance(offer, Offer)
-        assert offer.holds == Held(needs.cpu_milli, needs.memory_bytes)
+        assert offer.holds == HeldResources(needs.cpu_milli, needs.memory_bytes)
 
 
 @covers("hypha/rfc_dynamic_price_multiplier")
@@ -234,7 +234,7 @@ def the_first_is_not_the_best(vector: Vector) -> None:
     lessee = Lessee(b"", random.Random(1))
     lessee.ask(order, SchedulingKey(NEEDS), wanted=vector.given["desired"], now=at(0), cause="")
     ids = {to: message.request_id for to, message in taken(lessee)}
-    held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
+    held = HeldResources(NEEDS.cpu_milli, NEEDS.memory_bytes)
     lessee.received(ALICE, Offer(ids[ALICE.peer_id], "a", held, asks[ALICE], 1500), at(0.1))
     assert taken(lessee) == []
     lessee.received(CAROL, Offer(ids[CAROL.peer_id], "c", held, asks[CAROL], 1500), at(0.2))

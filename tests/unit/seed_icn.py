@@ -13,7 +13,7 @@ from examples.tariffs import price_behind_queue_micro, starts_in_ms
 from formation_p2p.core.dht.messages import AddProvider
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
 from formation_p2p.core.peer.events import Serve
@@ -210,7 +210,7 @@ def no_number(vector: Vector) -> None:
     """An offer carries no score, and its price is a whole number or it is no offer. A policy that
     gives such a score is not used."""
     for score in vector.given["scores"]:
-        offer = Offer(1, "lease", Held(1, 1), float(score), 1500)  # type: ignore[arg-type]
+        offer = Offer(1, "lease", HeldResources(1, 1), float(score), 1500)  # type: ignore[arg-type]
         with pytest.raises(ProtocolViolation):
             parse(pack(offer))
         decision = placed(task(), [worker("alice")], Scoring(float(score)))
@@ -227,7 +227,7 @@ def once_each(vector: Vector) -> None:
     lessee.ask([ALICE, CAROL], SchedulingKey(NEEDS), wanted=2, now=at(0), cause="")
     requests = sent(lessee.take()[0])
     ids = {to: each.request_id for to, each in requests if isinstance(each, PlacementRequest)}
-    held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
+    held = HeldResources(NEEDS.cpu_milli, NEEDS.memory_bytes)
     for _ in range(2):
         lessee.received(ALICE, Offer(ids[ALICE.peer_id], "a", held, 0, 1500), at(0.1))
     lessee.received(CAROL, Offer(ids[CAROL.peer_id], "c", held, 0, 1500), at(0.2))
@@ -371,14 +371,14 @@ def is_announced(needs: Requirements) -> bool:
     world.add("alice", serve=Serve(Capability(8000, 16 * GIB, gpus=(gpu,)), ("process",)))
     bob = world.add("bob")
     world.elapse(40)
-    before = len(told(world))
+    before = len(reported(world))
     bob.submit(job(needs=needs))
     world.elapse(15)
     assert workers_of(bob) == ["alice"]
-    return len(told(world)) > before
+    return len(reported(world)) > before
 
 
-def told(world: World) -> set[bytes]:
+def reported(world: World) -> set[bytes]:
     """The profiles that workers have announced."""
     added = (each.message for each in world.sent if isinstance(each.message, AddProvider))
     return {message.provider.profile for message in added}

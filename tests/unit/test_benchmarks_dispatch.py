@@ -39,12 +39,12 @@ def placed(task: str, worker: PeerId) -> JobEvent:
     return TaskPlaced(task, f"{task}#1", worker, "lease", nearest=True)
 
 
-def told(*events: tuple[float, JobEvent]) -> list[Told]:
+def reported(*events: tuple[float, JobEvent]) -> list[Told]:
     return [Told(at_s, event) for at_s, event in events]
 
 
 def test_recovery_lasts_until_the_last_task_of_the_dead_worker_runs_elsewhere() -> None:
-    story = told(
+    story = reported(
         (1.0, placed("one", ALICE)),
         (1.0, placed("two", ALICE)),
         (1.0, placed("three", BOB)),
@@ -59,12 +59,12 @@ def test_recovery_lasts_until_the_last_task_of_the_dead_worker_runs_elsewhere() 
 
 
 def test_a_task_that_was_given_to_the_dead_worker_after_its_death_counts() -> None:
-    story = told((2.5, placed("late", ALICE)), (6.0, TaskBegan("late", BOB)))
+    story = reported((2.5, placed("late", ALICE)), (6.0, TaskBegan("late", BOB)))
     assert recovery(story, ALICE, killed_s=2.0) == Recovery(tasks=1, took_s=4.0)
 
 
 def test_what_the_dead_worker_ended_or_gave_back_in_life_was_not_lost() -> None:
-    story = told(
+    story = reported(
         (1.0, placed("ended", ALICE)),
         (1.0, placed("on its way", ALICE)),
         (1.0, placed("moved", ALICE)),
@@ -78,7 +78,7 @@ def test_what_the_dead_worker_ended_or_gave_back_in_life_was_not_lost() -> None:
 
 def test_a_task_that_never_ran_again_is_no_recovery() -> None:
     with pytest.raises(ValueError, match="1 tasks"):
-        recovery(told((1.0, placed("one", ALICE))), ALICE, killed_s=2.0)
+        recovery(reported((1.0, placed("one", ALICE))), ALICE, killed_s=2.0)
 
 
 # -- figures -----------------------------------------------------------------------------------

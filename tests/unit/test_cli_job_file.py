@@ -131,7 +131,7 @@ def test_a_path_in_each_still_names_a_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("argv = [", "is not TOML"),
         ("", "there is none; write at least one [[task]]"),
@@ -174,8 +174,8 @@ def test_a_path_in_each_still_names_a_folder() -> None:
         (f"name={'[' * 5000}", "job file: has too many brackets inside brackets"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, told: str) -> None:
-    assert told in refused(text)
+def test_what_is_wrong_is_named(text: str, reported: str) -> None:
+    assert reported in refused(text)
 
 
 @given(
@@ -436,7 +436,7 @@ def test_inputs_may_be_lines_of_a_file(tmp_path: Path) -> None:
 
 def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
-    for inputs, told in (
+    for inputs, reported in (
         ('["*.csv"]', "task 1: inputs: '*.csv' names no file; look for it in"),
         ('["/*.csv"]', "'/*.csv' names no files here"),
         (f'["{"x" * 300}*"]', "names no file"),
@@ -448,7 +448,7 @@ def test_inputs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidInput) as error:
             parse_job_file(f'[[task]]\ninputs = {inputs}\nargv = ["x"]', tmp_path)
-        assert told in str(error.value)
+        assert reported in str(error.value)
     with pytest.raises(LocalError, match="No such file"):
         parse_job_file('[[task]]\ninputs = { lines = "gone" }\nargv = ["x"]', tmp_path)
 
@@ -484,7 +484,7 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("matrix = 3", "task 1: matrix: 3 is not a table of lists"),
         ("matrix = { a = 3 }", "task 1: matrix.a: is not a list of values"),
@@ -504,8 +504,8 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_many_tasks_is_named(text: str, told: str) -> None:
+def test_what_is_wrong_with_many_tasks_is_named(text: str, reported: str) -> None:
     if "argv" in text:
-        assert told in refused(f'[[task]]\n{text}\nargv = ["x"]\nlabel = "other"')
+        assert reported in refused(f'[[task]]\n{text}\nargv = ["x"]\nlabel = "other"')
     else:
-        assert told in refused(f'[[task]]\n{text}\nargv = ["x"]')
+        assert reported in refused(f'[[task]]\n{text}\nargv = ["x"]')

@@ -39,14 +39,14 @@ def node(path: Path, name: str, leaves: threading.Event) -> None:
 def test_who_follows_hears_of_nodes_that_begin_later(tmp_path: Path) -> None:
     leaves = threading.Event()
     node(tmp_path / "status-0.sock", "first", leaves)
-    told = told_by_all(Home(tmp_path), {"ask": "events"}, follow=True)
-    assert next(told) == {"event": "first"}
+    reported = told_by_all(Home(tmp_path), {"ask": "events"}, follow=True)
+    assert next(reported) == {"event": "first"}
     node(tmp_path / "status-1.sock", "second", leaves)
-    assert next(told) == {"event": "second"}
+    assert next(reported) == {"event": "second"}
     (tmp_path / "status-0.sock").unlink()
     (tmp_path / "status-1.sock").unlink()
     leaves.set()
-    assert list(told) == []
+    assert list(reported) == []
 
 
 def test_who_does_not_follow_hears_of_those_that_run(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_who_does_not_follow_hears_of_those_that_run(tmp_path: Path) -> None:
     leaves.set()
     for number in range(2):
         node(tmp_path / f"status-{number}.sock", str(number), leaves)
-    told = told_by_all(Home(tmp_path), {"ask": "events"}, follow=False)
-    assert sorted(line["event"] for line in told) == ["0", "1"]
+    reported = told_by_all(Home(tmp_path), {"ask": "events"}, follow=False)
+    assert sorted(line["event"] for line in reported) == ["0", "1"]
     with pytest.raises(LocalError, match="no node runs from"):
         next(told_by_all(Home(tmp_path / "elsewhere"), {}, follow=True))
 

@@ -19,7 +19,7 @@ NEEDS = Requirements(memory_bytes=512, driver="python")
 EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, cause="test")
 
 
-def told(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:
+def reported(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:
     """What a watch that sees this shows, a second apart, and its counts before it is closed."""
 
     async def watched() -> tuple[list[WorkEvent], str]:
@@ -42,7 +42,7 @@ def ended(attempt: str, outcome: Outcome, ran_us: int) -> tuple[PeerEvent, Seque
 
 
 def test_a_task_that_ends_at_once_has_begun_too() -> None:
-    events, counts = told((Tick(), [EXECUTE]), ended("a", Succeeded(b""), 1500))
+    events, counts = reported((Tick(), [EXECUTE]), ended("a", Succeeded(b""), 1500))
     assert events == [began("a"), WorkEnded("a", "python", "succeeded", "", 2)]
     assert counts == "0 1 0"
 
@@ -50,7 +50,7 @@ def test_a_task_that_ends_at_once_has_begun_too() -> None:
 def test_a_long_one_begins_once_and_fails_with_its_reason() -> None:
     exit_1 = Failed(FailureKind.EXIT, "exit: 1")
     started = ExecutionStarted("lease", "a")
-    events, counts = told((Tick(), [EXECUTE]), (started, ()), ended("a", exit_1, 70_000))
+    events, counts = reported((Tick(), [EXECUTE]), (started, ()), ended("a", exit_1, 70_000))
     assert events == [began("a"), WorkEnded("a", "python", "exit", "exit: 1", 70)]
     assert counts == "0 0 1"
 
@@ -58,7 +58,7 @@ def test_a_long_one_begins_once_and_fails_with_its_reason() -> None:
 def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_told_of() -> None:
     killed = Failed(FailureKind.CANCELLED, "it was killed")
     taken_back = ("python", "cancelled", "its owner took it back, or its lease ended")
-    events, counts = told(
+    events, counts = reported(
         (Tick(), [EXECUTE]),
         ended("a", killed, 1000),
         ended("b", killed, 0),
@@ -77,12 +77,12 @@ def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_tol
 
 def test_nothing_goes_on_after_a_crash_of_the_network_stack() -> None:
     seen = ((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()), (Joined((), ()), ()))
-    events, counts = told(*seen)
+    events, counts = reported(*seen)
     assert [type(event) for event in events] == [WorkBegan, WorkEnded]
     assert counts == "0 0 1"
 
 
 def test_what_runs_when_the_node_is_left_ends_with_it() -> None:
-    events, counts = told((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()))
+    events, counts = reported((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()))
     assert [type(event) for event in events] == [WorkBegan, WorkEnded]
     assert counts == "1 0 0"

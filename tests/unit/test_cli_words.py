@@ -380,14 +380,14 @@ def test_events_are_json_even_where_a_result_is_nonsense() -> None:
     lines = EventLines({"j/0": "x"})
     good = ProcessResult(0, {"a": b"123"}).encode()
     attempts = (Attempt("j/0#1", BOB, "exit: 1", False),)
-    told = [
+    reported = [
         lines.line(TaskSucceeded("j/0", BOB, good, 12)),
         lines.line(TaskSucceeded("j/0", BOB, b"nonsense", 12)),
         lines.line(TaskGaveUp("j/0", attempts, FailureKind.EXIT, b"")),
         lines.line(TaskUnplaceable("j/0", ((BOB, Infeasible("cpu", 2, 1)), (BOB, Leaving())))),
         lines.line(JobEnded(1, 0, 0, 0)),
     ]
-    succeeded, nonsense, gave_up, unplaceable, ended = [json.loads(json.dumps(t)) for t in told]
+    succeeded, nonsense, gave_up, unplaceable, ended = [json.loads(json.dumps(t)) for t in reported]
     assert (succeeded["exit_code"], succeeded["files"]) == (0, {"a": 3})
     assert nonsense["exit_code"] is None
     assert (gave_up["event"], gave_up["kind"]) == ("failed", "exit")

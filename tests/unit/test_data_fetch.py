@@ -73,15 +73,15 @@ class Story:
         self.now_s = 100.0
         self.fetch = Fetch(blob(chunks, *sources), ME, self.now_s)
 
-    def tell(self, event: Event, after_s: float = 0.0) -> list[Effect]:
+    def feed(self, event: Event, after_s: float = 0.0) -> list[Effect]:
         self.now_s += after_s
         return self.fetch.handle(event, self.now_s)
 
     def begin(self, peer: PeerId = ALICE, holders: tuple[Contact, ...] = ()) -> list[Effect]:
         """Up to the first wants."""
-        self.tell(Tick())
-        self.tell(SourceOpened(peer, self.manifest, holders))
-        return self.tell(Inspected())
+        self.feed(Tick())
+        self.feed(SourceOpened(peer, self.manifest, holders))
+        return self.feed(Inspected())
 
 
 def wants(peer: PeerId, *indexes: int) -> list[Effect]:
@@ -90,41 +90,41 @@ def wants(peer: PeerId, *indexes: int) -> list[Effect]:
 
 def test_a_blob_of_one_chunk_needs_one_source_and_no_manifest() -> None:
     story = Story(1, A)
-    assert story.tell(Tick()) == [
+    assert story.feed(Tick()) == [
         Inspect(Manifest(5, digest_of(b"x"))),
         OpenSource(A, manifest=False),
     ]
-    assert story.tell(Inspected()) == []
-    assert story.tell(SourceOpened(ALICE)) == wants(ALICE, 0)
+    assert story.feed(Inspected()) == []
+    assert story.feed(SourceOpened(ALICE)) == wants(ALICE, 0)
     assert story.fetch.done_bytes == 0
-    assert story.tell(ChunkStored(ALICE, 0)) == [Fetched()]
+    assert story.feed(ChunkStored(ALICE, 0)) == [Fetched()]
     assert story.fetch.done_bytes == 5
-    assert story.tell(Tick()) == []  # over
+    assert story.feed(Tick()) == []  # over
 
 
 def test_a_longer_one_has_its_manifest_first_and_then_a_few_chunks_at_a_time() -> None:
     story = Story(6, A)
-    assert story.tell(Tick()) == [OpenSource(A, manifest=True)]
+    assert story.feed(Tick()) == [OpenSource(A, manifest=True)]
     assert story.fetch.done_bytes == 0
-    assert story.tell(SourceOpened(ALICE, story.manifest)) == [Inspect(story.manifest)]
-    assert story.tell(Inspected()) == wants(ALICE, 0, 1, 2, 3)
-    assert story.tell(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
+    assert story.feed(SourceOpened(ALICE, story.manifest)) == [Inspect(story.manifest)]
+    assert story.feed(Inspected()) == wants(ALICE, 0, 1, 2, 3)
+    assert story.feed(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
     assert story.fetch.done_bytes == CHUNK_BYTES
-    assert story.tell(ChunkStored(ALICE, 1)) == wants(ALICE, 5)
+    assert story.feed(ChunkStored(ALICE, 1)) == wants(ALICE, 5)
     for index in (2, 3, 4):
-        assert story.tell(ChunkStored(ALICE, index)) == []
-    assert story.tell(ChunkStored(ALICE, 5)) == [Fetched()]
+        assert story.feed(ChunkStored(ALICE, index)) == []
+    assert story.feed(ChunkStored(ALICE, 5)) == [Fetched()]
 
 
 def test_what_an_earlier_fetch_left_is_not_asked_for_again() -> None:
     story = Story(3, A)
-    story.tell(Tick())
-    story.tell(SourceOpened(ALICE, story.manifest))
-    assert story.tell(Inspected(frozenset({0, 2}))) == wants(ALICE, 1)
+    story.feed(Tick())
+    story.feed(SourceOpened(ALICE, story.manifest))
+    assert story.feed(Inspected(frozenset({0, 2}))) == wants(ALICE, 1)
     whole = Story(3, A)
-    whole.tell(Tick())
-    whole.tell(SourceOpened(ALICE, whole.manifest))
-    assert whole.tell(Inspected(frozenset({0, 1, 2}))) == [Fetched()]
+    whole.feed(Tick())
+    whole.feed(SourceOpened(ALICE, whole.manifest))
+    assert whole.feed(Inspected(frozenset({0, 1, 2}))) == [Fetched()]
 
 
 def test_those_whom_a_source_knows_to_have_it_are_asked_as_well() -> None:
@@ -135,10 +135,10 @@ def test_those_whom_a_source_knows_to_have_it_are_asked_as_well() -> None:
         OpenSource(C, manifest=False),
         *wants(ALICE, 0, 1, 2, 3),
     ]
-    assert story.tell(SourceOpened(BOB)) == wants(BOB, 4, 5, 6, 7)
+    assert story.feed(SourceOpened(BOB)) == wants(BOB, 4, 5, 6, 7)
     # Who brings one gets another: the fastest bring the most.
-    assert story.tell(ChunkStored(BOB, 4)) == wants(BOB, 8)
-    assert story.tell(ChunkStored(BOB, 5)) == wants(BOB, 9)
+    assert story.feed(ChunkStored(BOB, 4)) == wants(BOB, 8)
+    assert story.feed(ChunkStored(BOB, 5)) == wants(BOB, 9)
 
 
 def test_no_more_sources_are_opened_than_there_is_work_for() -> None:
@@ -149,33 +149,33 @@ def test_no_more_sources_are_opened_than_there_is_work_for() -> None:
 def test_a_source_that_is_cut_leaves_its_chunks_to_the_others_and_comes_back() -> None:
     story = Story(8, A, B)
     story.begin()
-    story.tell(SourceOpened(BOB))
-    story.tell(ChunkStored(ALICE, 0))
+    story.feed(SourceOpened(BOB))
+    story.feed(ChunkStored(ALICE, 0))
     # Bob has 4 to 7 under way; what Alice leaves waits for the one who is free first.
-    assert story.tell(SourceLost(ALICE, "was cut")) == []
-    assert story.tell(ChunkStored(BOB, 4)) == wants(BOB, 1)
+    assert story.feed(SourceLost(ALICE, "was cut")) == []
+    assert story.feed(ChunkStored(BOB, 4)) == wants(BOB, 1)
     # Alice is asked again a moment later.
-    assert story.tell(Tick(), after_s=1.0) == [OpenSource(A, manifest=False)]
-    assert story.tell(SourceOpened(ALICE)) == wants(ALICE, 2, 3)
+    assert story.feed(Tick(), after_s=1.0) == [OpenSource(A, manifest=False)]
+    assert story.feed(SourceOpened(ALICE)) == wants(ALICE, 2, 3)
 
 
 def test_a_chunk_that_another_has_under_way_is_not_left_open() -> None:
     story = Story(5, A, B)
     story.begin()
-    story.tell(SourceOpened(BOB))
-    assert story.tell(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2)  # beside 4
-    assert story.tell(SourceLost(BOB, "was cut")) == []
-    assert story.tell(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
+    story.feed(SourceOpened(BOB))
+    assert story.feed(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2)  # beside 4
+    assert story.feed(SourceLost(BOB, "was cut")) == []
+    assert story.feed(ChunkStored(ALICE, 0)) == wants(ALICE, 4)
 
 
 def test_a_source_that_is_lost_again_and_again_is_asked_less_often() -> None:
     story = Story(1, A)
-    story.tell(Tick())
+    story.feed(Tick())
     waits = []
     for _ in range(8):
-        story.tell(SourceLost(ALICE, "unreachable"))
+        story.feed(SourceLost(ALICE, "unreachable"))
         began_s = story.now_s
-        while not any(isinstance(each, OpenSource) for each in story.tell(Tick(), TICK_S)):
+        while not any(isinstance(each, OpenSource) for each in story.feed(Tick(), TICK_S)):
             pass
         waits.append(story.now_s - began_s)
     assert waits == sorted(waits)
@@ -186,87 +186,87 @@ def test_a_source_that_is_lost_again_and_again_is_asked_less_often() -> None:
 def test_one_that_sends_wrong_bytes_is_asked_no_more() -> None:
     story = Story(2, A, B)
     story.begin()
-    assert story.tell(SourceRefused(ALICE, "sent wrong bytes")) == [OpenSource(B, manifest=False)]
-    assert story.tell(SourceOpened(BOB)) == wants(BOB, 0, 1)
-    assert story.tell(SourceRefused(BOB, "no")) == [
+    assert story.feed(SourceRefused(ALICE, "sent wrong bytes")) == [OpenSource(B, manifest=False)]
+    assert story.feed(SourceOpened(BOB)) == wants(BOB, 0, 1)
+    assert story.feed(SourceRefused(BOB, "no")) == [
         GaveUp(f"no source has it: {ALICE} sent wrong bytes; {BOB} no")
     ]
 
 
 def test_without_any_source_it_gives_up_at_once() -> None:
-    assert Story(1).tell(Tick()) == [GaveUp("no source has it: no source is known")]
+    assert Story(1).feed(Tick()) == [GaveUp("no source has it: no source is known")]
 
 
 def test_a_source_that_does_not_answer_has_another_tried_beside_it() -> None:
     story = Story(2, A, B)
-    assert story.tell(Tick()) == [OpenSource(A, manifest=True)]
-    assert story.tell(Tick(), after_s=HEDGE_S / 2) == []
-    assert story.tell(Tick(), after_s=HEDGE_S) == [OpenSource(B, manifest=True)]
-    assert story.tell(SourceOpened(BOB, story.manifest)) == [Inspect(story.manifest)]
+    assert story.feed(Tick()) == [OpenSource(A, manifest=True)]
+    assert story.feed(Tick(), after_s=HEDGE_S / 2) == []
+    assert story.feed(Tick(), after_s=HEDGE_S) == [OpenSource(B, manifest=True)]
+    assert story.feed(SourceOpened(BOB, story.manifest)) == [Inspect(story.manifest)]
     # The first one answers after all: its manifest is not needed.
-    assert story.tell(SourceOpened(ALICE, story.manifest)) == []
-    assert story.tell(Inspected()) == wants(ALICE, 0, 1)
+    assert story.feed(SourceOpened(ALICE, story.manifest)) == []
+    assert story.feed(Inspected()) == wants(ALICE, 0, 1)
 
 
 def test_a_stuck_source_is_closed_and_its_chunks_go_to_another() -> None:
     story = Story(5, A, B)
     story.begin()
-    effects = story.tell(Tick(), after_s=STALL_S)
+    effects = story.feed(Tick(), after_s=STALL_S)
     why = f"brought nothing for {STALL_S:.0f} s"
     assert effects == [CloseSource(ALICE, why)]
-    assert story.tell(SourceOpened(BOB)) == wants(BOB, 0, 1, 2, 3)
+    assert story.feed(SourceOpened(BOB)) == wants(BOB, 0, 1, 2, 3)
     # What comes of the closed one is too late to matter.
-    assert story.tell(SourceLost(ALICE, "cut")) == []
+    assert story.feed(SourceLost(ALICE, "cut")) == []
 
 
 def test_a_chunk_that_is_owed_for_long_is_asked_of_another_once() -> None:
     story = Story(6, A, B)
     story.begin()
-    assert story.tell(SourceOpened(BOB)) == wants(BOB, 4, 5)
-    story.tell(ChunkStored(BOB, 4))
-    assert story.tell(ChunkStored(BOB, 5)) == []
-    assert story.tell(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2, 3)
-    assert story.tell(Tick(), after_s=SLOW_S) == []
+    assert story.feed(SourceOpened(BOB)) == wants(BOB, 4, 5)
+    story.feed(ChunkStored(BOB, 4))
+    assert story.feed(ChunkStored(BOB, 5)) == []
+    assert story.feed(Tick(), after_s=SLOW_S) == wants(BOB, 0, 1, 2, 3)
+    assert story.feed(Tick(), after_s=SLOW_S) == []
     # Whoever is first brings it; the other's counts for nothing.
     for index in range(3):
-        assert story.tell(ChunkStored(BOB, index)) == []
-    assert story.tell(ChunkStored(ALICE, 0)) == []
-    assert story.tell(ChunkStored(BOB, 3)) == [Fetched()]
+        assert story.feed(ChunkStored(BOB, index)) == []
+    assert story.feed(ChunkStored(ALICE, 0)) == []
+    assert story.feed(ChunkStored(BOB, 3)) == [Fetched()]
 
 
 def test_it_gives_up_when_nothing_has_come_for_long() -> None:
     story = Story(2, A)
-    story.tell(Tick())
-    story.tell(SourceLost(ALICE, "unreachable"))
-    (end,) = story.tell(Tick(), after_s=PATIENCE_S)
+    story.feed(Tick())
+    story.feed(SourceLost(ALICE, "unreachable"))
+    (end,) = story.feed(Tick(), after_s=PATIENCE_S)
     assert end == GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {ALICE} unreachable")
 
 
 def test_late_news_of_a_source_changes_nothing() -> None:
     story = Story(2, A, B)
     story.begin()
-    story.tell(SourceRefused(ALICE, "no"))
-    assert story.tell(SourceLost(ALICE, "cut")) == []
-    assert story.tell(SourceOpened(ALICE, story.manifest)) == []
+    story.feed(SourceRefused(ALICE, "no"))
+    assert story.feed(SourceLost(ALICE, "cut")) == []
+    assert story.feed(SourceOpened(ALICE, story.manifest)) == []
 
 
 def test_the_sources_are_bounded() -> None:
     crowd = tuple(contact(number) for number in range(10, 18))
     others = tuple(contact(number) for number in range(20, 28))
     story = Story(1000, *crowd)
-    story.tell(Tick())
-    opened = story.tell(SourceOpened(crowd[0].peer_id, story.manifest, others))
+    story.feed(Tick())
+    opened = story.feed(SourceOpened(crowd[0].peer_id, story.manifest, others))
     more = tuple(contact(number) for number in range(30, 38))
-    opened += story.tell(SourceOpened(crowd[1].peer_id, None, more))
-    opened += story.tell(Inspected())
+    opened += story.feed(SourceOpened(crowd[1].peer_id, None, more))
+    opened += story.feed(Inspected())
     known: set[PeerId] = {crowd[0].peer_id}
     for _ in range(100):
-        opened += story.tell(Tick(), after_s=HEDGE_S)
+        opened += story.feed(Tick(), after_s=HEDGE_S)
         while opened:
             effect = opened.pop()
             if isinstance(effect, OpenSource):
                 known.add(effect.source.peer_id)
-                opened += story.tell(SourceRefused(effect.source.peer_id, "no"))
+                opened += story.feed(SourceRefused(effect.source.peer_id, "no"))
     assert len(known) == MAX_SOURCES
 
 
@@ -304,7 +304,7 @@ def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObjec
             case ChunkStored(peer, index):
                 open_[peer].discard(index)
                 stored.add(index)
-        for effect in story.tell(event, after_s=data.draw(st.sampled_from((0.0, TICK_S, 5.0)))):
+        for effect in story.feed(event, after_s=data.draw(st.sampled_from((0.0, TICK_S, 5.0)))):
             match effect:
                 case OpenSource(source, with_manifest):
                     assert source.peer_id not in opening | open_
@@ -324,6 +324,6 @@ def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObjec
                     return
         assert len(open_) <= MAX_OPEN + len(opening) + 2 * MAX_OPEN
     for _ in range(int(2 * PATIENCE_S)):
-        if any(isinstance(each, fetching.GaveUp) for each in story.tell(Tick(), after_s=1.0)):
+        if any(isinstance(each, fetching.GaveUp) for each in story.feed(Tick(), after_s=1.0)):
             return
     pytest.fail("it did not end")

@@ -251,8 +251,8 @@ def test_an_acknowledgement_has_one_count_for_each_name(counts: int) -> None:
 
 def test_no_shard_is_said_to_be_deeper_than_any_may_be() -> None:
     raw = kind("GET_PROVIDERS") + length(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
-    told = parse_reply(raw, GetProviders(b"name"))
-    assert told == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
+    reported = parse_reply(raw, GetProviders(b"name"))
+    assert reported == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
 
 
 def test_of_too_many_further_names_the_first_are_read() -> None:

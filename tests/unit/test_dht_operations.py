@@ -330,13 +330,13 @@ def test_an_acknowledged_write_brings_back_what_its_holder_said() -> None:
     write = world.added(world.signed("alice", NOW), ANY, acknowledged=True)
     alice.dht.operations.deliver([(BOB, write), (CAROL, write)], NOW, "announce")
     to_bob, to_carol = alice.requests()
-    told = Added((ShardCount(3, 2),), (DAVE,))
-    alice.respond(to_bob, told)
+    reported = Added((ShardCount(3, 2),), (DAVE,))
+    alice.respond(to_bob, reported)
     alice.respond(to_carol, None)
     [published] = alice.dht.take()[1]
     assert isinstance(published, Published)
     assert published.deliveries == (
-        Delivery(BOB, write, taken=True, added=told),
+        Delivery(BOB, write, taken=True, added=reported),
         Delivery(CAROL, write, taken=True),
     )
 
@@ -380,8 +380,8 @@ def test_the_counts_of_a_search_are_those_of_the_nearest_who_answered_nearest_fi
     assert isinstance(searched, Searched)
     assert searched.operation == operation
     assert len(searched.closest) == 3
-    told = [ShardCount(members=n) for n in sorted(place.values()) if n != place[DAVE]]
-    assert list(searched.counts) == told
+    reported = [ShardCount(members=n) for n in sorted(place.values()) if n != place[DAVE]]
+    assert list(searched.counts) == reported
 
 
 def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:

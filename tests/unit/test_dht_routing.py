@@ -304,8 +304,8 @@ def test_names_lead_anywhere_and_count_as_one_place() -> None:
 
 
 def test_a_site_is_a_24_or_a_48_and_a_provider_a_16_or_a_32() -> None:
-    told = ("/ip4/8.8.4.4/tcp/1", "/ip6/2a00:1450:4001:830::200e/tcp/1")
-    assert {subnet.name for subnet in subnets(told)} == {
+    reported = ("/ip4/8.8.4.4/tcp/1", "/ip6/2a00:1450:4001:830::200e/tcp/1")
+    assert {subnet.name for subnet in subnets(reported)} == {
         "8.8.4.0/24",
         "8.8.0.0/16",
         "2a00:1450:4001::/48",

@@ -52,8 +52,8 @@ def test_what_is_kept_is_given_to_those_who_ask() -> None:
     kept = Provider(BOB, bob.raw)
     assert alice.reply_to(AddProvider(ANY, Provider(BOB, bob.raw))) is None
     # The keys of bob and of `any` begin with 1, and that of dave with 0.
-    told = Providers((kept,), (CAROL,), ShardCount(1, settled=1))
-    assert alice.reply_to(GetProviders(ANY)) == told
+    reported = Providers((kept,), (CAROL,), ShardCount(1, settled=1))
+    assert alice.reply_to(GetProviders(ANY)) == reported
     from_afar = replace(EVERYONE, target=key_of_peer(DAVE.peer_id))
     assert alice.reply_to(GetProviders(ANY, from_afar)) == Providers(
         (kept,), (CAROL,), ShardCount(1)

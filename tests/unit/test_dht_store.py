@@ -116,8 +116,8 @@ def test_who_tells_of_a_provider_gives_its_own_word_for_its_addresses(store: Rec
     bob = world.signed("bob", NOW)
     lie = Provider(Contact(bob.profile.peer_id, ("/ip4/192.0.2.66/tcp/1",)), bob.raw)
     store.keep(SENDER, AddProvider(ANY, lie), NOW)
-    [told] = store.providers(GetProviders(ANY), NOW).providers
-    assert told.contact == world.contact("bob")
+    [reported] = store.providers(GetProviders(ANY), NOW).providers
+    assert reported.contact == world.contact("bob")
 
 
 def forged() -> bytes:
@@ -162,9 +162,9 @@ def test_what_is_not_as_it_claims_is_refused_and_never_returned(
     assert (len(store), store.load) == (0, 0)
     with pytest.raises(error):
         store.check(raw, [name], NOW)
-    told = Providers((Provider(SENDER, raw),)), Value(raw, ())
-    assert store.verified(name, told[0], NOW) == []
-    assert store.verified(name, told[1], NOW) == []
+    reported = Providers((Provider(SENDER, raw),)), Value(raw, ())
+    assert store.verified(name, reported[0], NOW) == []
+    assert store.verified(name, reported[1], NOW) == []
 
 
 def test_who_is_not_admitted_to_the_network_is_not_kept() -> None:
@@ -371,10 +371,10 @@ def spanning(name: str, *spans: Span, sequence: int | None = None) -> SignedProf
 
 def count(store: RecordStore, name: bytes, now: Moment = NOW, target: int = 0) -> ShardCount:
     query = GetProviders(name, ProviderQuery(Key(target), b"", 0))
-    told = store.providers(query, now)
-    assert told.providers == ()
-    assert told.count is not None
-    return told.count
+    reported = store.providers(query, now)
+    assert reported.providers == ()
+    assert reported.count is not None
+    return reported.count
 
 
 def on_side(bit: int, number: int) -> list[str]:
@@ -452,13 +452,13 @@ def test_spans_past_the_end_of_the_list_are_whole(store: RecordStore) -> None:
 def test_without_a_query_the_nearest_to_the_name_are_told(store: RecordStore) -> None:
     for name in PEOPLE:
         keep(store, ANY, small_machine(name, 1))
-    told = store.providers(GetProviders(ANY), NOW)
-    assert len(told.providers) == min(MAX_PROVIDERS, len(PEOPLE))
+    reported = store.providers(GetProviders(ANY), NOW)
+    assert len(reported.providers) == min(MAX_PROVIDERS, len(PEOPLE))
     target = key_of(ANY)
-    distances = [key_of_peer(each.contact.peer_id) ^ target for each in told.providers]
+    distances = [key_of_peer(each.contact.peer_id) ^ target for each in reported.providers]
     assert distances == sorted(distances)
-    assert told.count is not None
-    assert told.count.members == len(PEOPLE)
+    assert reported.count is not None
+    assert reported.count.members == len(PEOPLE)
 
 
 def test_of_a_reply_only_what_is_good_is_believed(store: RecordStore) -> None:
@@ -500,8 +500,8 @@ def test_the_nearest_that_suit_are_returned_nearest_first(
         key=lambda profile: key_of_peer(profile.peer_id) ^ target,
     )
     needs = encode_requirements(Requirements(cpu_milli=cores * 1000, memory_bytes=1))
-    told = store.providers(GetProviders(ANY, ProviderQuery(Key(target), needs, limit)), NOW)
-    found = [store.check(each.profile, [ANY], NOW).signed.profile for each in told.providers]
+    reported = store.providers(GetProviders(ANY, ProviderQuery(Key(target), needs, limit)), NOW)
+    found = [store.check(each.profile, [ANY], NOW).signed.profile for each in reported.providers]
     assert found == by_distance[:limit]
 
 

@@ -358,13 +358,13 @@ def test_one_change_after_another_is_told_at_intervals_with_the_latest_state() -
     for step in range(1, 85):
         town.elapse(0.1)
         alice.change(replace(FREE, cpu_milli=10_000 - 100 * step))
-    told = [signed.profile.capacity.cpu_milli for signed in alice.issued[before:]]
+    reported = [signed.profile.capacity.cpu_milli for signed in alice.issued[before:]]
     # One after 2 s of change; one when 5 s have passed since.
     steps = [
         10 + round(DISCOVERY.settle_s / 0.1),
         10 + round((DISCOVERY.settle_s + DISCOVERY.min_interval_s) / 0.1),
     ]
-    assert told == [10_000 - 100 * step for step in steps]
+    assert reported == [10_000 - 100 * step for step in steps]
 
 
 def smaller(free: Capacity, **fields: int) -> Capacity:
@@ -552,8 +552,8 @@ def test_a_peer_whose_copy_has_expired_hears_of_no_withdrawal() -> None:
     carried = len(town.carried)
     alice.withdraw()
     town.elapse(1)
-    told = {each.receiver for each in town.carried[carried:] if each.sender == "alice"}
-    assert told == {"carol"}
+    reported = {each.receiver for each in town.carried[carried:] if each.sender == "alice"}
+    assert reported == {"carol"}
     assert alice.may_go == 1
 
 
@@ -565,8 +565,8 @@ def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number() -> 
     carried = len(town.carried)
     alice.withdraw()
     town.elapse(1)
-    told = [each for each in town.carried[carried:] if each.sender == "alice"]
-    assert len(told) == 1
+    reported = [each for each in town.carried[carried:] if each.sender == "alice"]
+    assert len(reported) == 1
 
 
 def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few() -> None:

@@ -30,7 +30,9 @@ SHARDS = ShardParameters()
 NOBODY = ShardCount()
 
 
-def told(*, settled: int = 0, shallower: int = 0, deeper: int = 0, depth: int = 0) -> ShardCount:
+def reported(
+    *, settled: int = 0, shallower: int = 0, deeper: int = 0, depth: int = 0
+) -> ShardCount:
     """The count of a shard whose members are all on the side of the key. Of the deeper ones
     those are members who are not settled, nor in a shallower shard."""
     return ShardCount(settled + shallower, settled, shallower, deeper, depth)
@@ -52,7 +54,7 @@ def searched(start: int, counts: dict[int, ShardCount]) -> tuple[list[int], Dept
 
 
 def test_a_small_bucket_is_one_shard() -> None:
-    depths, search = searched(0, {0: told(settled=SHARDS.split)})
+    depths, search = searched(0, {0: reported(settled=SHARDS.split)})
     assert (depths, search.span()) == ([0], Span(0, 0))
     assert (search.reach, search.inhabited) == (0, 0)
 
@@ -63,23 +65,23 @@ def test_where_nobody_is_yet_the_first_is_at_home_at_the_top() -> None:
 
 
 def test_the_root_tells_how_deep_to_go() -> None:
-    depths, search = searched(0, {0: told(deeper=8, depth=3), 3: told(settled=20)})
+    depths, search = searched(0, {0: reported(deeper=8, depth=3), 3: reported(settled=20)})
     assert (depths, search.span()) == ([0, 3], Span(3, 3))
     assert (search.reach, search.inhabited) == (3, 3)
 
 
 def test_a_hint_that_is_right_takes_one_step() -> None:
-    depths, search = searched(3, {3: told(settled=20)})
+    depths, search = searched(3, {3: reported(settled=20)})
     assert (depths, search.span()) == ([3], Span(3, 3))
 
 
 def test_a_hint_that_is_too_shallow_takes_two() -> None:
-    depths, search = searched(1, {1: told(deeper=5, depth=3), 3: told(settled=20)})
+    depths, search = searched(1, {1: reported(deeper=5, depth=3), 3: reported(settled=20)})
     assert (depths, search.span()) == ([1, 3], Span(3, 3))
 
 
 def test_a_hint_that_is_too_deep_is_climbed_from_one_by_one() -> None:
-    depths, search = searched(5, {3: told(settled=12)})
+    depths, search = searched(5, {3: reported(settled=12)})
     assert (depths, search.span()) == ([5, 4, 3], Span(3, 3))
     assert (search.reach, search.inhabited) == (5, 3)
 
@@ -87,9 +89,9 @@ def test_a_hint_that_is_too_deep_is_climbed_from_one_by_one() -> None:
 def test_some_who_are_deeper_than_most_are_followed() -> None:
     """The root's samples say 2, since most are there; near the key they have split once more."""
     counts = {
-        0: told(deeper=8, depth=2),
-        2: told(deeper=9, depth=3),
-        3: told(settled=20),
+        0: reported(deeper=8, depth=2),
+        2: reported(deeper=9, depth=3),
+        3: reported(settled=20),
     }
     assert searched(0, counts)[0] == [0, 2, 3]
 
@@ -97,7 +99,7 @@ def test_some_who_are_deeper_than_most_are_followed() -> None:
 def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
     counts = {
         0: splitting(settled=30, gone_too=10, depth=1),
-        1: told(shallower=10),
+        1: reported(shallower=10),
     }
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 1], Span(0, 1))
@@ -108,17 +110,17 @@ def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
 def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
     counts = {
         0: splitting(settled=0, gone_too=30, depth=1),
-        1: told(settled=2, shallower=28),
+        1: reported(settled=2, shallower=28),
     }
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 1], Span(1, 1))
 
 
 def test_a_full_shard_that_nobody_has_left_yet_is_split_by_who_comes() -> None:
-    _, search = searched(0, {0: told(settled=SHARDS.split + 1)})
+    _, search = searched(0, {0: reported(settled=SHARDS.split + 1)})
     assert search.span() == Span(0, 1)
     _, search = searched(
-        0, {0: told(settled=8 * SHARDS.split)}
+        0, {0: reported(settled=8 * SHARDS.split)}
     )  # a whole network that starts at once
     assert search.span() == Span(0, 3)
 
@@ -128,7 +130,7 @@ def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_
     counts = {
         0: splitting(settled=2, gone_too=5, depth=1),
         1: ShardCount(members=30, settled=5, shallower=5, deeper=20, depth=2),
-        2: told(shallower=20),
+        2: reported(shallower=20),
     }
     assert searched(2, counts)[0] == [2, 1, 0]
     assert searched(1, counts)[0] == [1, 2, 0]
@@ -141,11 +143,11 @@ def test_where_some_are_still_above_two_shards_that_split_at_once_all_three_are_
 def test_a_shard_is_left_where_a_sample_of_most_is_all_that_remains(
     settled: int, deeper: int, left: bool
 ) -> None:
-    assert is_left(told(settled=settled, deeper=deeper, depth=4), SHARDS) == left
+    assert is_left(reported(settled=settled, deeper=deeper, depth=4), SHARDS) == left
 
 
 def test_a_few_who_claim_to_be_deeper_lead_nobody_there() -> None:
-    assert searched(0, {0: told(settled=20, deeper=3, depth=9)})[0] == [0]
+    assert searched(0, {0: reported(settled=20, deeper=3, depth=9)})[0] == [0]
 
 
 def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
@@ -160,15 +162,15 @@ def test_while_a_shard_merges_both_are_read_and_who_comes_is_in_both() -> None:
 
 def test_in_an_empty_region_it_climbs_to_where_others_are_deeper() -> None:
     """Whoever comes is at home where its neighbours begin: below the shard that they have left."""
-    counts = {0: told(deeper=8, depth=3), 2: told(deeper=2, depth=3)}
+    counts = {0: reported(deeper=8, depth=3), 2: reported(deeper=2, depth=3)}
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 3, 2], Span(3, 3))
-    depths, search = searched(0, {0: told(deeper=8, depth=3)})
+    depths, search = searched(0, {0: reported(deeper=8, depth=3)})
     assert (depths, search.span()) == ([0, 3, 2, 1], Span(1, 1))
 
 
 def test_where_some_stayed_above_the_empty_region_it_climbs_to_them() -> None:
-    counts = {0: told(settled=9, deeper=8, depth=3)}
+    counts = {0: reported(settled=9, deeper=8, depth=3)}
     depths, search = searched(0, counts)
     assert depths == [0, 3, 2, 1]
     assert search.inhabited == 0
@@ -184,14 +186,14 @@ def test_where_all_members_are_on_the_other_side_it_climbs_to_those_who_have_not
 
 def test_where_the_other_half_of_the_root_is_deeper_this_one_is_looked_for_there_too() -> None:
     """Of few workers it may be that none leaves a sample on the key's side."""
-    counts = {0: ShardCount(depth=2, beyond=3), 2: told(settled=8)}
+    counts = {0: ShardCount(depth=2, beyond=3), 2: reported(settled=8)}
     assert searched(0, counts)[0] == [0, 2]
     assert searched(0, {0: ShardCount(depth=2, beyond=3)})[0] == [0, 2, 1]
 
 
 def test_where_the_other_half_of_a_shard_is_deeper_it_reaches_over_this_half_alone() -> None:
     """Of a shard that has split, one half has come back."""
-    _, search = searched(0, {0: told(settled=4)})
+    _, search = searched(0, {0: reported(settled=4)})
     assert search.reach == 0
     depths, search = searched(0, {0: ShardCount(4, 4, depth=1, beyond=2)})
     assert (depths, search.reach) == ([0], 1)
@@ -200,11 +202,11 @@ def test_where_the_other_half_of_a_shard_is_deeper_it_reaches_over_this_half_alo
 
 
 def test_nothing_is_deeper_than_the_deepest() -> None:
-    deepest = {MAX_DEPTH: told(settled=40, deeper=5, depth=MAX_DEPTH)}
+    deepest = {MAX_DEPTH: reported(settled=40, deeper=5, depth=MAX_DEPTH)}
     depths, search = searched(MAX_DEPTH, deepest)
     assert depths == [MAX_DEPTH]
     assert search.span() == Span(MAX_DEPTH, MAX_DEPTH)
-    _, search = searched(MAX_DEPTH, {MAX_DEPTH: told(settled=100)})
+    _, search = searched(MAX_DEPTH, {MAX_DEPTH: reported(settled=100)})
     assert search.span() == Span(MAX_DEPTH, MAX_DEPTH)
 
 
@@ -245,18 +247,18 @@ def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, se
 
 
 def test_one_of_three_who_lies_is_outvoted() -> None:
-    honest = told(settled=20, shallower=1, deeper=2, depth=4)
+    honest = reported(settled=20, shallower=1, deeper=2, depth=4)
     for lie in (NOBODY, ShardCount(900, 900, 900, 900, MAX_DEPTH)):
         for said in ([lie, honest, honest], [honest, lie, honest], [honest, honest, lie]):
             assert agreed(said) == honest
 
 
 def test_of_two_the_higher_is_believed_as_one_may_have_come_too_late_to_know() -> None:
-    assert agreed([NOBODY, told(settled=9)]) == told(settled=9)
+    assert agreed([NOBODY, reported(settled=9)]) == reported(settled=9)
 
 
 def test_who_knows_of_nobody_deeper_has_no_say_in_how_deep() -> None:
-    said = [told(deeper=1, depth=4), told(deeper=1, depth=4), NOBODY, NOBODY]
+    said = [reported(deeper=1, depth=4), reported(deeper=1, depth=4), NOBODY, NOBODY]
     assert agreed(said).depth == 4
 
 

@@ -207,7 +207,7 @@ def test_whatever_goes_out_alice_runs_with_what_it_shares(
         for message in active.messages(runs(*tasks)):
             ran += alice.got(message)
             over = tuple(Ended(each.attempt_id, Succeeded(b""), 0) for each in message.assignments)
-            alice.executions.told(ExecutionsEnded("lease", over))
+            alice.executions.handle_report(ExecutionsEnded("lease", over))
             names = tuple(each.attempt_id for each in over)
             alice.executions.received(BOB.peer_id, ResultAck("lease", names))
         assert ran == [(f"{each.task_id}#1", each.shared, each.payload) for each in tasks]

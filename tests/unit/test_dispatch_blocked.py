@@ -72,7 +72,7 @@ def order_of(bob: SimNode) -> list[str]:
     """The tasks as they were placed and as they succeeded: +1 and -1."""
     return [
         ("+" if isinstance(e, TaskPlaced) else "-") + e.task_id.removeprefix("job/")
-        for e in bob.told
+        for e in bob.reported
         if isinstance(e, TaskPlaced | TaskSucceeded)
     ]
 
@@ -88,7 +88,7 @@ def test_a_task_is_placed_when_all_that_it_waits_for_have_succeeded() -> None:
     story = order_of(bob)
     assert story[-4:] == ["+2", "-2", "+3", "-3"]
     assert set(story[:-4]) == {"+0", "+1", "-0", "-1"}
-    assert bob.told[-1] == JobEnded(4, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(4, 0, 0, 0)
 
 
 def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_comes() -> None:
@@ -98,7 +98,7 @@ def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_come
     big = replace(big, needs=replace(NEEDS, cpu_milli=8000), after=("job/0",))
     bob.submit(Job("job", (small, big)))
     world.elapse(8)
-    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(2, 0, 0, 0)
     assert workers_of(bob)[-1] == "carol"
 
 
@@ -140,8 +140,12 @@ def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None
     assert ended["job/1"] == fell
     assert ended["job/2"] == replace(fell, task_id="job/2")
     assert isinstance(ended["job/4"], TaskSucceeded)
-    assert bob.told[-1] == JobEnded(2, 3, 0, 0)
-    assert {placed.task_id for placed in only(bob.told, TaskPlaced)} == {"job/0", "job/3", "job/4"}
+    assert bob.reported[-1] == JobEnded(2, 3, 0, 0)
+    assert {placed.task_id for placed in only(bob.reported, TaskPlaced)} == {
+        "job/0",
+        "job/3",
+        "job/4",
+    }
 
 
 def test_what_waits_for_two_failures_ends_once() -> None:
@@ -149,12 +153,12 @@ def test_what_waits_for_two_failures_ends_once() -> None:
     bob = world.nodes["bob"]
     bob.submit(ordered({2: [0, 1]}, 3, attempts=1))
     world.elapse(8)
-    assert sorted(each.task_id for each in only(bob.told, TaskGaveUp)) == [
+    assert sorted(each.task_id for each in only(bob.reported, TaskGaveUp)) == [
         "job/0",
         "job/1",
         "job/2",
     ]
-    assert bob.told[-1] == JobEnded(0, 3, 0, 0)
+    assert bob.reported[-1] == JobEnded(0, 3, 0, 0)
 
 
 def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
@@ -168,7 +172,7 @@ def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
     assert isinstance(first, TaskUnplaceable)
     assert isinstance(second, TaskGaveUp)
     assert second.waited_for == "job/0"
-    assert bob.told[-1] == JobEnded(0, 1, 1, 0)
+    assert bob.reported[-1] == JobEnded(0, 1, 1, 0)
 
 
 def test_cancelling_cancels_also_what_waits() -> None:
@@ -178,8 +182,8 @@ def test_cancelling_cancels_also_what_waits() -> None:
     world.elapse(0.6)
     bob.cancel("job")
     world.elapse(3)
-    assert len(only(bob.told, TaskCancelled)) == 3
-    assert bob.told[-1] == JobEnded(0, 0, 0, 3)
+    assert len(only(bob.reported, TaskCancelled)) == 3
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 3)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
 
 
@@ -194,7 +198,7 @@ def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
         gave_up = ended[late]
         assert isinstance(gave_up, TaskGaveUp)
         assert gave_up.kind is FailureKind.DEADLINE
-    assert bob.told[-1] == JobEnded(1, 2, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 2, 0, 0)
 
 
 def test_leaving_cancels_also_what_waits() -> None:
@@ -204,7 +208,7 @@ def test_leaving_cancels_also_what_waits() -> None:
     world.elapse(0.6)
     bob.leave()
     world.elapse(1)
-    assert bob.told[-1] == JobEnded(0, 0, 0, 3)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 3)
 
 
 def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
@@ -215,7 +219,7 @@ def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
         ordered({0: [7]}, 2)
 
 
-# -- another life ---------------------------------------------------------------------------
+# -- another incarnation ---------------------------------------------------------------------------
 
 
 def test_another_life_goes_on_in_order() -> None:
@@ -226,8 +230,8 @@ def test_another_life_goes_on_in_order() -> None:
     story.world.elapse(1)
     story.live_again()
     story.world.elapse(30)
-    told = [e for e in story.events() if isinstance(e, TaskPlaced | TaskSucceeded)]
-    assert [e.task_id for e in told][-3:] == ["job/2", "job/3", "job/3"]
+    reported = [e for e in story.events() if isinstance(e, TaskPlaced | TaskSucceeded)]
+    assert [e.task_id for e in reported][-3:] == ["job/2", "job/3", "job/3"]
     assert story.events()[-1] == JobEnded(4, 0, 0, 0)
     assert len(story.ran) == len(set(story.ran)) == 4
 
@@ -350,8 +354,8 @@ def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() ->
     bob = world.nodes["bob"]
     bob.submit(learnt(100 * MIB))
     world.elapse(5)
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
-    (retried,) = only(bob.told, TaskRetried)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
+    (retried,) = only(bob.reported, TaskRetried)
     assert not retried.counts
     world.elapse(3)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
@@ -362,8 +366,8 @@ def test_but_only_once() -> None:
     bob = world.nodes["bob"]
     bob.submit(learnt(100 * MIB))
     world.elapse(5)
-    assert bob.told[-1] == JobEnded(0, 1, 0, 0)
-    (gave_up,) = only(bob.told, TaskGaveUp)
+    assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
+    (gave_up,) = only(bob.reported, TaskGaveUp)
     assert gave_up.kind is FailureKind.MEMORY
     assert len(gave_up.attempts) == 1
 
@@ -391,7 +395,7 @@ def test_what_somebody_said_is_not_changed() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(attempts=2))
     world.elapse(8)
-    (gave_up,) = only(bob.told, TaskGaveUp)
+    (gave_up,) = only(bob.reported, TaskGaveUp)
     assert len(gave_up.attempts) == 2
 
 
@@ -403,4 +407,4 @@ def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
     jobs = next(iter(peer_of(bob).scheduler.jobs()))
     jobs.move("cancel")
     world.elapse(5)
-    assert bob.told[-1] == JobEnded(0, 0, 0, 1)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 1)

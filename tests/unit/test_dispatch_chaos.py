@@ -35,8 +35,8 @@ SEEDS = range(30)
 class Watched(World):
     """A world that looks, after everything that happens to a worker, whether all is in order."""
 
-    def tell(self, node: SimNode, event: PeerEvent) -> None:
-        super().tell(node, event)
+    def deliver(self, node: SimNode, event: PeerEvent) -> None:
+        super().deliver(node, event)
         worker = peer_of(node).worker
         if worker is None or not node.alive:
             return
@@ -92,7 +92,7 @@ class Story:
         self.cuts.append((scheduler, worker))
 
     def break_connection(self, scheduler: SimNode, worker: SimNode) -> None:
-        self.world.tell(scheduler, Disconnected(worker.identity.peer_id))
+        self.world.deliver(scheduler, Disconnected(worker.identity.peer_id))
         mend(self.world, scheduler, worker)
 
     def happen(self) -> None:
@@ -120,7 +120,7 @@ class Story:
                 owner, job_id, _ = self.chance.choice(self.submitted)
                 owner.cancel(job_id)
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         self.world.elapse(self.chance.choice([0, 1, 5]))
         self.submit()
         for _ in range(self.chance.randint(3, 16)):
@@ -135,11 +135,11 @@ class Story:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_task_ends_once_and_no_capacity_leaks(seed: int) -> None:
     story = Story(seed)
-    story.tell()
+    story.deliver()
     for scheduler in story.schedulers:
         jobs = [(job_id, n) for owner, job_id, n in story.submitted if owner is scheduler]
         assert set(ends(scheduler)) == {f"{job_id}/{i}" for job_id, n in jobs for i in range(n)}
-        assert len(only(scheduler.told, JobEnded)) == len(jobs)
+        assert len(only(scheduler.reported, JobEnded)) == len(jobs)
         assert peer_of(scheduler).scheduler.is_idle
         assert peer_of(scheduler).lessee.held == {}
     for worker in story.workers:
@@ -150,7 +150,7 @@ def test_the_stories_are_worth_telling() -> None:
     ended: set[type[JobEvent]] = set()
     for seed in SEEDS:
         story = Story(seed)
-        story.tell()
+        story.deliver()
         ended |= {type(event) for node in story.schedulers for event in ends(node).values()}
         if ended >= {TaskSucceeded, TaskGaveUp, TaskCancelled}:
             return

@@ -94,7 +94,7 @@ def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
     shame(world, "alice")
     world.elapse(60)
     assert len(ends(bob)) == 200
-    reasons = {named(world, end.reasons)["alice"] for end in only(bob.told, TaskUnplaceable)}
+    reasons = {named(world, end.reasons)["alice"] for end in only(bob.reported, TaskUnplaceable)}
     assert {type(reason) for reason in reasons} == {Distrusted}
 
 
@@ -116,7 +116,7 @@ def test_a_policy_is_asked_about_tasks_that_there_are() -> None:
     asked: list[str] = []
     world = town(7, a_second, alice=1)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(6, policy=Asking((asked,)))))
+    world.deliver(bob, Submit(job(6, policy=Asking((asked,)))))
     world.elapse(20)
     assert len(ends(bob)) == 6
     assert set(asked) <= set(ends(bob))
@@ -142,9 +142,9 @@ class Failing(Policy):
 def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
     world = town(7, a_second, alice=1)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(6, policy=Failing([1]))))
+    world.deliver(bob, Submit(job(6, policy=Failing([1]))))
     world.elapse(60)
-    (why,) = {reason for end in only(bob.told, TaskUnplaceable) for _, reason in end.reasons}
+    (why,) = {reason for end in only(bob.reported, TaskUnplaceable) for _, reason in end.reasons}
     assert isinstance(why, Unwanted)
     assert "the table of prices is gone" in why.why
 

@@ -49,7 +49,7 @@ class Bob:
         for run in self.runs:
             run.move("dispatch")
 
-    def told(self) -> list[JobEvent]:
+    def reported(self) -> list[JobEvent]:
         return list(events(self.outbox))
 
 
@@ -84,7 +84,7 @@ def test_each_result_counts_once() -> None:
     bob.jobs.succeeded(bob.runs[0], ALICE.peer_id, b"2", 10)
     bob.jobs.succeeded(bob.runs[0], CAROL.peer_id, b"2", 10)
     bob.jobs.cancelled(bob.runs[0])
-    assert bob.told() == [
+    assert bob.reported() == [
         TaskSucceeded("job/0", ALICE.peer_id, b"2", 10),
         JobEnded(succeeded=1, failed=0, unplaceable=0, cancelled=0),
     ]
@@ -101,7 +101,7 @@ def test_the_last_event_counts_how_each_task_ended() -> None:
     assert bob.jobs.runs.get("job") is bob.job
     bob.jobs.cancelled(cancelled)
     attempt = Attempt(ATTEMPT, ALICE.peer_id, "exit: exit code 1", lost=False)
-    assert bob.told() == [
+    assert bob.reported() == [
         TaskSucceeded("job/0", ALICE.peer_id, b"", 10),
         TaskGaveUp("job/1", (attempt,), FailureKind.EXIT, b"so far"),
         TaskUnplaceable("job/2", ((CAROL.peer_id, Leaving()),)),
@@ -122,7 +122,7 @@ def test_a_failure_is_tried_again_up_to_the_limit_of_the_task() -> None:
     assert (run.state, run.avoids(ALICE.peer_id)) == (TaskState.WAITING, True)
     run.move("dispatch")
     assert not bob.jobs.failed(run, ATTEMPT, CAROL.peer_id, EXIT)
-    assert bob.told() == [
+    assert bob.reported() == [
         TaskRetried("job/0", first),
         TaskGaveUp("job/0", (first, second), FailureKind.EXIT, b"so far"),
         JobEnded(0, 1, 0, 0),
@@ -135,7 +135,7 @@ def test_what_does_not_parse_is_not_tried_again() -> None:
         bob.runs[0], ATTEMPT, ALICE.peer_id, Failed(FailureKind.INVALID, "no CBOR")
     )
     attempt = Attempt(ATTEMPT, ALICE.peer_id, "invalid: no CBOR", lost=False)
-    assert bob.told()[0] == TaskGaveUp("job/0", (attempt,), FailureKind.INVALID, b"")
+    assert bob.reported()[0] == TaskGaveUp("job/0", (attempt,), FailureKind.INVALID, b"")
 
 
 def test_a_cancellation_that_nobody_asked_for_is_a_failure_like_any_other() -> None:
@@ -153,7 +153,7 @@ def test_losses_and_failures_are_counted_apart() -> None:
     assert bob.jobs.failed(run, ATTEMPT, ALICE.peer_id, EXIT)
     run.move("dispatch")
     assert not bob.jobs.lost(run, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
-    gave_up = bob.told()[-2]
+    gave_up = bob.reported()[-2]
     assert isinstance(gave_up, TaskGaveUp)
     assert len(gave_up.attempts) == DISPATCH_DEFAULTS.max_lost + 1
     assert (gave_up.kind, gave_up.result) == (FailureKind.EXIT, b"so far")  # the last that ended
@@ -164,7 +164,7 @@ def test_a_task_that_only_ever_lost_its_worker_has_no_failure_to_show() -> None:
     for _ in range(DISPATCH_DEFAULTS.max_lost):
         bob.jobs.lost(bob.runs[0], ATTEMPT, ALICE.peer_id, "it broke", counts=True)
         bob.runs[0].move("dispatch")
-    gave_up = bob.told()[-2]
+    gave_up = bob.reported()[-2]
     assert isinstance(gave_up, TaskGaveUp)
     assert (gave_up.kind, gave_up.result) == (None, b"")
 
@@ -178,7 +178,7 @@ def test_a_task_that_had_not_started_is_not_blamed_for_the_loss() -> None:
     assert (run.attempts, run.avoids(ALICE.peer_id)) == ((), False)
     lost = Attempt(ATTEMPT, ALICE.peer_id, "it broke", lost=True)
     retried = TaskRetried("job/0", lost, counts=False)
-    assert bob.told() == [retried] * (2 * DISPATCH_DEFAULTS.max_lost)
+    assert bob.reported() == [retried] * (2 * DISPATCH_DEFAULTS.max_lost)
 
 
 def test_what_was_cancelled_is_not_tried_again() -> None:
@@ -190,7 +190,7 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
     )
     assert not bob.jobs.lost(lost, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
     assert not bob.jobs.lost(returned, ATTEMPT, ALICE.peer_id, "it broke", counts=False)
-    assert bob.told() == [
+    assert bob.reported() == [
         *(TaskCancelled(f"job/{n}") for n in range(3)),
         JobEnded(0, 0, 0, 3),
     ]
@@ -207,7 +207,7 @@ def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None
     assert not bob.jobs.recalled(recalled, "c")
     killed = Attempt("a", ALICE.peer_id, "cancelled: killed", lost=False)
     broke = Attempt("b", ALICE.peer_id, "it broke", lost=True)
-    assert bob.told() == [
+    assert bob.reported() == [
         TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
         TaskGaveUp("job/1", (killed,), FailureKind.DEADLINE, b""),
         TaskGaveUp("job/2", (broke,), FailureKind.DEADLINE, b""),
@@ -243,7 +243,7 @@ def test_while_another_attempt_is_under_way_none_ends_the_task() -> None:
     assert not bob.jobs.recalled(run, "d")
     assert run.state is TaskState.DISPATCHED  # a result of the other one counts
     bob.jobs.succeeded(run, CAROL.peer_id, b"2", 10)
-    assert [type(event) for event in bob.told()] == [
+    assert [type(event) for event in bob.reported()] == [
         TaskRetried,
         TaskRetried,
         TaskRetried,
@@ -260,7 +260,7 @@ def test_the_last_attempt_that_fails_ends_it() -> None:
     assert not bob.jobs.failed(run, "a", ALICE.peer_id, EXIT)
     run.copies = 0
     assert not bob.jobs.failed(run, "b", CAROL.peer_id, EXIT)
-    retried, gave_up, _ = bob.told()
+    retried, gave_up, _ = bob.reported()
     assert isinstance(retried, TaskRetried)
     assert isinstance(gave_up, TaskGaveUp)
     assert [each.attempt_id for each in gave_up.attempts] == ["a", "b"]
@@ -274,10 +274,10 @@ def test_what_is_taken_back_before_it_began_waits_again_and_does_not_count() -> 
         assert run.state is TaskState.WAITING
         run.move("dispatch")
     assert run.attempts == ()
-    assert bob.told() == [TaskRecalled("job/0", f"{number}") for number in range(20)]
+    assert bob.reported() == [TaskRecalled("job/0", f"{number}") for number in range(20)]
     bob.job.move("cancel")
     assert not bob.jobs.recalled(run, "last")
-    assert bob.told() == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert bob.reported() == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
 
 
 def state_of(run: TaskRun) -> TaskState:
@@ -334,9 +334,9 @@ def test_in_whatever_order_things_happen_a_task_ends_once(story: list[str]) -> N
             case "recall":
                 waits = bob.jobs.recalled(run, name)
         assert waits == (state_of(run) is TaskState.WAITING)
-    told = bob.told()
-    assert len([event for event in told if isinstance(event, END)]) == 1
-    assert isinstance(told[-1], JobEnded)
+    reported = bob.reported()
+    assert len([event for event in reported if isinstance(event, END)]) == 1
+    assert isinstance(reported[-1], JobEnded)
     assert bob.jobs.runs.get("job") is None
 
 

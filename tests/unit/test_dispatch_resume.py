@@ -43,7 +43,7 @@ FAILED = Failed(FailureKind.EXIT, "exit code 1")
 
 
 class Story:
-    """A world in which bob has a disk, and what he told over all of his lives."""
+    """A world in which bob has a disk, and what he told over all of his incarnations."""
 
     def __init__(self, seconds: float = 2.0, seed: int = 3, **cores: int) -> None:
         self.ran: list[str] = []
@@ -66,7 +66,7 @@ class Story:
 
     def live_again(self) -> None:
         saved = Resume(*self.disk.saved())
-        self.bob.told.clear()
+        self.bob.reported.clear()
         self.world.restart(self.bob, saved)
 
     @property
@@ -109,8 +109,8 @@ def test_results_that_came_meanwhile_wait_with_the_worker() -> None:
     story.world.elapse(3)  # all have ended, and there is nobody to tell
     story.live_again()
     story.world.elapse(0.2)
-    assert len(only(story.bob.told, TaskSucceeded)) == 3
-    assert story.bob.told[-1] == JobEnded(3, 0, 0, 0)
+    assert len(only(story.bob.reported, TaskSucceeded)) == 3
+    assert story.bob.reported[-1] == JobEnded(3, 0, 0, 0)
     assert len(story.ran) == 3
 
 
@@ -123,24 +123,24 @@ def test_what_was_told_before_is_not_told_again() -> None:
     story.die()
     story.live_again()
     story.world.elapse(10)
-    assert {e.task_id for e in only(story.bob.told, TaskSucceeded)}.isdisjoint(before)
+    assert {e.task_id for e in only(story.bob.reported, TaskSucceeded)}.isdisjoint(before)
     ended = [event.task_id for event in story.events() if isinstance(event, END)]
     assert len(ended) == len(set(ended)) == 9
-    assert story.bob.told[-1] == JobEnded(9, 0, 0, 0)  # of all, not of this life alone
+    assert story.bob.reported[-1] == JobEnded(9, 0, 0, 0)  # of all, not of this incarnation alone
 
 
 def test_a_result_that_was_told_and_not_acknowledged_is_acknowledged_then() -> None:
     story = Story(1.0, alice=1)
     story.submit(job(1))
     story.world.elapse(0.5)
-    told = len(passed(story.world, "bob", "alice"))
-    while not only(story.bob.told, TaskSucceeded):
+    reported = len(passed(story.world, "bob", "alice"))
+    while not only(story.bob.reported, TaskSucceeded):
         story.world.elapse(0.0001)
-    acks = only(passed(story.world, "bob", "alice")[told:], ResultAck)
+    acks = only(passed(story.world, "bob", "alice")[reported:], ResultAck)
     story.die()
     story.live_again()
     story.world.elapse(1)
-    assert only(story.bob.told, TaskSucceeded) == []
+    assert only(story.bob.reported, TaskSucceeded) == []
     assert only(passed(story.world, "bob", "alice"), ResultAck)[len(acks) :] != [] or acks
     assert is_idle(story.world.nodes["alice"])
 
@@ -151,7 +151,7 @@ def test_a_result_that_was_not_written_down_comes_again_and_counts_once() -> Non
     story.submit(job(1))
     story.world.elapse(1.1)
     acks = only(passed(story.world, "bob", "alice"), ResultAck)
-    assert (acks, only(story.bob.told, TaskSucceeded)) == ([], [])
+    assert (acks, only(story.bob.reported, TaskSucceeded)) == ([], [])
     story.die(written=False)
     story.live_again()
     story.world.elapse(1)
@@ -167,18 +167,18 @@ def test_a_job_of_which_all_tasks_had_ended_ends() -> None:
         SavedTask("job/0", 1, (), TaskState.SUCCEEDED),
         SavedTask("job/1", 1, (), TaskState.FAILED),
     )
-    story.world.tell(story.bob, Resume((SavedJob(given, ended),), ()))
+    story.world.deliver(story.bob, Resume((SavedJob(given, ended),), ()))
     story.world.elapse(0.1)
-    assert story.bob.told == [JobEnded(1, 1, 0, 0)]
+    assert story.bob.reported == [JobEnded(1, 1, 0, 0)]
     story.bob.submit(given)  # the id is free
     assert story.bob.refused == []
 
 
 def test_a_job_of_which_nothing_had_begun_begins() -> None:
     story = Story(0.5)
-    story.world.tell(story.bob, Resume((SavedJob(job(2), ()),), ()))
+    story.world.deliver(story.bob, Resume((SavedJob(job(2), ()),), ()))
     story.world.elapse(3)
-    assert story.bob.told[-1] == JobEnded(2, 0, 0, 0)
+    assert story.bob.reported[-1] == JobEnded(2, 0, 0, 0)
 
 
 def test_attempts_of_an_earlier_life_count_and_are_not_named_again() -> None:
@@ -187,11 +187,11 @@ def test_attempts_of_an_earlier_life_count_and_are_not_named_again() -> None:
     failed = Attempt("job/0#1", alice, "exit: exit code 1", lost=False)
     saved = SavedJob(job(1, attempts=2), (SavedTask("job/0", 4, (failed,), None),))
     story.world.run = lambda running: (0.1, FAILED)
-    story.world.tell(story.bob, Resume((saved,), ()))
+    story.world.deliver(story.bob, Resume((saved,), ()))
     story.world.elapse(3)
-    (gave_up,) = only(story.bob.told, TaskGaveUp)
+    (gave_up,) = only(story.bob.reported, TaskGaveUp)
     first, second = (each.attempt_id for each in gave_up.attempts)
-    # Which attempts the last life made and did not note, nobody knows.
+    # Which attempts the last incarnation made and did not note, nobody knows.
     assert (first, second[:8]) == ("job/0#1", "job/0#5.")
 
 
@@ -224,9 +224,9 @@ def test_a_worker_that_does_not_answer_has_lost_its_tasks_after_a_while() -> Non
     story.world.cut(story.bob, victim)
     story.live_again()
     story.world.elapse(LEASE_DEFAULTS.answer_s - 0.1)
-    assert only(story.bob.told, TaskRetried) == []
+    assert only(story.bob.reported, TaskRetried) == []
     story.world.elapse(0.2)
-    assert len(only(story.bob.told, TaskRetried)) == 1
+    assert len(only(story.bob.reported, TaskRetried)) == 1
 
 
 def test_leases_that_expired_meanwhile_are_told_so_and_their_tasks_run_again() -> None:
@@ -238,7 +238,7 @@ def test_leases_that_expired_meanwhile_are_told_so_and_their_tasks_run_again() -
     assert all(map(is_idle, story.workers))  # they have fenced themselves
     story.live_again()
     story.world.elapse(1)
-    assert len(only(story.bob.told, TaskRetried)) == 3
+    assert len(only(story.bob.reported, TaskRetried)) == 3
     story.world.elapse(2)
     assert sum(len(n.running) for n in story.workers) == 3
 
@@ -311,12 +311,14 @@ def test_a_job_that_went_on_can_be_stopped(how: str) -> None:
     if how == "cancel":
         story.bob.cancel("job")
         story.world.elapse(1)
-        assert story.bob.told[-1] == JobEnded(0, 0, 0, 6)
-        assert len(only(story.bob.told, TaskCancelled)) == 6
+        assert story.bob.reported[-1] == JobEnded(0, 0, 0, 6)
+        assert len(only(story.bob.reported, TaskCancelled)) == 6
     else:
         story.world.elapse(6)
-        assert story.bob.told[-1] == JobEnded(0, 6, 0, 0)
-        assert {each.kind for each in only(story.bob.told, TaskGaveUp)} == {FailureKind.DEADLINE}
+        assert story.bob.reported[-1] == JobEnded(0, 6, 0, 0)
+        assert {each.kind for each in only(story.bob.reported, TaskGaveUp)} == {
+            FailureKind.DEADLINE
+        }
     story.world.elapse(1)
     assert all(map(is_idle, story.workers))
 

@@ -77,8 +77,8 @@ def all_succeeded(bob: SimNode, count: int) -> bool:
     results = {e.task_id: e.result for e in only(ends(bob).values(), TaskSucceeded)}
     return (
         results == {f"job/{n}": b"%d" % n for n in range(count)}
-        and bob.told[-1] == JobEnded(count, 0, 0, 0)
-        and len(only(bob.told, JobEnded)) == 1
+        and bob.reported[-1] == JobEnded(count, 0, 0, 0)
+        and len(only(bob.reported, JobEnded)) == 1
     )
 
 
@@ -102,7 +102,7 @@ def test_one_task_goes_to_the_nearest_worker_in_four_messages() -> None:
     nearest, *others = nearest_first(world, one.tasks[0])
     bob.submit(one)
     world.elapse(0.5)
-    (placed,) = only(bob.told, TaskPlaced)
+    (placed,) = only(bob.reported, TaskPlaced)
     assert (name_of(world, placed.worker), placed.nearest) == (nearest, True)
     there, back = passed(world, "bob", nearest), passed(world, nearest, "bob")
     assert [type(message) for message in there] == [PlacementRequest, Commit, Dispatch]
@@ -118,9 +118,9 @@ def test_the_whole_story_is_told_in_order_and_the_lease_given_back_soon() -> Non
     bob.submit(job())
     world.elapse(0.5)
     (lease_id,) = {key[0] for key in alice.running}
-    world.tell(alice, ExecutionOutput(lease_id, "job/0#1", True, b"oh"))
+    world.deliver(alice, ExecutionOutput(lease_id, "job/0#1", True, b"oh"))
     world.elapse(1)
-    assert bob.told == [
+    assert bob.reported == [
         TaskPlaced("job/0", "job/0#1", her, lease_id, True),
         TaskBegan("job/0", her),
         TaskPrinted("job/0", True, b"oh"),
@@ -146,7 +146,7 @@ def test_a_fallback_takes_what_the_nearest_is_too_busy_for() -> None:
     assert workers_of(eve) == [nearest]
     bob.submit(one)
     world.elapse(1)
-    (placed,) = only(bob.told, TaskPlaced)
+    (placed,) = only(bob.reported, TaskPlaced)
     assert (name_of(world, placed.worker), placed.nearest) == (second, False)
 
 
@@ -180,7 +180,7 @@ def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
     bob.submit(mixed)
     bob.submit(job(1, job_id="urgent", priority=9))
     world.elapse(3)
-    assert len(only(bob.told, TaskSucceeded)) == 3
+    assert len(only(bob.reported, TaskSucceeded)) == 3
     asked = only(passed(world, "bob", "alice"), PlacementRequest)
     assert {(x.needs, x.priority) for x in asked} == {(NEEDS, 0), (large, 0), (NEEDS, 9)}
 
@@ -201,7 +201,7 @@ def test_a_job_may_be_submitted_before_the_node_has_joined() -> None:
     late = world.add("late")
     late.submit(job())
     world.elapse(0.5)
-    assert late.told == []
+    assert late.reported == []
     world.elapse(30)
     assert all_succeeded(late, 1)
 
@@ -220,7 +220,7 @@ def test_where_nobody_is_capable_it_fails_in_about_a_second_with_each_ones_reaso
             "alice": Infeasible("cpu", 64_000, 1000),
             "carol": Infeasible("cpu", 64_000, 2000),
         }
-    assert bob.told[-1] == JobEnded(0, 0, 2, 0)
+    assert bob.reported[-1] == JobEnded(0, 0, 2, 0)
 
 
 def test_in_an_empty_network_it_fails_without_a_reason() -> None:
@@ -228,7 +228,7 @@ def test_in_an_empty_network_it_fails_without_a_reason() -> None:
     bob = world.nodes["bob"]
     bob.submit(job())
     world.elapse(1.5)
-    assert bob.told == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
+    assert bob.reported == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
 
 
 def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
@@ -237,7 +237,7 @@ def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
     bob.side = 1
     bob.submit(job())
     world.elapse(10)
-    assert bob.told == []
+    assert bob.reported == []
     bob.side = 0
     world.elapse(10)
     assert all_succeeded(bob, 1)
@@ -260,12 +260,12 @@ def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> N
     world.elapse(1)
     bob.submit(job(3))
     world.elapse(3)
-    assert bob.told == []
+    assert bob.reported == []
     asked = only(passed(world, "bob", "alice"), PlacementRequest)
     assert 1 <= len(asked) <= 3  # and does not pester them
     world.elapse(25)
     assert all_succeeded(bob, 3)
-    assert len(only(eve.told, TaskSucceeded)) == 6
+    assert len(only(eve.reported, TaskSucceeded)) == 6
 
 
 def test_two_schedulers_race_for_the_last_core_and_both_get_their_turn() -> None:
@@ -312,7 +312,7 @@ def test_finds_that_must_wait_their_turn_are_made_up_for() -> None:
     bob.submit(job())
     bob.submit(job(job_id="another", priority=1))
     world.elapse(5)
-    assert len(only(bob.told, TaskSucceeded)) == 2
+    assert len(only(bob.reported, TaskSucceeded)) == 2
 
 
 def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> None:
@@ -324,7 +324,7 @@ def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> 
     eve.submit(job(payload=b"hog"))
     world.elapse(0.5)
     bob.submit(job(6))
-    while not only(bob.told, TaskPlaced):
+    while not only(bob.reported, TaskPlaced):
         world.elapse(0.1)
     refused = len(only(passed(world, "bob", "alice"), PlacementRequest))
     assert refused >= 4
@@ -358,8 +358,8 @@ def test_a_task_that_fails_is_tried_elsewhere_first_and_up_to_its_limit() -> Non
     first_three = {name_of(world, attempt.worker) for attempt in gave_up.attempts[:3]}
     assert first_three == {"alice", "carol", "dave"}
     assert [attempt.why for attempt in gave_up.attempts] == ["exit: exit code 1"] * 5
-    assert len(only(bob.told, TaskRetried)) == 4
-    assert bob.told[-1] == JobEnded(0, 1, 0, 0)
+    assert len(only(bob.reported, TaskRetried)) == 4
+    assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
 
 
 def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
@@ -375,7 +375,7 @@ def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
     world.elapse(5)
     assert all_succeeded(bob, 1)
     assert workers_of(bob)[0] == bad
-    (retried,) = only(bob.told, TaskRetried)
+    (retried,) = only(bob.reported, TaskRetried)
     assert name_of(world, retried.attempt.worker) == bad
 
 
@@ -399,13 +399,13 @@ def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
     world.elapse(3)
     world.kill(alice)
     world.elapse(1)
-    (lost,) = only(bob.told, WorkerLost)
+    (lost,) = only(bob.reported, WorkerLost)
     assert lost.worker == alice.identity.peer_id
-    moved = [retried.task_id for retried in only(bob.told, TaskRetried)]
+    moved = [retried.task_id for retried in only(bob.reported, TaskRetried)]
     assert len(moved) == 2  # the one that ran, and the one that waited behind it
     world.elapse(30)
     assert all_succeeded(bob, 9)
-    again = {p.task_id: name_of(world, p.worker) for p in only(bob.told, TaskPlaced)}
+    again = {p.task_id: name_of(world, p.worker) for p in only(bob.reported, TaskPlaced)}
     assert all(again[task] != "alice" for task in moved)
 
 
@@ -419,10 +419,10 @@ def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() ->
     world.cut(bob, alice)
     for _ in range(100):
         world.elapse(0.1)
-        if only(bob.told, WorkerLost):
+        if only(bob.reported, WorkerLost):
             break
         assert alice.running
-    (lost,) = only(bob.told, WorkerLost)
+    (lost,) = only(bob.reported, WorkerLost)
     assert lost.why == "the worker is gone: it did not answer in time"
     world.elapse(1)
     assert is_idle(alice)  # she has fenced herself
@@ -443,7 +443,7 @@ def test_a_worker_that_is_cut_off_before_it_leases_is_given_up_for_another() -> 
     world.elapse(6)
     assert all_succeeded(bob, 1)
     assert workers_of(bob) == [second]
-    assert only(bob.told, WorkerLost) == []  # nothing ran there
+    assert only(bob.reported, WorkerLost) == []  # nothing ran there
     assert is_idle(world.nodes[nearest])
 
 
@@ -457,8 +457,8 @@ def test_a_short_cut_costs_nothing_and_nothing_runs_twice() -> None:
     mend(world, bob, alice)
     world.elapse(10)
     assert all_succeeded(bob, 6)
-    assert only(bob.told, WorkerLost) == []
-    assert len(only(bob.told, TaskPlaced)) == 6
+    assert only(bob.reported, WorkerLost) == []
+    assert len(only(bob.reported, TaskPlaced)) == 6
 
 
 def until_a_result_is_under_way(world: World) -> None:
@@ -473,12 +473,12 @@ def test_a_dispatch_that_was_lost_is_sent_again() -> None:
     until_a_result_is_under_way(world)
     world.cut(bob, alice)  # bob will hear of it, and dispatch the third task into the void
     world.elapse(4)
-    assert len(only(bob.told, TaskPlaced)) == 3
+    assert len(only(bob.reported, TaskPlaced)) == 3
     mend(world, bob, alice)
     world.elapse(4)
     assert all_succeeded(bob, 3)
-    assert len(only(bob.told, TaskPlaced)) == 3
-    assert only(bob.told, WorkerLost) == []
+    assert len(only(bob.reported, TaskPlaced)) == 3
+    assert only(bob.reported, WorkerLost) == []
 
 
 def test_a_cancel_that_was_lost_is_sent_again() -> None:
@@ -490,7 +490,7 @@ def test_a_cancel_that_was_lost_is_sent_again() -> None:
     bob.cancel("job")
     mend(world, bob, alice)
     world.elapse(1)
-    assert bob.told[-1] == JobEnded(0, 0, 0, 2)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 2)
     assert is_idle(alice)
 
 
@@ -501,16 +501,16 @@ def test_a_doubtful_lease_takes_on_nothing_until_it_recovers() -> None:
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(50))
     world.elapse(1)
-    placed = len(only(bob.told, TaskPlaced))
+    placed = len(only(bob.reported, TaskPlaced))
     world.latency = lambda a, b: 0.1
-    world.tell(bob, Undelivered(alice.identity.peer_id, "connection reset"))
+    world.deliver(bob, Undelivered(alice.identity.peer_id, "connection reset"))
     world.elapse(0.19)  # two results have come, the answer to `are you there` has not
-    assert len(only(bob.told, TaskSucceeded)) == len(only(bob.told, TaskPlaced)) == placed
+    assert len(only(bob.reported, TaskSucceeded)) == len(only(bob.reported, TaskPlaced)) == placed
     world.elapse(0.02)
-    assert len(only(bob.told, TaskPlaced)) == placed + 2
+    assert len(only(bob.reported, TaskPlaced)) == placed + 2
     world.elapse(15)
     assert all_succeeded(bob, 50)
-    assert only(bob.told, WorkerLost) == []
+    assert only(bob.reported, WorkerLost) == []
 
 
 def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
@@ -521,7 +521,7 @@ def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
     alice.leave()
     world.elapse(0.2)
     assert alice.left
-    (lost,) = only(bob.told, WorkerLost)
+    (lost,) = only(bob.reported, WorkerLost)
     assert lost.why == str(Leaving())
     world.elapse(20)
     assert all_succeeded(bob, 6)
@@ -537,7 +537,7 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
         victim = world.add(f"w{n}", serve=world.machine())
         world.elapse(40)
         assert {attempt.split("#")[0] for _, attempt in victim.running} == {"job/poison"}
-        assert len(only(bob.told, TaskPlaced)) == 2 * (n + 1)
+        assert len(only(bob.reported, TaskPlaced)) == 2 * (n + 1)
         world.kill(victim)
     world.add("last", serve=world.machine())
     world.elapse(40)
@@ -546,7 +546,7 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     assert isinstance(gave_up, TaskGaveUp)
     assert (len(gave_up.attempts), gave_up.kind) == (DISPATCH_DEFAULTS.max_lost, None)
     assert isinstance(ended["job/0"], TaskSucceeded)
-    assert bob.told[-1] == JobEnded(1, 1, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 1, 0, 0)
 
 
 def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
@@ -557,9 +557,9 @@ def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
     for name in ("alice", "carol", "dave"):
         world.kill(world.nodes[name])
     world.elapse(100)
-    assert only(bob.told, JobEnded) == []  # they may come back
+    assert only(bob.reported, JobEnded) == []  # they may come back
     world.elapse(100)  # until nobody has heard of them for so long
-    assert bob.told[-1] == JobEnded(0, 0, 5, 0)
+    assert bob.reported[-1] == JobEnded(0, 0, 5, 0)
 
 
 # -- results that do not count --------------------------------------------------------------
@@ -584,14 +584,14 @@ def test_a_result_counts_only_under_its_lease_and_fence_from_its_worker_and_once
         (alice, replace(true, ended=(replace(ended, attempt_id="job/0#9"),)), 1),
         (carol, true, 0),
     ):
-        told, acks = len(bob.told), len(only(passed(world, "bob", sender.name), ResultAck))
-        world.tell(bob, Received(sender.contact, stale))
-        assert len(bob.told) == told
+        reported, acks = len(bob.reported), len(only(passed(world, "bob", sender.name), ResultAck))
+        world.deliver(bob, Received(sender.contact, stale))
+        assert len(bob.reported) == reported
         assert len(only(passed(world, "bob", sender.name), ResultAck)) == acks + acknowledged
     for _ in range(2):
-        world.tell(bob, Received(alice.contact, true))
+        world.deliver(bob, Received(alice.contact, true))
     her = alice.identity.peer_id
-    assert bob.told[-2:] == [TaskSucceeded("job/0", her, b"true", 5), JobEnded(1, 0, 0, 0)]
+    assert bob.reported[-2:] == [TaskSucceeded("job/0", her, b"true", 5), JobEnded(1, 0, 0, 0)]
 
 
 def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
@@ -600,12 +600,12 @@ def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
     bob.submit(job())
     world.elapse(0.5)
     ((lease_id, _),) = alice.running
-    told = len(bob.told)
+    reported = len(bob.reported)
     for lease in (lease_id, "0123456789abcdef"):
         attempt = (lease, "job/0#9")
         for message in (TaskStarted(*attempt), TaskOutput(*attempt, False, b"psst")):
-            world.tell(bob, Received(alice.contact, message))
-    assert len(bob.told) == told
+            world.deliver(bob, Received(alice.contact, message))
+    assert len(bob.reported) == reported
 
 
 def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
@@ -617,8 +617,8 @@ def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
     piece = TaskOutput(*attempt, False, bytes(MAX_OUTPUT_BYTES))
     pieces = DISPATCH_DEFAULTS.max_printed_bytes // MAX_OUTPUT_BYTES
     for _ in range(pieces + 10):
-        world.tell(bob, Received(alice.contact, piece))
-    assert len(only(bob.told, TaskPrinted)) == pieces
+        world.deliver(bob, Received(alice.contact, piece))
+    assert len(only(bob.reported, TaskPrinted)) == pieces
 
 
 # -- cancelling -----------------------------------------------------------------------------
@@ -629,18 +629,18 @@ def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(10))
     world.elapse(1)
-    running = len(only(bob.told, TaskBegan))
+    running = len(only(bob.reported, TaskBegan))
     bob.cancel("job")
-    cancelled = only(bob.told, TaskCancelled)
+    cancelled = only(bob.reported, TaskCancelled)
     assert 0 < running < 10
-    assert len(cancelled) == 10 - len(only(bob.told, TaskPlaced))  # those that waited, at once
+    assert len(cancelled) == 10 - len(only(bob.reported, TaskPlaced))  # those that waited, at once
     world.elapse(1)
     assert len(only(ends(bob).values(), TaskCancelled)) == 10
-    assert bob.told[-1] == JobEnded(0, 0, 0, 10)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 10)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
     bob.cancel("job")
     bob.cancel("no such job")
-    assert bob.told[-1] == JobEnded(0, 0, 0, 10)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 10)
 
 
 def test_cancelling_one_job_leaves_the_other_alone() -> None:
@@ -666,7 +666,7 @@ def test_cancelling_during_a_round_gives_back_what_comes_of_it() -> None:
         world.elapse(0.005)
     bob.cancel("job")
     world.elapse(1)
-    assert bob.told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert only(passed(world, "bob", "alice"), Dispatch) == []
     assert is_idle(alice)
 
@@ -677,7 +677,7 @@ def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
     bob.submit(job())
     bob.cancel("job")
     world.elapse(1)
-    assert bob.told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert passed(world, "bob", "alice") == []
     assert is_idle(alice)
 
@@ -702,9 +702,9 @@ def test_a_cancelled_task_whose_worker_dies_is_cancelled_and_not_tried_again() -
     (name,) = workers_of(bob)
     world.cut(bob, world.nodes[name])
     bob.cancel("job")
-    assert only(bob.told, JobEnded) == []
+    assert only(bob.reported, JobEnded) == []
     world.elapse(11)
-    assert bob.told[-2:] == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    assert bob.reported[-2:] == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert len(only(passed(world, "bob", name), Cancel)) == 0  # it never went out
 
 
@@ -719,7 +719,7 @@ def test_a_lease_that_ends_by_a_denial_ends_with_that_worker() -> None:
     (name,) = workers_of(bob)
     ((lease_id, _),) = world.nodes[name].running
     denied = LeaseEnded(lease_id, Denied("submit", "the grant expired"))
-    world.tell(bob, Received(world.nodes[name].contact, denied))
+    world.deliver(bob, Received(world.nodes[name].contact, denied))
     world.elapse(5)
     assert workers_of(bob)[1] != name
 
@@ -749,7 +749,7 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     most, ledger.max_reservations = ledger.max_reservations, 0
     bob.submit(job())
     world.elapse(2)
-    assert bob.told == []
+    assert bob.reported == []
     ledger.max_reservations = most
     world.elapse(5)
     assert all_succeeded(bob, 1)
@@ -822,9 +822,9 @@ def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
     tasks = tuple(Task(f"job/{n}", NEEDS, bytes(size)) for n in range(6))
     bob.submit(Job("job", tasks))
     world.elapse(5)
-    assert bob.told[-1] == JobEnded(6, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(6, 0, 0, 0)
     assert size <= most <= MAX_IN_FLIGHT_BYTES
-    assert len(only(bob.told, TaskRetried)) == 0  # the worker refused none
+    assert len(only(bob.reported, TaskRetried)) == 0  # the worker refused none
 
 
 def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() -> None:
@@ -836,7 +836,7 @@ def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() 
     dispatches = only(passed(world, "bob", "alice"), Dispatch)
     assert len(dispatches) > 3
     assert [d.shared_blobs for d in dispatches if d.shared_blobs] == [((1, function),)]
-    world.tell(bob, Undelivered(alice.identity.peer_id, "connection reset"))
+    world.deliver(bob, Undelivered(alice.identity.peer_id, "connection reset"))
     world.elapse(6)
     assert all_succeeded(bob, 20)
     dispatches = only(passed(world, "bob", "alice"), Dispatch)
@@ -853,7 +853,7 @@ def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
     bob.submit(Job("job", tasks))
     world.elapse(3)
     assert all_succeeded(bob, 100)
-    assert only(bob.told, TaskRetried) == []
+    assert only(bob.reported, TaskRetried) == []
 
 
 def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batches() -> None:
@@ -879,7 +879,7 @@ def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
     for n in range(5):
         bob.submit(job(job_id=f"call {n}"))
         world.elapse(0.2)
-        assert len(only(bob.told, JobEnded)) == n + 1
+        assert len(only(bob.reported, JobEnded)) == n + 1
     assert len(only(passed(world, "alice", "bob"), Leased)) == 1
     world.elapse(DISPATCH_DEFAULTS.linger_s - 0.15)
     assert len(only(passed(world, "bob", "alice"), Release)) == 1
@@ -895,7 +895,7 @@ def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> N
     assert only(passed(world, "bob", "alice"), Release) == []
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(0.15)
-    assert len(only(bob.told, TaskSucceeded)) == 2
+    assert len(only(bob.reported, TaskSucceeded)) == 2
 
 
 def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
@@ -905,8 +905,8 @@ def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
     world.elapse(0.5)
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(6)
-    assert len(only(bob.told, TaskSucceeded)) == 2
-    assert only(bob.told, WorkerLost) == []
+    assert len(only(bob.reported, TaskSucceeded)) == 2
+    assert only(bob.reported, WorkerLost) == []
 
 
 # -- giving way -----------------------------------------------------------------------------
@@ -921,15 +921,15 @@ def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> N
             world.elapse(0.5)
         ((lease_id, _),) = alice.running
         preempted = LeaseEnded(lease_id, Preempted(50))
-        world.tell(bob, Received(alice.contact, preempted))
+        world.deliver(bob, Received(alice.contact, preempted))
         alice.executor.fence(lease_id)
         world.elapse(1.5)
-    retried = only(bob.told, TaskRetried)
+    retried = only(bob.reported, TaskRetried)
     assert len(retried) == 2 * (DISPATCH_DEFAULTS.max_lost + 1)
     assert {each.attempt.why for each in retried} == {str(Preempted(50))}
-    assert only(bob.told, WorkerLost) == []
+    assert only(bob.reported, WorkerLost) == []
     world.elapse(60)
-    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(2, 0, 0, 0)
 
 
 # -- deadlines ------------------------------------------------------------------------------
@@ -947,7 +947,7 @@ def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
     gave_up = only(ended.values(), TaskGaveUp)
     assert {each.kind for each in gave_up} == {FailureKind.DEADLINE}
     assert {len(each.attempts) for each in gave_up} == {0, 1}  # some were never placed
-    assert bob.told[-1] == JobEnded(3, 6, 0, 0)
+    assert bob.reported[-1] == JobEnded(3, 6, 0, 0)
     world.elapse(1)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
 
@@ -960,7 +960,7 @@ def test_a_deadline_passes_also_where_nobody_is_free() -> None:
     world.elapse(1)
     bob.submit(job(2, deadline_s=5.0))
     world.elapse(5.01)
-    assert bob.told == [
+    assert bob.reported == [
         TaskGaveUp("job/0", (), FailureKind.DEADLINE, b""),
         TaskGaveUp("job/1", (), FailureKind.DEADLINE, b""),
         JobEnded(0, 2, 0, 0),
@@ -972,14 +972,14 @@ def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts()
     bob = world.nodes["bob"]
     began_s = world.now_s
     bob.submit(job(1))
-    while not only(bob.told, TaskSucceeded):
+    while not only(bob.reported, TaskSucceeded):
         world.elapse(0.001)
     took_s = world.now_s - began_s
     world.elapse(1)
-    bob.told.clear()
+    bob.reported.clear()
     bob.submit(job(1, deadline_s=took_s - 0.005))
     world.elapse(4)
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
 def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None:
@@ -1004,8 +1004,8 @@ def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
     world.kill(alice)
     world.restart(alice)  # and says to all that it takes no work, until it serves
     world.elapse(5)
-    assert only(bob.told, TaskUnplaceable) == []
-    world.tell(alice, world.machine(cpu=1))
+    assert only(bob.reported, TaskUnplaceable) == []
+    world.deliver(alice, world.machine(cpu=1))
     world.elapse(15)
     assert all_succeeded(bob, 20)
 
@@ -1017,9 +1017,9 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
     world.elapse(1)
     alice.leave()
     world.elapse(12)
-    assert only(bob.told, TaskUnplaceable) == []
+    assert only(bob.reported, TaskUnplaceable) == []
     world.elapse(6)
-    assert bob.told[-1] == JobEnded(0, 0, 3, 0)
+    assert bob.reported[-1] == JobEnded(0, 0, 3, 0)
 
 
 def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longer_names() -> None:
@@ -1045,7 +1045,7 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     bob = world.nodes["bob"]
     bob.submit(job())
     world.elapse(0.3)
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     world.suspend(bob)
     world.elapse(40)
     world.resume(bob)
@@ -1053,7 +1053,7 @@ def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     assert peer_of(bob).scheduler.is_idle
     bob.submit(job(job_id="another"))
     world.elapse(2)
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
 def test_nothing_is_told_of_a_job_after_its_end() -> None:
@@ -1067,22 +1067,22 @@ def test_nothing_is_told_of_a_job_after_its_end() -> None:
     )
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
-    while not only(bob.told, JobEnded):
+    while not only(bob.reported, JobEnded):
         world.elapse(0.01)
         slow = [n for n in (world.nodes["alice"], world.nodes["carol"]) if n.running]
         for node in slow:
-            placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+            placed = [p for p in only(bob.reported, TaskPlaced) if p.task_id == "job/7"]
             if len(placed) == 2 and ("job/7#1" in {a for _, a in node.running}):
                 world.cut(bob, node)
                 loser = node
-    told = list(bob.told)
+    reported = list(bob.reported)
     ((lease_id, attempt_id),) = loser.running
     world.heal(bob, loser)
     for message in (
         TaskStarted(lease_id, attempt_id),
         TaskOutput(lease_id, attempt_id, False, b"x"),
     ):
-        world.tell(bob, Received(loser.contact, message))
-    world.tell(bob, Received(loser.contact, LeaseEnded(lease_id, Leaving())))
+        world.deliver(bob, Received(loser.contact, message))
+    world.deliver(bob, Received(loser.contact, LeaseEnded(lease_id, Leaving())))
     world.elapse(5)
-    assert bob.told == told
+    assert bob.reported == reported

@@ -163,8 +163,8 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(30))
     world.elapse(3)
-    assert len(only(bob.told, TaskSucceeded)) == 29
-    recalled = only(bob.told, TaskRecalled)
+    assert len(only(bob.reported, TaskSucceeded)) == 29
+    recalled = only(bob.reported, TaskRecalled)
     assert len(recalled) <= 1  # one waits behind another, as a rule
     for each in recalled:
         (cancel,) = [
@@ -172,8 +172,8 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
         ]
         assert (cancel.attempt_ids, cancel.begun) == ((each.attempt_id,), False)
     world.elapse(30)
-    assert bob.told[-1] == JobEnded(30, 0, 0, 0)
-    assert len(only(bob.told, TaskPlaced)) == 30 + len(recalled)
+    assert bob.reported[-1] == JobEnded(30, 0, 0, 0)
+    assert len(only(bob.reported, TaskPlaced)) == 30 + len(recalled)
 
 
 def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
@@ -182,10 +182,10 @@ def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(12))
     world.elapse(29)
-    assert len(only(bob.told, TaskRecalled)) <= 3
+    assert len(only(bob.reported, TaskRecalled)) <= 3
     world.elapse(100)
-    assert bob.told[-1] == JobEnded(12, 0, 0, 0)
-    assert len(only(bob.told, TaskRecalled)) <= 12
+    assert bob.reported[-1] == JobEnded(12, 0, 0, 0)
+    assert len(only(bob.reported, TaskRecalled)) <= 12
 
 
 def test_a_node_that_works_for_itself_does_not_go_round_in_circles() -> None:
@@ -194,8 +194,8 @@ def test_a_node_that_works_for_itself_does_not_go_round_in_circles() -> None:
     world.elapse(2)
     alice.submit(job(6))
     world.elapse(40)
-    assert alice.told[-1] == JobEnded(6, 0, 0, 0)
-    assert len(only(alice.told, TaskRecalled)) <= 6
+    assert alice.reported[-1] == JobEnded(6, 0, 0, 0)
+    assert len(only(alice.reported, TaskRecalled)) <= 6
 
 
 def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
@@ -210,10 +210,10 @@ def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(2))
     world.elapse(15)
-    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
-    recalled = only(bob.told, TaskRecalled)
+    assert bob.reported[-1] == JobEnded(2, 0, 0, 0)
+    recalled = only(bob.reported, TaskRecalled)
     assert len(recalled) <= 1  # before it was known
-    assert len(only(bob.told, TaskPlaced)) == 3 + len(recalled)
+    assert len(only(bob.reported, TaskPlaced)) == 3 + len(recalled)
 
 
 def test_a_recall_that_was_lost_is_sent_again() -> None:
@@ -221,17 +221,17 @@ def test_a_recall_that_was_lost_is_sent_again() -> None:
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(2))
     world.elapse(2)
-    assert len(only(bob.told, TaskPlaced)) == 2
+    assert len(only(bob.reported, TaskPlaced)) == 2
     world.cut(bob, alice)
     world.elapse(4)  # the patience with the first ends
     (active,) = peer_of(bob).scheduler.leases()
     assert len(active.recalled) == 1
-    assert only(bob.told, TaskRecalled) == []
+    assert only(bob.reported, TaskRecalled) == []
     mend(world, bob, alice)
     world.elapse(0.1)
-    assert len(only(bob.told, TaskRecalled)) == 1
+    assert len(only(bob.reported, TaskRecalled)) == 1
     world.elapse(60)
-    assert bob.told[-1] == JobEnded(2, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(2, 0, 0, 0)
 
 
 # -- second attempts ------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def until_overtaken(world: World, bob: SimNode) -> tuple[SimNode, SimNode]:
     """Where the first and where the second attempt of the slow task runs."""
     while True:
         world.elapse(0.02)
-        placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+        placed = [p for p in only(bob.reported, TaskPlaced) if p.task_id == "job/7"]
         if len(placed) == 2:
             world.elapse(0.05)
             one, two = (world.nodes[name_of(world, each.worker)] for each in placed)
@@ -257,10 +257,10 @@ def test_no_second_attempt_is_made_unless_the_job_asks_for_it() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(9))
     world.elapse(29)
-    assert len(only(bob.told, TaskSucceeded)) == 8
+    assert len(only(bob.reported, TaskSucceeded)) == 8
     world.elapse(3)
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
-    assert len(only(bob.told, TaskPlaced)) == 9 + len(only(bob.told, TaskRecalled))
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
+    assert len(only(bob.reported, TaskPlaced)) == 9 + len(only(bob.reported, TaskRecalled))
 
 
 def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
@@ -274,7 +274,7 @@ def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
     ended = ends(bob)["job/7"]
     assert isinstance(ended, TaskSucceeded)
     assert ended.worker == two.identity.peer_id
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
     (cancel,) = only(passed(world, "bob", one.name), Cancel)
     assert (cancel.attempt_ids, cancel.begun) == (("job/7#1",), True)
     world.elapse(0.1)
@@ -290,7 +290,7 @@ def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(10, speculate=True))
     world.elapse(1.5)
-    assert bob.told[-1] == JobEnded(10, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(10, 0, 0, 0)
     world.elapse(1)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
 
@@ -300,12 +300,12 @@ def test_a_lease_that_is_kept_for_a_second_attempt_is_given_to_what_waits_for_ro
     bob = world.nodes["bob"]
     bob.submit(job(9, speculate=True))
     world.elapse(7.5)
-    assert len(only(bob.told, TaskSucceeded)) == 8
+    assert len(only(bob.reported, TaskSucceeded)) == 8
     kept = [n for n in ("alice", "carol", "dave") if not is_idle(world.nodes[n])]
     assert len(kept) == 2  # that of the slow task, and the one to overtake it
     bob.submit(job(3, job_id="urgent", priority=9, payload=b"x"))
     world.elapse(5)
-    assert len([e for e in only(bob.told, TaskSucceeded) if e.task_id[:6] == "urgent"]) == 3
+    assert len([e for e in only(bob.reported, TaskSucceeded) if e.task_id[:6] == "urgent"]) == 3
 
 
 def test_the_first_attempt_may_win_after_all() -> None:
@@ -326,7 +326,7 @@ def test_the_first_attempt_may_win_after_all() -> None:
     assert (ended.worker, ended.result) == (one.identity.peer_id, b"7")
     world.elapse(1)
     assert two.running == {}
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
@@ -342,13 +342,13 @@ def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> N
     bob.submit(job(9, speculate=True, attempts=attempts))
     until_overtaken(world, bob)
     world.elapse(0.2)
-    assert [each.attempt.attempt_id for each in only(bob.told, TaskRetried)] == ["job/7#2"]
+    assert [each.attempt.attempt_id for each in only(bob.reported, TaskRetried)] == ["job/7#2"]
     assert "job/7" not in ends(bob)
     world.elapse(3)
     gave_up = ends(bob)["job/7"]
     assert isinstance(gave_up, TaskGaveUp)
     assert [each.attempt_id for each in gave_up.attempts] == ["job/7#2", "job/7#1"]
-    assert bob.told[-1] == JobEnded(8, 1, 0, 0)
+    assert bob.reported[-1] == JobEnded(8, 1, 0, 0)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -359,10 +359,10 @@ def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
     victim = until_overtaken(world, bob)[which]
     world.kill(victim)
     world.elapse(0.5)
-    placed = [p for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+    placed = [p for p in only(bob.reported, TaskPlaced) if p.task_id == "job/7"]
     assert len(placed) >= 2
     world.elapse(10)
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
     assert isinstance(ends(bob)["job/7"], TaskSucceeded)
 
 
@@ -374,7 +374,7 @@ def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
     bob.cancel("job")
     world.elapse(0.2)
     assert isinstance(ends(bob)["job/7"], TaskCancelled)
-    assert bob.told[-1] == JobEnded(8, 0, 0, 1)
+    assert bob.reported[-1] == JobEnded(8, 0, 0, 1)
     assert (one.running, two.running) == ({}, {})
 
 
@@ -385,14 +385,14 @@ def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> Non
     one, _ = until_overtaken(world, bob)
     world.cut(bob, one)
     world.elapse(2)
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
-    placed = len(only(bob.told, TaskPlaced))
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
+    placed = len(only(bob.reported, TaskPlaced))
     assert one.running  # and nobody tries to overtake it again
     mend(world, bob, one)
     world.elapse(0.2)
     assert one.running == {}
     world.elapse(1)
-    assert len(only(bob.told, TaskPlaced)) == placed
+    assert len(only(bob.reported, TaskPlaced)) == placed
     assert is_idle(one)
 
 
@@ -403,10 +403,10 @@ def test_a_late_result_of_the_loser_counts_nothing() -> None:
     one, _ = until_overtaken(world, bob)
     world.cut(bob, one)
     world.elapse(2)  # it has ended there, and bob does not know
-    told = list(bob.told)
+    reported = list(bob.reported)
     mend(world, bob, one)
     world.elapse(1)
-    assert bob.told == told
+    assert bob.reported == reported
     assert is_idle(one)
 
 
@@ -427,6 +427,8 @@ def test_a_second_attempt_is_not_made_where_the_task_failed_before() -> None:
     world.run = run
     bob.submit(job(9, speculate=True))
     world.elapse(10)
-    assert bob.told[-1] == JobEnded(9, 0, 0, 0)
-    names = [name_of(world, p.worker) for p in only(bob.told, TaskPlaced) if p.task_id == "job/7"]
+    assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
+    names = [
+        name_of(world, p.worker) for p in only(bob.reported, TaskPlaced) if p.task_id == "job/7"
+    ]
     assert failed_at.isdisjoint(names[1:])

@@ -109,7 +109,7 @@ def executions_ended(*numbers: int, outcome: Outcome = DONE) -> ExecutionsEnded:
     return ExecutionsEnded("lease", tuple(over(number, outcome) for number in numbers))
 
 
-def told(*ended: Ended) -> Send:
+def reported(*ended: Ended) -> Send:
     return Send(BOB, TasksEnded("lease", FENCE, ended), cause="")
 
 
@@ -143,8 +143,8 @@ def test_attempts_go_to_the_shell_as_they_come_with_what_the_lease_holds(
         execute(replace(work(0, b"payload"), timeout_s=1.5), work(1))
     ]
     assert alice.dispatched(LEASE, dispatch_of(2)) == [execute(work(2))]
-    assert alice.told(executions_ended(0, 1)) == [told(over(0), over(1))]
-    assert alice.told(executions_ended(2)) == [told(over(2))]
+    assert alice.handle_report(executions_ended(0, 1)) == [reported(over(0), over(1))]
+    assert alice.handle_report(executions_ended(2)) == [reported(over(2))]
 
 
 def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
@@ -159,18 +159,20 @@ def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
 def test_a_repeated_dispatch_runs_once(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0, 1))
     assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []
-    assert alice.told(executions_ended(0)) == [told(over(0))]
+    assert alice.handle_report(executions_ended(0)) == [reported(over(0))]
     assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []  # the result is on its way
     alice.interrupted(BOB.peer_id)
-    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == [told(over(0))]
-    assert alice.told(executions_ended(1)) == [told(over(1))]
+    assert alice.dispatched(LEASE, dispatch_of(0, 1)) == [reported(over(0))]
+    assert alice.handle_report(executions_ended(1)) == [reported(over(1))]
 
 
 def test_the_start_and_the_output_are_passed_on(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0))
     named = ("lease", attempt(0))
-    assert alice.told(ExecutionStarted(*named)) == [Send(BOB, TaskStarted(*named), cause="")]
-    assert alice.told(ExecutionOutput(*named, True, b"oh")) == [
+    assert alice.handle_report(ExecutionStarted(*named)) == [
+        Send(BOB, TaskStarted(*named), cause="")
+    ]
+    assert alice.handle_report(ExecutionOutput(*named, True, b"oh")) == [
         Send(BOB, TaskOutput(*named, True, b"oh"), cause="")
     ]
 
@@ -179,7 +181,7 @@ def test_output_in_larger_pieces_than_travel_is_cut(alice: Executions) -> None:
     """Drivers may be anybody's; what the other side would refuse must not leave."""
     alice.dispatched(LEASE, dispatch_of(0))
     data = bytes(range(256)) * 1000
-    sends = sent(alice.told(ExecutionOutput("lease", attempt(0), False, data)))
+    sends = sent(alice.handle_report(ExecutionOutput("lease", attempt(0), False, data)))
     pieces = [parse(pack(message)) for _, message in sends]
     assert all(isinstance(piece, TaskOutput) for piece in pieces)
     assert b"".join(piece.data for piece in pieces if isinstance(piece, TaskOutput)) == data
@@ -200,7 +202,7 @@ def test_a_blob_that_is_not_here_refuses_its_attempt_and_no_other(alice: Executi
     missing = Failed(FailureKind.DRIVER, "shared blob 3 is not here; dispatch it again")
     assert alice.dispatched(LEASE, dispatch(given_(0, blob=3), given_(1))) == [
         execute(work(1)),
-        told(over(0, missing, ran_us=0)),
+        reported(over(0, missing, ran_us=0)),
     ]
     again = dispatch(given_(0, blob=3), blobs=[(3, b"here")])
     assert alice.dispatched(LEASE, again) == [execute(work(0, shared=b"here"))]
@@ -225,16 +227,16 @@ def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
     assert alice.renewed(LEASE) == []
     alice.dispatched(LEASE, dispatch_of(0, 1))
     assert alice.renewed(LEASE) == []
-    alice.told(executions_ended(0, 1))
+    alice.handle_report(executions_ended(0, 1))
     assert alice.renewed(LEASE) == []  # it arrives, or the stream breaks
     alice.interrupted(CAROL.peer_id)
     assert alice.renewed(LEASE) == []
     alice.interrupted(BOB.peer_id)
-    assert alice.renewed(LEASE) == [told(over(0), over(1))]
+    assert alice.renewed(LEASE) == [reported(over(0), over(1))]
     assert alice.renewed(LEASE) == []
     alice.interrupted(BOB.peer_id)
     assert alice.received(BOB.peer_id, ack(0)) == []
-    assert alice.renewed(LEASE) == [told(over(1))]
+    assert alice.renewed(LEASE) == [reported(over(1))]
     assert alice.received(BOB.peer_id, ack(0, 1)) == []
     alice.interrupted(BOB.peer_id)
     assert alice.renewed(LEASE) == []
@@ -243,24 +245,26 @@ def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
 def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0))
     assert alice.received(MALLORY.peer_id, cancel(0)) == []
-    alice.told(executions_ended(0))
+    alice.handle_report(executions_ended(0))
     assert alice.received(MALLORY.peer_id, ack(0)) == []
     alice.interrupted(MALLORY.peer_id)
     alice.interrupted(BOB.peer_id)
-    assert alice.renewed(LEASE) == [told(over(0))]
+    assert alice.renewed(LEASE) == [reported(over(0))]
 
 
 def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(
     alice: Executions,
 ) -> None:
     alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
-    assert only(alice.told(executions_ended(*range(WINDOW - 1))), Pause) == []
-    last = alice.told(executions_ended(WINDOW - 1))
-    assert last == [told(over(WINDOW - 1)), Pause("lease", cause="")]
+    assert only(alice.handle_report(executions_ended(*range(WINDOW - 1))), Pause) == []
+    last = alice.handle_report(executions_ended(WINDOW - 1))
+    assert last == [reported(over(WINDOW - 1)), Pause("lease", cause="")]
     # Bob has the results, and dispatches more before what he has is written down.
     more = alice.dispatched(LEASE, dispatch_of(WINDOW, WINDOW + 1))
     assert more == [execute(work(WINDOW), work(WINDOW + 1))]
-    assert alice.told(executions_ended(WINDOW)) == [told(over(WINDOW))]  # it ran already
+    assert alice.handle_report(executions_ended(WINDOW)) == [
+        reported(over(WINDOW))
+    ]  # it ran already
     assert alice.received(BOB.peer_id, ack(0)) == []
     assert alice.received(BOB.peer_id, ack(1)) == [Continue("lease", cause="")]
     assert alice.received(BOB.peer_id, ack(2)) == []
@@ -271,7 +275,7 @@ def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
 ) -> None:
     large, count = Succeeded(bytes(MAX_RESULT_BYTES)), MAX_OUTBOX_BYTES // MAX_RESULT_BYTES
     alice.dispatched(LEASE, dispatch_of(*range(count)))
-    effects = alice.told(executions_ended(*range(count), outcome=large))
+    effects = alice.handle_report(executions_ended(*range(count), outcome=large))
     assert only(effects, Pause) == [Pause("lease", cause="")]
     assert len(only(effects, Send)) == count  # each in a message of its own
     assert alice.received(BOB.peer_id, ack(0)) == [Continue("lease", cause="")]
@@ -280,7 +284,9 @@ def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
 def test_results_travel_in_messages_of_a_bounded_size(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(*range(100)))
     size = Succeeded(bytes(BATCH_BYTES // 10))
-    messages = [m for _, m in sent(alice.told(executions_ended(*range(100), outcome=size)))]
+    messages = [
+        m for _, m in sent(alice.handle_report(executions_ended(*range(100), outcome=size)))
+    ]
     assert [len(each.ended) for each in only(messages, TasksEnded)] == [10] * 10
 
 
@@ -288,7 +294,7 @@ def test_of_a_failure_with_much_to_say_the_end_is_told(alice: Executions) -> Non
     alice.dispatched(LEASE, dispatch_of(0))
     story = Failed(FailureKind.EXCEPTION, "x" * MAX_MESSAGE_CHARS + "the end")
     end = Failed(FailureKind.EXCEPTION, "x" * (MAX_MESSAGE_CHARS - 7) + "the end")
-    assert alice.told(executions_ended(0, outcome=story)) == [told(over(0, end))]
+    assert alice.handle_report(executions_ended(0, outcome=story)) == [reported(over(0, end))]
 
 
 @pytest.mark.parametrize("mark", ["x", "\U0001f980", "\0"])
@@ -298,7 +304,7 @@ def test_what_many_failures_have_to_say_fits_into_messages_too(
 ) -> None:
     alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
     story = Failed(FailureKind.EXCEPTION, mark * 2 * MAX_MESSAGE_CHARS + "the end")
-    effects = alice.told(executions_ended(*range(WINDOW), outcome=story))
+    effects = alice.handle_report(executions_ended(*range(WINDOW), outcome=story))
     for send in only(effects, Send):
         assert len(pack(send.message)) < min(MAX_FRAME_BYTES, 2 * BATCH_BYTES)
     outcomes = [ended.outcome for ended in results(effects)]
@@ -319,7 +325,9 @@ def test_a_result_too_large_to_travel_is_a_failure_and_not_a_broken_stream(
     too_large = Succeeded(bytes(MAX_RESULT_BYTES + 1))
     problem = "the result has 8388609 bytes, of at most 8388608"
     failed = Failed(FailureKind.OUTPUT, problem)
-    assert alice.told(executions_ended(0, outcome=too_large)) == [told(over(0, failed))]
+    assert alice.handle_report(executions_ended(0, outcome=too_large)) == [
+        reported(over(0, failed))
+    ]
 
 
 # -- what is refused ------------------------------------------------------------------------
@@ -329,8 +337,8 @@ def test_more_than_the_window_is_refused_and_what_waits_still_runs(alice: Execut
     alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
     problem = f"{WINDOW} attempts wait under this lease; wait for one"
     refused = over(9999, Failed(FailureKind.DRIVER, problem), ran_us=0)
-    assert alice.dispatched(LEASE, dispatch_of(9999)) == [told(refused)]
-    assert alice.told(executions_ended(0)) == [told(over(0))]
+    assert alice.dispatched(LEASE, dispatch_of(9999)) == [reported(refused)]
+    assert alice.handle_report(executions_ended(0)) == [reported(over(0))]
     assert alice.dispatched(LEASE, dispatch_of(9999)) == [execute(work(9999))]
 
 
@@ -354,11 +362,11 @@ def test_what_is_shared_counts_once_for_as_long_as_it_is_needed(alice: Execution
     assert [type(effect) for effect in twice] == [Execute]
     ninth = dispatch(given_(9, blob=9), blobs=[(9, eighth[8])])
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
-    alice.told(executions_ended(8))  # another one needs what it shared
+    alice.handle_report(executions_ended(8))  # another one needs what it shared
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Send]
-    alice.told(executions_ended(1))
+    alice.handle_report(executions_ended(1))
     assert [type(effect) for effect in alice.dispatched(LEASE, ninth)] == [Execute]
-    alice.told(executions_ended(2, 3, 4, 5, 6, 7, 9, 20))
+    alice.handle_report(executions_ended(2, 3, 4, 5, 6, 7, 9, 20))
     assert alice.runs["lease"].load.total_bytes == 0
 
 
@@ -369,7 +377,7 @@ def test_who_never_acknowledges_fills_nothing(alice: Executions) -> None:
         effects = alice.dispatched(LEASE, dispatch_of(*numbers))
         taken = [each.attempt_id for e in only(effects, Execute) for each in e.work]
         ended = tuple(Ended(attempt_id, TAKEN_BACK, 0) for attempt_id in taken)
-        alice.told(ExecutionsEnded("lease", ended))
+        alice.handle_report(ExecutionsEnded("lease", ended))
     assert len(alice.runs["lease"].outbox) == 2 * WINDOW
     alice.interrupted(BOB.peer_id)
     ((_, all_of_them),) = sent(alice.renewed(LEASE))
@@ -382,9 +390,9 @@ def test_a_scheduler_that_dispatches_again_hears_again_what_runs_for_long(
 ) -> None:
     alice.dispatched(LEASE, dispatch_of(0, 1))
     started = Send(BOB, TaskStarted("lease", attempt(0)), cause="")
-    assert alice.told(ExecutionStarted("lease", attempt(0))) == [started]
+    assert alice.handle_report(ExecutionStarted("lease", attempt(0))) == [started]
     assert alice.dispatched(LEASE, dispatch_of(0, 1)) == [started]
-    ended = alice.told(executions_ended(0))
+    ended = alice.handle_report(executions_ended(0))
     assert alice.dispatched(LEASE, dispatch_of(0, 1)) == []
     alice.interrupted(BOB.peer_id)
     assert alice.dispatched(LEASE, dispatch_of(0, 1)) == ended
@@ -403,15 +411,15 @@ def test_what_is_to_end_is_killed_and_told_when_it_has_ended(alice: Executions) 
         Kill("lease", attempt(1), False, cause="")
     ]
     killed = Failed(FailureKind.CANCELLED, "killed")
-    assert alice.told(executions_ended(2, 0, outcome=killed)) == [
-        told(over(2, killed), over(0, killed))
+    assert alice.handle_report(executions_ended(2, 0, outcome=killed)) == [
+        reported(over(2, killed), over(0, killed))
     ]
 
 
 def test_what_is_not_in_flight_cannot_be_cancelled(alice: Executions) -> None:
     assert alice.received(BOB.peer_id, cancel(0)) == []
     alice.dispatched(LEASE, dispatch_of(0, 1))
-    alice.told(executions_ended(0))
+    alice.handle_report(executions_ended(0))
     assert alice.received(BOB.peer_id, cancel(0, 7)) == []
 
 
@@ -420,11 +428,11 @@ def test_what_is_not_in_flight_cannot_be_cancelled(alice: Executions) -> None:
 
 def test_when_the_lease_ends_all_of_it_goes(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0, 1, 2))
-    alice.told(executions_ended(0))
+    alice.handle_report(executions_ended(0))
     alice.drop("lease")
-    assert alice.told(executions_ended(1)) == []  # nobody may have the result
-    assert alice.told(ExecutionStarted("lease", attempt(1))) == []
-    assert alice.told(ExecutionOutput("lease", attempt(1), False, b"late")) == []
+    assert alice.handle_report(executions_ended(1)) == []  # nobody may have the result
+    assert alice.handle_report(ExecutionStarted("lease", attempt(1))) == []
+    assert alice.handle_report(ExecutionOutput("lease", attempt(1), False, b"late")) == []
     assert alice.renewed(LEASE) == []
     assert alice.received(BOB.peer_id, ack(0)) == []
     alice.drop("lease")
@@ -432,9 +440,9 @@ def test_when_the_lease_ends_all_of_it_goes(alice: Executions) -> None:
 
 def test_an_end_of_what_does_not_run_is_ignored(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0))
-    assert alice.told(executions_ended(7)) == []
-    assert alice.told(executions_ended(0)) == [told(over(0))]
-    assert alice.told(executions_ended(0)) == []
+    assert alice.handle_report(executions_ended(7)) == []
+    assert alice.handle_report(executions_ended(0)) == [reported(over(0))]
+    assert alice.handle_report(executions_ended(0)) == []
 
 
 # -- laws -----------------------------------------------------------------------------------
@@ -471,7 +479,7 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
                         running[given_work.attempt_id] = len(given_work.payload)
             case "end":
                 ended = tuple(Ended(name, DONE, 0) for name in names if name in running)
-                effects = alice.told(ExecutionsEnded("lease", ended))
+                effects = alice.handle_report(ExecutionsEnded("lease", ended))
                 assert results(effects) == list(ended)
                 for each in ended:
                     del running[each.attempt_id]

@@ -57,7 +57,7 @@ class Network(Bridge):
     def place(self, number: int) -> None:
         for task in self.jobs[number].tasks:
             placed = TaskPlaced(task.task_id, f"{task.task_id}#1", ALICE, "lease", True)
-            self._observers[number].tell(placed)
+            self._observers[number].notify(placed)
 
     def run(self, number: int) -> None:
         self.place(number)
@@ -65,8 +65,8 @@ class Network(Bridge):
         for task in job.tasks:
             args, kwargs = pickle.loads(task.payload)
             result = pickle.dumps(pickle.loads(task.shared)(*args, **kwargs))
-            observer.tell(TaskSucceeded(task.task_id, ALICE, result, 0))
-        observer.tell(JobEnded(len(job.tasks), 0, 0, 0))
+            observer.notify(TaskSucceeded(task.task_id, ALICE, result, 0))
+        observer.notify(JobEnded(len(job.tasks), 0, 0, 0))
 
     def crash(self, number: int) -> None:
         self._observers[number].fail(NodeClosed("it crashed"))

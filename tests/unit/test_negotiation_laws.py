@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.negotiation.held import Held, shortfall
+from formation_p2p.core.negotiation.held import HeldResources, shortfall
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.lessor import Lessor, LessorEffect
@@ -186,7 +186,7 @@ TestAWorker = Worker.TestCase
 
 amounts = st.sampled_from([0, 1, 999, 1000, 1001, GIB - 1, GIB, 16 * GIB])
 claimed = st.builds(
-    Held,
+    HeldResources,
     amounts,
     amounts,
     amounts,
@@ -208,7 +208,7 @@ holds_ms = st.sampled_from([0, 1, 499, 500, 1500, 10_000, 10_001, MAX_MS])
 )
 def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_for(
     needs: Requirements,
-    offers: list[tuple[Held, int, int]],
+    offers: list[tuple[HeldResources, int, int]],
     max_price_micro: int | None,
     wanted: int,
 ) -> None:

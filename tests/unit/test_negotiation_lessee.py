@@ -10,7 +10,7 @@ import pytest
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.held_lease import TRANSITIONS, HeldLease, HeldState
 from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
@@ -51,7 +51,7 @@ MAX_HOLD_MS = round(LEASE_DEFAULTS.max_hold_s * 1000)
 
 BUSY = Busy("the table of leases", 1)
 LEASE_MS = 10_000
-HELD = Held(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
+HELD = HeldResources(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
 
 
 class Bob:
@@ -93,7 +93,7 @@ class Bob:
         by: Contact,
         lease_id: str,
         now_s: float = 0,
-        holds: Held = HELD,
+        holds: HeldResources = HELD,
         price_micro: int = 0,
         hold_ms: int = 1500,
     ) -> None:
@@ -294,7 +294,7 @@ NEEDS_ALL = Requirements(
     gpu_share_milli=500,
     driver="process",
 )
-HELD_ALL = Held(1000, GIB, GIB, 100, ("GPU-0", "GPU-1"), 500, GIB)
+HELD_ALL = HeldResources(1000, GIB, GIB, 100, ("GPU-0", "GPU-1"), 500, GIB)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ HELD_ALL = Held(1000, GIB, GIB, 100, ("GPU-0", "GPU-1"), 500, GIB)
     ids=lambda value: value.resource if isinstance(value, Infeasible) else "",
 )
 def test_an_offer_that_holds_less_than_was_asked_for_is_given_back(
-    bob: Bob, holds: Held, why: Infeasible
+    bob: Bob, holds: HeldResources, why: Infeasible
 ) -> None:
     asked = bob.ask(ALICE, needs=NEEDS_ALL)
     bob.offered(ALICE, "a1", holds=holds)
@@ -327,7 +327,9 @@ def test_an_offer_that_holds_less_than_was_asked_for_is_given_back(
 
 def test_an_offer_that_holds_more_is_taken(bob: Bob) -> None:
     bob.ask(ALICE, needs=NEEDS_ALL)
-    bob.offered(ALICE, "a1", holds=Held(2000, 2 * GIB, 2 * GIB, 200, ("a", "b"), 1000, 2 * GIB))
+    bob.offered(
+        ALICE, "a1", holds=HeldResources(2000, 2 * GIB, 2 * GIB, 200, ("a", "b"), 1000, 2 * GIB)
+    )
     assert bob.lessee.held[ALICE.peer_id, "a1"].device_ids == ("a", "b")
 
 

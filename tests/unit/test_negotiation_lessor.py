@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lease import TRANSITIONS, Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import (
@@ -58,7 +58,7 @@ MAX_OFFERS = LEASE_DEFAULTS.max_offers_per_owner
 MACHINE = Capability(cpu_milli=2000, memory_bytes=8 * GIB)
 LEASE_MS = round(LEASE_S * 1000)
 HOLD_MS = round(HOLD_S * 1000)
-HELD = Held(NEEDS.cpu_milli, NEEDS.memory_bytes)
+HELD = HeldResources(NEEDS.cpu_milli, NEEDS.memory_bytes)
 
 
 class Porter(Lenient):
@@ -375,10 +375,10 @@ def test_a_stranger_cannot_tell_another_ones_lease_from_none(alice: Alice) -> No
     answers = [
         alice.lessor.committed(MALLORY, Commit(x), at(0)) for x in (lease_id, "0123456789abcdef")
     ]
-    told = [
+    reported = [
         str(message).replace(lease_id, "0123456789abcdef") for ((_, message),) in map(sent, answers)
     ]
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
     assert alice.lessor.released(MALLORY, Release(lease_id), at(0)) == []
     assert alice.state(lease_id) is LeaseState.LEASED
 
@@ -401,8 +401,8 @@ def test_a_lease_whose_grant_expired_is_not_renewed(alice: Alice) -> None:
     lease_id = alice.lease()
     alice.porter.expires_s = 5.0
     denied = Denied("submit", "the grant expired")
-    told, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6))
-    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, denied))]
+    reported, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6))
+    assert sent([reported]) == [(BOB.peer_id, LeaseEnded(lease_id, denied))]
     assert fence == Fence(lease_id, cause="")
 
 
@@ -424,9 +424,9 @@ def test_a_lease_that_is_committed_again_is_not_judged_again(alice: Alice) -> No
 
 def test_who_leaves_tells_the_owners_of_leases_and_takes_no_more(alice: Alice) -> None:
     offered, leased = alice.offer(), alice.lease(to=CAROL)
-    told, fence = alice.lessor.leave(at(0))
-    assert isinstance(told, Send)
-    assert sent([told]) == [(CAROL.peer_id, LeaseEnded(leased, Leaving()))]
+    reported, fence = alice.lessor.leave(at(0))
+    assert isinstance(reported, Send)
+    assert sent([reported]) == [(CAROL.peer_id, LeaseEnded(leased, Leaving()))]
     assert fence == Fence(leased, cause="")
     assert alice.state(offered) is LeaseState.ENDED
     assert alice.refusal() == Leaving()
@@ -473,8 +473,8 @@ def test_a_lease_gives_way_to_higher_priority_when_it_is_to_be_renewed(alice: Al
     later = GivingWay("cpu", 5167)
     assert alice.refusal(now_s=2, to=CAROL, priority=5) == later
     assert alice.state(lease_id) is LeaseState.LEASED  # nothing happens in between
-    told, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6.7))
-    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(5)))]
+    reported, fence = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(6.7))
+    assert sent([reported]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(5)))]
     assert fence == Fence(lease_id, cause="")
     # Until nothing runs any more the capacity is nobody's.
     assert alice.refusal(now_s=6.8, to=CAROL, priority=5) == GivingWay("cpu", 500)
@@ -577,8 +577,8 @@ def test_the_table_of_wants_keeps_the_most_urgent() -> None:
     assert alice.refusal(to=MALLORY, priority=5) == Infeasible("cpu", 1000, 0)
     assert alice.refusal(to=CAROL, priority=5) == later  # again, in the place of her own
     assert alice.refusal(to=MALLORY, priority=6) == later
-    told = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(1))[0]
-    assert sent([told]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(6)))]
+    reported = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(1))[0]
+    assert sent([reported]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(6)))]
 
 
 # -- what leases cost --------------------------------------------------------------------------

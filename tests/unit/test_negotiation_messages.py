@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
@@ -156,7 +156,7 @@ def test_every_refusal_comes_back_as_it_was(refusal: PeerRefusal) -> None:
 
 
 CID = Cid(RAW, digest_of(b"data"))
-HELD = Held(cpu_milli=1000, memory_bytes=MIB)
+HELD = HeldResources(cpu_milli=1000, memory_bytes=MIB)
 LONG = "x" * (MAX_ID_CHARS + 1)
 WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
@@ -43,7 +43,7 @@ class Bob:
             self.requests[to] = message
 
     def hears(self, by: Contact, *there: int, now_s: float = 0.01) -> None:
-        held = Held(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
+        held = HeldResources(NEEDS.cpu_milli, NEEDS.memory_bytes, gpu_share_milli=1000)
         request_id = self.requests[by.peer_id].request_id
         offer = Offer(request_id, OFFERING[by.peer_id], held, 0, 1500, there)
         self.lessee.received(by, offer, at(now_s))

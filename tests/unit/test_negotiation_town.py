@@ -67,7 +67,7 @@ def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(12, max_price_micro=100))
     world.elapse(30)
-    assert len(only(bob.told, TaskSucceeded)) == 12
+    assert len(only(bob.reported, TaskSucceeded)) == 12
     assert set(workers_of(bob)) == {"alice", "carol"}
     # Whose own profile says that it is too dear is not even asked.
     assert passed(world, "bob", "dave") == []
@@ -78,7 +78,7 @@ def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> 
     bob = world.nodes["bob"]
     bob.submit(job(max_price_micro=424242 // 1000))
     world.elapse(30)
-    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
     ((worker, why),) = unplaceable.reasons
     assert (name_of(world, worker), why) == ("alice", TooDear(500, 424))
     assert str(why) == "too dear: asks 0.0005 for a core-hour, of at most 0.000424"
@@ -90,7 +90,7 @@ def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
     worker_of(alice).lessor.price_micro = 90
     bob.submit(job(max_price_micro=60))
     world.elapse(5)
-    assert only(bob.told, TaskSucceeded) == []
+    assert only(bob.reported, TaskSucceeded) == []
     offers = [x for x in passed(world, "alice", "bob") if isinstance(x, Offer)]
     assert offers
     assert not any(isinstance(x, Leased) for x in passed(world, "alice", "bob"))
@@ -132,14 +132,14 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
     assert alice.running  # bob's task goes on for now
     world.elapse(LEASE_DEFAULTS.lease_s)
     assert isinstance(ends(carol)["quick/0"], TaskSucceeded)
-    told = [x.refusal for x in passed(world, "alice", "bob") if isinstance(x, LeaseEnded)]
-    assert told == [Preempted(5)]
+    reported = [x.refusal for x in passed(world, "alice", "bob") if isinstance(x, LeaseEnded)]
+    assert reported == [Preempted(5)]
     asked = [x for x in passed(world, "carol", "alice") if isinstance(x, PlacementRequest)]
     assert len(asked) <= 4  # she came back when she was told to, and not all the time
     # bob's task is placed again, and having had to make room is not held against it.
     world.elapse(90)
     assert isinstance(ends(bob)["slow/0"], TaskSucceeded)
-    (retried,) = only(bob.told, TaskRetried)
+    (retried,) = only(bob.reported, TaskRetried)
     assert retried.attempt.why == "it gave way to work of priority 5"
     world.elapse(LEASE_DEFAULTS.lease_s + 1)
     assert is_idle(alice)
@@ -153,7 +153,7 @@ def test_equally_urgent_work_waits() -> None:
     world.elapse(60)
     assert isinstance(ends(bob)["slow/0"], TaskSucceeded)
     assert isinstance(ends(carol)["quick/0"], TaskSucceeded)
-    assert only(bob.told, TaskRetried) == []
+    assert only(bob.reported, TaskRetried) == []
 
 
 # -- silence and failure ----------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(20))
     world.elapse(60)
-    assert len(only(bob.told, TaskSucceeded)) == 20
+    assert len(only(bob.reported, TaskSucceeded)) == 20
     placed = workers_of(bob)
     assert placed.count("alice") <= 8
     assert placed.count("carol") == 20

@@ -38,7 +38,7 @@ def worker(world: World, name: str, place: Place, *shares: str) -> SimNode:
 
 def refusals(node: SimNode) -> dict[str, Refusal]:
     """Why the one task of a node runs nowhere."""
-    (unplaceable,) = only(node.told, TaskUnplaceable)
+    (unplaceable,) = only(node.reported, TaskUnplaceable)
     return named(node.world, unplaceable.reasons)
 
 
@@ -58,8 +58,8 @@ def test_a_machine_gives_each_circle_its_share_and_no_more() -> None:
     cpu_milli = sum(running.under.needs.cpu_milli for running in alice.running.values())
     assert cpu_milli == 6000  # two cores for bob, and four for the cook
     world.elapse(60)
-    assert len(only(bob.told, TaskSucceeded)) == 6
-    assert len(only(cook.told, TaskSucceeded)) == 4
+    assert len(only(bob.reported, TaskSucceeded)) == 6
+    assert len(only(cook.reported, TaskSucceeded)) == 4
     refused = [each.message for each in world.sent if isinstance(each.message, RequestRefused)]
     assert {each.refusal for each in refused} == {Infeasible("share.commons", 1000, 0)}
 
@@ -127,10 +127,10 @@ def test_tasks_go_where_their_data_is_though_nobody_knew_before_the_offers() -> 
     world, bob = town()
     for name in ("alice", "carol", "dave"):
         here = world.nodes[name]
-        world.tell(here, BlobsChanged(here=(DATA.cid,)))
+        world.deliver(here, BlobsChanged(here=(DATA.cid,)))
         bob.submit(job(1, job_id=name, hints=Hints(near=(DATA,))))
         world.elapse(30)
-        world.tell(here, BlobsChanged(gone=(DATA.cid,)))
+        world.deliver(here, BlobsChanged(gone=(DATA.cid,)))
     assert workers_of(bob) == ["alice", "carol", "dave"]
 
 
@@ -138,7 +138,7 @@ def test_who_claims_data_that_it_has_not_takes_no_task_from_whoever_the_referenc
     world, bob = town()
     alice, carol = (world.nodes[name] for name in ("alice", "carol"))
     for node in (alice, carol):  # of whom alice lies
-        world.tell(node, BlobsChanged(here=(DATA.cid,)))
+        world.deliver(node, BlobsChanged(here=(DATA.cid,)))
     carols = replace(DATA, sources=(Contact(carol.identity.peer_id),))
     for n in range(20):
         bob.submit(job(1, job_id=str(n), hints=Hints(near=(carols,))))
@@ -151,9 +151,9 @@ def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> No
     hints = Hints(near=(DATA,), required=frozenset({"near"}))
     bob.submit(job(1, job_id="early", hints=hints))
     world.elapse(30)
-    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
     assert {why for _, why in unplaceable.reasons} == {Unwanted("near", "it has 0B of 1000B")}
-    world.tell(world.nodes["dave"], BlobsChanged(here=(DATA.cid,)))
+    world.deliver(world.nodes["dave"], BlobsChanged(here=(DATA.cid,)))
     bob.submit(job(1, job_id="late", hints=hints))
     world.elapse(30)
     assert workers_of(bob) == ["dave"]
@@ -162,7 +162,7 @@ def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> No
 def test_who_is_near_is_what_was_measured() -> None:
     world, bob = town()
     for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):
-        world.tell(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
+        world.deliver(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
     bob.submit(job(1, hints=Hints(max_rtt_ms=50)))
     world.elapse(30)
     assert workers_of(bob) == ["dave"]
@@ -175,12 +175,12 @@ def test_who_is_near_is_what_was_measured() -> None:
 def test_who_is_near_stays_known_whoever_else_connects() -> None:
     world, bob = town()
     for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):
-        world.tell(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
+        world.deliver(bob, Measured(world.nodes[name].identity.peer_id, rtt_us))
     hints = Hints(max_rtt_ms=50)
     bob.submit(job(1, job_id="before", hints=hints))
     world.elapse(30)
     for number in range(MAX_PEERS):
-        world.tell(bob, Measured(PeerId(f"stranger {number}"), 1000))
+        world.deliver(bob, Measured(PeerId(f"stranger {number}"), 1000))
     bob.submit(job(1, job_id="after", hints=hints))
     world.elapse(30)
     assert workers_of(bob) == ["dave", "dave"]
@@ -202,7 +202,7 @@ def test_a_task_keeps_company_or_keeps_away() -> None:
 def test_explain_tells_which_hint_speaks_against_whom() -> None:
     world, bob = town()
     hints = Hints(avoid=(end_of(world, "carol"),), required=frozenset({"avoid"}))
-    world.tell(bob, Explain(0, SchedulingKey(NEEDS, hints=hints), "a task"))
+    world.deliver(bob, Explain(0, SchedulingKey(NEEDS, hints=hints), "a task"))
     world.elapse(5)
     (explained,) = bob.explained
     assert named(world, explained.decision.rejected) == {

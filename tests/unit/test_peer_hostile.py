@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     Assignment,
     Commit,
@@ -91,7 +91,7 @@ def test_a_flood_of_requests_holds_a_bounded_part_for_a_moment(who: str) -> None
     before = free(alice).cpu_milli
     for n in range(300):
         request = PlacementRequest(n, TINY, grant_of(flooder))
-        world.tell(alice, Received(flooder.contact, request))
+        world.deliver(alice, Received(flooder.contact, request))
     taken = before - free(alice).cpu_milli
     assert taken == (LEASE_DEFAULTS.max_offers_per_owner if who == "dave" else 0)
     world.elapse(LEASE_DEFAULTS.hold_s)
@@ -110,7 +110,7 @@ def test_what_refers_to_nothing_is_answered_and_not_remembered(who: str) -> None
             ("alice", Renew(x, n)),
             ("alice", Commit(x)),
             ("alice", ResultAck(x, (y,))),
-            ("bob", Offer(n, x, Held(1000, 10**9, device_ids=("GPU-0",) * 64), 0, 10**6)),
+            ("bob", Offer(n, x, HeldResources(1000, 10**9, device_ids=("GPU-0",) * 64), 0, 10**6)),
             ("bob", RequestRefused(n, Leaving())),
             ("bob", Leased(x, n, 10**6, 512)),
             ("bob", Renewed(x, 10**6, 512)),
@@ -119,11 +119,11 @@ def test_what_refers_to_nothing_is_answered_and_not_remembered(who: str) -> None
             ("bob", TaskOutput(x, y, False, b"spam")),
             ("bob", TasksEnded(x, n, (Ended(y, Succeeded(b"false"), 1),))),
         ):
-            told = len(world.nodes["bob"].told)
+            reported = len(world.nodes["bob"].reported)
             sent = len(passed(world, name, who))
-            world.tell(world.nodes[name], Received(flooder.contact, message))
+            world.deliver(world.nodes[name], Received(flooder.contact, message))
             assert len(passed(world, name, who)) - sent <= 1  # no more than was sent
-            assert len(world.nodes["bob"].told) == told
+            assert len(world.nodes["bob"].reported) == reported
     assert {name: entries(world.nodes[name]) for name in ("alice", "bob")} == before
 
 
@@ -136,7 +136,7 @@ def test_a_lease_is_nothing_to_anybody_but_its_owner() -> None:
         for fence in range(4):
             for message in everything_about(lease_id, attempt_id, fence):
                 for target in (alice, bob):
-                    world.tell(target, Received(mallory.contact, message))
+                    world.deliver(target, Received(mallory.contact, message))
     assert alice.running == running
     world.elapse(10)
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
@@ -154,7 +154,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "hold_ms": 0,
         "window": 1,
         "price_micro": 0,
-        "holds": Held(1000, 10**9),
+        "holds": HeldResources(1000, 10**9),
         "shared_blobs": ((1, b"mine"),),
         "assignments": (Assignment(attempt_id, 1, b"mine", 0), Assignment("x", 0, b"mine", 0)),
         "is_stderr": False,
@@ -229,7 +229,7 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     for sender, target, (message, choice), pause_s in story:
         crafted = named_by(world, message, choice, grant_of(world.nodes[sender]))
-        world.tell(world.nodes[target], Received(world.nodes[sender].contact, crafted))
+        world.deliver(world.nodes[target], Received(world.nodes[sender].contact, crafted))
         world.elapse(pause_s)
     world.elapse(60)
     results = [each.result for each in only(ends(bob).values(), TaskSucceeded)]
@@ -252,7 +252,7 @@ def test_whatever_a_worker_and_a_scheduler_tell_each_other_each_task_ends_once(
     for to_bob, (message, choice), pause_s in story:
         sender, target = (alice, bob) if to_bob else (bob, alice)
         crafted = named_by(world, message, choice, grant_of(sender))
-        world.tell(target, Received(sender.contact, crafted))
+        world.deliver(target, Received(sender.contact, crafted))
         assert entries(target) < 100
         world.elapse(pause_s)
     world.add("carol", serve=world.machine(cpu=2))

@@ -106,8 +106,8 @@ def test_joining_or_serving_again_starts_no_second_worker() -> None:
     world = town(alice=2)
     alice = world.nodes["alice"]
     worker = peer_of(alice).worker
-    world.tell(alice, world.machine(cpu=64))
-    world.tell(alice, Joined(alice.contact.addresses, (world.nodes["gate"].contact,)))
+    world.deliver(alice, world.machine(cpu=64))
+    world.deliver(alice, Joined(alice.contact.addresses, (world.nodes["gate"].contact,)))
     world.elapse(5)
     assert peer_of(alice).worker is worker
 
@@ -134,7 +134,7 @@ def test_a_node_works_for_itself(gate: bool) -> None:
     alice.submit(job(5))
     world.elapse(5)
     assert len(only(ends(alice).values(), TaskSucceeded)) == 5
-    assert alice.told[-1] == JobEnded(5, 0, 0, 0)
+    assert alice.reported[-1] == JobEnded(5, 0, 0, 0)
     assert is_idle(alice)
     assert passed(world, "alice", "alice") == []  # no network was needed for it
 
@@ -147,7 +147,7 @@ def test_a_node_that_works_for_itself_cancels_and_leaves_too() -> None:
     assert len(alice.running) == 1
     alice.cancel("job")
     world.elapse(1)
-    assert alice.told[-1] == JobEnded(0, 0, 0, 3)
+    assert alice.reported[-1] == JobEnded(0, 0, 0, 3)
     alice.submit(job(3, job_id="another"))
     world.elapse(1)
     alice.leave()
@@ -193,7 +193,7 @@ def test_a_node_that_does_not_work_says_so_but_only_to_who_may_ask() -> None:
     bob, gate, mallory = world.nodes["bob"], world.nodes["gate"], world.add("m", stranger=True)
     for asker in (bob, mallory):
         request = PlacementRequest(5, NEEDS, granted(asker))
-        world.tell(gate, Received(asker.contact, request))
+        world.deliver(gate, Received(asker.contact, request))
     assert passed(world, "gate", "bob") == [RequestRefused(5, Leaving())]
     ((refused,),) = (passed(world, "gate", "m"),)
     assert isinstance(refused, RequestRefused)
@@ -211,9 +211,9 @@ def test_a_node_that_works_no_more_says_at_once_that_its_leases_are_gone() -> No
         ResultAck("x", ("y",)),
         Cancel("x", ("y",), True),
     ):
-        world.tell(gate, Received(bob.contact, message))
+        world.deliver(gate, Received(bob.contact, message))
     for event in (ExecutionStarted("x", "y"), Fenced("x")):
-        world.tell(gate, event)
+        world.deliver(gate, event)
     assert passed(world, "gate", "bob") == [
         CommitRefused("x", Leaving()),
         LeaseEnded("x", Leaving()),
@@ -285,7 +285,7 @@ def test_a_commit_that_comes_after_the_hold_is_refused_and_the_job_waits_on() ->
     assert isinstance(refused.refusal, Gone)
     world.latency = lambda a, b: 0.01
     world.elapse(10)
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     assert is_idle(alice)
 
 
@@ -342,9 +342,11 @@ def test_a_scheduler_that_leaves_ends_its_jobs_and_gives_its_leases_back() -> No
     world.elapse(1)
     leased = {name: only(passed(world, name, "bob"), Leased) for name in ("alice", "carol")}
     effects = bob.peer.handle(Leave(), at(world.now_s))
-    told = [effect.event for effect in only(effects, EmitJobEvent)]
-    assert sorted(map(str, told[:-1])) == [f"TaskCancelled(task_id='job/{n}')" for n in range(6)]
-    assert told[-1] == JobEnded(0, 0, 0, 6)
+    reported = [effect.event for effect in only(effects, EmitJobEvent)]
+    assert sorted(map(str, reported[:-1])) == [
+        f"TaskCancelled(task_id='job/{n}')" for n in range(6)
+    ]
+    assert reported[-1] == JobEnded(0, 0, 0, 6)
     given_back = [effect.message for effect in only(effects, Send)]
     assert given_back == [Release(each.lease_id) for (each,) in leased.values()] or given_back == [
         Release(each.lease_id) for (each,) in reversed(leased.values())
@@ -362,14 +364,14 @@ def test_who_leaves_before_it_has_joined_begins_nothing() -> None:
     late = world.add("late", serve=world.machine())
     late.submit(job())
     now = at(0)
-    told = [effect.event for effect in only(late.peer.handle(Leave(), now), EmitJobEvent)]
-    assert told == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
+    reported = [effect.event for effect in only(late.peer.handle(Leave(), now), EmitJobEvent)]
+    assert reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert late.peer.handle(Submit(job()), now) == [
         RejectRequest("job", "the node is leaving", cause="")
     ]
     world.elapse(5)
     assert peer_of(late).worker is None
-    assert late.told == []
+    assert late.reported == []
 
 
 # -- time and connections -------------------------------------------------------------------
@@ -384,9 +386,9 @@ def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrive
     ((lease_id, attempt_id),) = alice.running
     result = TasksEnded(lease_id, 1, (Ended(attempt_id, Succeeded(b"late"), 5000),))
     effects = bob.peer.handle(Received(alice.contact, result), at(world.now_s + 60))
-    told = [effect.event for effect in only(effects, EmitJobEvent)]
-    assert only(told, WorkerLost)
-    assert only(told, TaskSucceeded) == []
+    reported = [effect.event for effect in only(effects, EmitJobEvent)]
+    assert only(reported, WorkerLost)
+    assert only(reported, TaskSucceeded) == []
     assert not [each for each in only(effects, Send) if isinstance(each.message, ResultAck)]
     renew = Renew(lease_id, 1)
     told_by_her = alice.peer.handle(Received(bob.contact, renew), at(world.now_s + 60))
@@ -400,20 +402,20 @@ def test_a_closed_connection_is_looked_into_at_once() -> None:
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job())
     world.elapse(1)
-    world.tell(bob, Disconnected(alice.identity.peer_id))
+    world.deliver(bob, Disconnected(alice.identity.peer_id))
     world.elapse(1)
     assert len(only(passed(world, "bob", "alice"), Renew)) == 1
-    assert only(bob.told, WorkerLost) == []
+    assert only(bob.reported, WorkerLost) == []
     world.kill(alice)
     world.elapse(1)
-    assert len(only(bob.told, WorkerLost)) == 1
+    assert len(only(bob.reported, WorkerLost)) == 1
 
 
 def test_a_dispatch_without_a_lease_is_told_that_there_is_none() -> None:
     world = town(alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     dispatch = Dispatch("x", 1, (), (Assignment("job/0#1", 0, b"", 0),))
-    world.tell(alice, Received(bob.contact, dispatch))
+    world.deliver(alice, Received(bob.contact, dispatch))
     gone = Gone("lease x", "it expired, was released, or never was yours")
     assert passed(world, "alice", "bob") == [LeaseEnded("x", gone)]
     assert is_idle(alice)
@@ -430,7 +432,7 @@ def test_a_result_that_was_lost_with_the_stream_comes_again_as_soon_as_bob_is_he
     mend(world, bob, alice)
     world.elapse(0.1)
     assert len(only(passed(world, "alice", "bob"), TasksEnded)) == 1
-    assert bob.told[-1] == JobEnded(1, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     world.elapse(1)
     assert is_idle(alice)
 
@@ -465,7 +467,7 @@ def test_an_undelivered_message_of_a_round_moves_on_to_the_next_worker() -> None
     bob.submit(job(4))
     world.elapse(8)
     assert {*workers_of(bob)} == {"carol"}
-    assert bob.told[-1] == JobEnded(4, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(4, 0, 0, 0)
     assert is_idle(carol)
 
 
@@ -478,7 +480,10 @@ def test_the_same_seed_tells_the_same_story() -> None:
         world.kill(world.nodes["carol"])
         world.elapse(20)
         # Of messages their kind: the keys inside a grant are Biscuit's own, and random.
-        return [*bob.told, *((s.at_s, s.sender, s.receiver, type(s.message)) for s in world.sent)]
+        return [
+            *bob.reported,
+            *((s.at_s, s.sender, s.receiver, type(s.message)) for s in world.sent),
+        ]
 
     assert story() == story()
 
@@ -487,8 +492,8 @@ def test_a_killed_attempt_of_nobody_is_ignored() -> None:
     world = town(alice=1)
     alice = world.nodes["alice"]
     killed = Failed(FailureKind.CANCELLED, "killed")
-    world.tell(alice, ExecutionsEnded("x", (Ended("job/0#1", killed, 0),)))
-    world.tell(alice, Undelivered(world.nodes["bob"].identity.peer_id, "broke"))
+    world.deliver(alice, ExecutionsEnded("x", (Ended("job/0#1", killed, 0),)))
+    world.deliver(alice, Undelivered(world.nodes["bob"].identity.peer_id, "broke"))
     assert is_idle(alice)
 
 
@@ -507,7 +512,7 @@ def test_a_worker_announces_itself_again_when_who_held_its_profile_may_have_lost
 
     def announced_after(other: SimNode) -> int:
         before = len(world.sent)
-        world.tell(alice, Disconnected(other.identity.peer_id))
+        world.deliver(alice, Disconnected(other.identity.peer_id))
         world.elapse(8)
         return sum(
             s.sender == "alice" and isinstance(s.message, PutValue) for s in world.sent[before:]
@@ -516,8 +521,8 @@ def test_a_worker_announces_itself_again_when_who_held_its_profile_may_have_lost
     assert announced_after(gate) > 0
     stranger = world.add("m", stranger=True)
     assert announced_after(stranger) == 0
-    world.tell(gate, Disconnected(bob.identity.peer_id))
+    world.deliver(gate, Disconnected(bob.identity.peer_id))
     alice.leave()
-    world.tell(alice, Disconnected(gate.identity.peer_id))
+    world.deliver(alice, Disconnected(gate.identity.peer_id))
     world.elapse(8)
     assert alice.left

@@ -114,7 +114,7 @@ def test_who_has_as_many_tasks_as_he_may_waits_for_one_to_end() -> None:
         world.elapse(0.1)
         most = max(most, len(alice.running))
     assert most == 1
-    assert only(bob.told, JobEnded) == [JobEnded(1, 0, 0, 0)] * 2
+    assert only(bob.reported, JobEnded) == [JobEnded(1, 0, 0, 0)] * 2
     assert is_idle(alice)
 
 
@@ -160,7 +160,7 @@ def test_a_permissive_worker_runs_it_and_tells() -> None:
 
 
 def decided(bob: SimNode, terms: SchedulingKey = TERMS, name: str = "a task") -> Decision:
-    bob.world.tell(bob, Explain(0, terms, name))
+    bob.world.deliver(bob, Explain(0, terms, name))
     bob.world.elapse(2)
     return bob.explained[-1].decision
 
@@ -269,7 +269,7 @@ def test_whose_priorities_weigh_more_goes_first() -> None:
     world.elapse(1)
     bob.submit(job(job_id="bobs", priority=2))
     world.elapse(60)
-    (placed,) = only(bob.told, TaskSucceeded)
+    (placed,) = only(bob.reported, TaskSucceeded)
     lost = [ended.refusal for ended in only(passed(world, "alice", "carol"), LeaseEnded)]
     assert lost == [Preempted(4)]
     assert placed.task_id == "bobs/0"

@@ -57,7 +57,7 @@ def steps(world: World, entries: Iterable[StoryEntry]) -> list[tuple[str, str]]:
     ]
 
 
-def told(*events: JobEvent, kept: StoryParameters = EVERYTHING_KEPT) -> Story:
+def reported(*events: JobEvent, kept: StoryParameters = EVERYTHING_KEPT) -> Story:
     """A story of these events, one a second."""
     noted = Story(kept)
     for second, event in enumerate(events):
@@ -162,7 +162,7 @@ def test_a_search_that_brings_no_worker_says_so() -> None:
 def test_a_job_that_is_resumed_begins_its_story_anew() -> None:
     world = town(alice=1)
     bob = world.nodes["bob"]
-    world.tell(bob, Resume((SavedJob(job(), ()),), ()))
+    world.deliver(bob, Resume((SavedJob(job(), ()),), ()))
     world.elapse(5)
     assert steps(world, story(bob))[:2] == [("resumed", ""), ("found", "alice")]
     assert story(bob)[-1].step is StoryStep.SUCCEEDED
@@ -194,7 +194,7 @@ def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
         TaskCancelled("job/0"),
         TaskSucceeded("job/0", ALICE, b"", 7),
     ]
-    entries = told(*events).of("job/0", None)
+    entries = reported(*events).of("job/0", None)
     assert [(each.step, each.peer, each.cause) for each in entries] == [
         (StoryStep.SENT, ALICE, "job/0#1 under lease lease"),
         (StoryStep.BEGAN, ALICE, "it runs for longer than a moment"),
@@ -211,7 +211,7 @@ def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
 
 def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
     kept = StoryParameters(task_events=1, placing_events=1)
-    noted = told(
+    noted = reported(
         TaskBegan("job/0", ALICE),
         TaskPrinted("job/0", False, b"hello"),
         WorkerLost(ALICE, "it is gone"),
@@ -223,9 +223,9 @@ def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
 
 def test_the_ring_forgets_the_oldest_and_a_simulation_may_keep_all() -> None:
     events = [TaskBegan(f"job/{n}", ALICE) for n in range(5)]
-    bounded = told(*events, kept=StoryParameters(task_events=3))
+    bounded = reported(*events, kept=StoryParameters(task_events=3))
     assert [len(bounded.of(f"job/{n}", None)) for n in range(5)] == [0, 0, 1, 1, 1]
-    unbounded = told(*events)
+    unbounded = reported(*events)
     assert [len(unbounded.of(f"job/{n}", None)) for n in range(5)] == [1, 1, 1, 1, 1]
     world = World(1, parameters=PeerParameters(story=EVERYTHING_KEPT))
     bob = world.add("bob")
@@ -234,7 +234,7 @@ def test_the_ring_forgets_the_oldest_and_a_simulation_may_keep_all() -> None:
 
 
 def test_a_worker_that_is_ruled_out_by_what_it_announces_is_named_with_the_reason() -> None:
-    noted, key = told(TaskBegan("job/0", ALICE)), SchedulingKey(NEEDS)
+    noted, key = reported(TaskBegan("job/0", ALICE)), SchedulingKey(NEEDS)
     noted.note(JobTaken("job", StoryStep.SUBMITTED), at(-2))
     noted.note(SearchEnded(key, (), 0, ((ALICE, Leaving()),)), at(-1))
     assert noted.of("job/0", ("job", key))[1:3] == (
@@ -261,7 +261,7 @@ def test_a_worker_that_dies_between_its_offer_and_the_lease_has_refused() -> Non
 
 def test_a_large_result_is_not_kept() -> None:
     large = TaskSucceeded("job/0", ALICE, b"x" * 2**20, 7)
-    noted = told(large)
+    noted = reported(large)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(20):

@@ -59,9 +59,9 @@ def test_each_result_is_a_good_experience_with_its_worker() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(10))
     world.elapse(20)
-    told = standing(world, bob, "alice")
-    assert (told.successes, told.errors, told.lost, told.wrong) == (10, 0, 0, 0)
-    assert told.score_milli > 500
+    reported = standing(world, bob, "alice")
+    assert (reported.successes, reported.errors, reported.lost, reported.wrong) == (10, 0, 0, 0)
+    assert reported.score_milli > 500
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_what_the_machine_cannot_run_is_held_against_it_and_what_the_task_did_is
     bob = world.nodes["bob"]
     bob.submit(job(1, attempts=3))
     world.elapse(120)
-    told = standing(world, bob, "alice")
-    assert (told.successes, told.errors, told.lost) == (0, errors, 0)
-    assert (told.score_milli < 500) == (errors > 0)
+    reported = standing(world, bob, "alice")
+    assert (reported.successes, reported.errors, reported.lost) == (0, errors, 0)
+    assert (reported.score_milli < 500) == (errors > 0)
 
 
 def test_a_worker_that_vanishes_with_a_task_is_remembered_for_it() -> None:
@@ -125,9 +125,9 @@ def test_a_worker_that_has_done_well_is_asked_what_it_thinks_and_listened_to() -
     bob.submit(job(1, job_id="first"))
     world.elapse(5)
     assert len(only(passed(world, "bob", "alice"), AskOpinions)) == 1
-    told = standing(world, bob, "carol")
-    assert [each.author for each in told.heard] == [alice.identity.peer_id]
-    assert told.score_milli < 400
+    reported = standing(world, bob, "carol")
+    assert [each.author for each in reported.heard] == [alice.identity.peer_id]
+    assert reported.score_milli < 400
     bob.submit(job(1, job_id="second"))
     world.elapse(5)
     assert len(only(passed(world, "bob", "alice"), AskOpinions)) == 1  # not again so soon
@@ -250,11 +250,11 @@ def test_what_was_heard_is_passed_on_within_bounds() -> None:
 def test_nobody_is_listened_to_who_was_not_asked_nor_twice() -> None:
     reputation = knowing("bob", "alice")
     bob, alice = hearsay_of("bob", reputation), contact("alice")
-    told = [
+    reported = [
         knowing("alice", *names).attest(identity("alice"), at(n))
         for n, names in enumerate((["carol"], ["carol", "dave"]))
     ]
-    first, second = (Opinions((raw,)) for raw in told if raw is not None)
+    first, second = (Opinions((raw,)) for raw in reported if raw is not None)
 
     def known() -> int:
         return len(reputation.standings(at(10)))

@@ -109,7 +109,7 @@ def test_a_peer_of_a_world_validates_itself_after_every_event() -> None:
     world = busy_town()
     the_outbox_has_another_size(world)
     with pytest.raises(InvariantBroken, match="has another size"):
-        world.tell(world.nodes["alice"], Tick())
+        world.deliver(world.nodes["alice"], Tick())
     assert not DEFAULT_PARAMETERS.validate
     assert replace(DEFAULT_PARAMETERS, validate=True).validate
 

@@ -146,7 +146,7 @@ def test_every_stage_has_its_say_in_the_order_of_the_pipeline() -> None:
     )
     shunning = Likes(shunned=ALICE.peer_id)
     mended = Candidate(profile=profile(ALICE, cpu_milli=500, price_micro=11, lives_s=0))
-    told: list[type[Refusal]] = []
+    reported: list[type[Refusal]] = []
     steps: list[tuple[PlacementPolicy, Callable[[Candidate], Candidate]]] = [
         (shunning, lambda each: each),
         (NEAREST, lambda each: replace(each, scope=Scope.CELL)),
@@ -156,11 +156,11 @@ def test_every_stage_has_its_say_in_the_order_of_the_pipeline() -> None:
     ]
     for policy, mend in steps:
         ((_, why),) = decided(mended, policy=policy, terms=terms).rejected
-        told.append(type(why))
+        reported.append(type(why))
         mended = mend(mended)
     ((_, why),) = decided(mended, terms=terms).rejected
-    told.append(type(why))
-    assert told == [Distrusted, OutOfScope, Unwanted, Infeasible, TooDear, Gone]
+    reported.append(type(why))
+    assert reported == [Distrusted, OutOfScope, Unwanted, Infeasible, TooDear, Gone]
     fresh = replace(mended.profile, expires_unix_s=int(NOW.unix_s) + 60)
     assert names(decided(replace(mended, profile=fresh), terms=terms)) == [ALICE.peer_id]
 

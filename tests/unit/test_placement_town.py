@@ -56,7 +56,7 @@ def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
     assert workers_of(bob) == ["alice"]
     bob.submit(job(3, job_id="three", policy="cheapest", hints=hints))
     world.elapse(5)
-    assert len(only(bob.told, TaskSucceeded)) == 4
+    assert len(only(bob.reported, TaskSucceeded)) == 4
 
 
 def test_a_required_hint_leaves_everybody_else_out() -> None:
@@ -75,7 +75,7 @@ def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None
     blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
     bob.submit(job(1, hints=Hints(near=(blob,), required=frozenset({"near"}))))
     world.elapse(10)
-    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
     assert len(unplaceable.reasons) == 3
     assert all(isinstance(why, Unwanted) for _, why in unplaceable.reasons)
 
@@ -86,7 +86,7 @@ def test_jobs_of_different_policies_share_no_lease() -> None:
     bob.submit(job(2, job_id="near", policy="xor"))
     bob.submit(job(2, job_id="cheap", policy="cheapest"))
     world.elapse(10)
-    assert len(only(bob.told, TaskSucceeded)) == 4
+    assert len(only(bob.reported, TaskSucceeded)) == 4
     assert sum(isinstance(each, Commit) for each in passed(world, "bob", "alice")) == 2
 
 
@@ -102,7 +102,7 @@ class Dearest(Policy):
 def test_a_policy_of_ones_own_ranks_as_well() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1, policy=Dearest())))
+    world.deliver(bob, Submit(job(1, policy=Dearest())))
     world.elapse(5)
     assert workers_of(bob) == ["alice"]
 
@@ -115,17 +115,17 @@ class Breaks(Dearest):
 def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1, job_id="bad", policy=Breaks())))
+    world.deliver(bob, Submit(job(1, job_id="bad", policy=Breaks())))
     bob.submit(job(1, job_id="good"))
     world.elapse(30)
-    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
     why = Unwanted("policy", "it failed: LookupError('no such column')")
     assert {name_of(world, worker): reason for worker, reason in unplaceable.reasons} == {
         "alice": why,
         "carol": why,
         "dave": why,
     }
-    assert [each.task_id for each in only(bob.told, TaskSucceeded)] == ["good/0"]
+    assert [each.task_id for each in only(bob.reported, TaskSucceeded)] == ["good/0"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ class BreaksLater(Dearest):
 def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
     world = shop(**PRICES)
     bob = world.nodes["bob"]
-    world.tell(bob, Submit(job(1, policy=BreaksLater([]))))
+    world.deliver(bob, Submit(job(1, policy=BreaksLater([]))))
     world.elapse(60)
-    (unplaceable,) = only(bob.told, TaskUnplaceable)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
     assert {why for _, why in unplaceable.reasons} == {
         Unwanted("policy", "it failed: LookupError('gone')")
     }
@@ -159,7 +159,7 @@ def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> No
     world = shop(**PRICES)
     bob = world.nodes["bob"]
     terms = SchedulingKey(NEEDS, max_price_micro=250)
-    world.tell(bob, Explain(1, terms, "a task"))
+    world.deliver(bob, Explain(1, terms, "a task"))
     world.elapse(5)
     (explained,) = (each for each in bob.explained if isinstance(each, Explained))
     assert [name_of(world, worker) for worker, _ in explained.decision.rejected] == ["alice"]
@@ -202,7 +202,7 @@ def test_packed_fills_what_is_begun_and_says_so_in_what_it_announces() -> None:
         for name in ("alice", "carol")
     }
     assert sorted(taken.values()) == [[0, 0], [1000, 1000]]
-    world.tell(bob, Explain(1, SchedulingKey(half()), "a task"))
+    world.deliver(bob, Explain(1, SchedulingKey(half()), "a task"))
     world.elapse(5)
     (explained,) = (each for each in bob.explained if isinstance(each, Explained))
     announced = {

@@ -1,4 +1,4 @@
-"""What a scheduler's disk holds after a crash, and what its next life begins with."""
+"""What a scheduler's disk holds after a crash, and what its next incarnation begins with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Desk:
         for effect in effects:
             self.disk.note(effect, self.performed.append)
 
-    def tell(self, *events: JobEvent) -> None:
+    def emit(self, *events: JobEvent) -> None:
         self.note(*(EmitJobEvent("job", event, cause="test") for event in events))
 
 
@@ -65,7 +65,7 @@ def retried(task: int, attempt: int) -> TaskRetried:
 
 def test_what_is_noted_is_performed_once_it_is_written_and_in_order(desk: Desk) -> None:
     ack = Send(ALICE, ResultAck("L", ("job/0#1",)), cause="test")
-    desk.tell(TaskBegan("job/0", W))
+    desk.emit(TaskBegan("job/0", W))
     desk.note(ack)
     assert desk.performed == []
     desk.world.elapse(WRITE_S)
@@ -77,7 +77,7 @@ def test_what_is_noted_is_performed_once_it_is_written_and_in_order(desk: Desk) 
 def test_a_full_disk_keeps_all_waiting(desk: Desk) -> None:
     desk.disk.is_full = True
     assert not desk.disk.submit(job(1, job_id="another"))
-    desk.tell(TaskBegan("job/0", W))
+    desk.emit(TaskBegan("job/0", W))
     desk.world.elapse(5)
     assert desk.performed == []
     desk.disk.is_full = False
@@ -87,13 +87,13 @@ def test_a_full_disk_keeps_all_waiting(desk: Desk) -> None:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_crash_loses_what_was_not_written(desk: Desk, written: bool) -> None:
-    desk.tell(TaskBegan("job/0", W))  # is being written
-    desk.tell(TaskBegan("job/1", W))  # waits
+    desk.emit(TaskBegan("job/0", W))  # is being written
+    desk.emit(TaskBegan("job/1", W))  # waits
     desk.disk.crash(written)
     desk.world.elapse(1)
     assert desk.performed == []
     assert len(desk.disk.jobs["job"].events) == written
-    desk.tell(TaskBegan("job/2", W))
+    desk.emit(TaskBegan("job/2", W))
     desk.world.elapse(1)
     assert len(desk.performed) == 1
     desk.disk.crash(written)  # with nothing under way
@@ -102,9 +102,9 @@ def test_a_crash_loses_what_was_not_written(desk: Desk, written: bool) -> None:
 
 def test_the_next_life_begins_with_what_is_known_of_each_task(desk: Desk) -> None:
     desk.note(hold("L"), hold("M"), hold("gone"))
-    desk.tell(placed(0, 1), placed(1, 1), retried(1, 1), placed(1, 2, "M"))
-    desk.tell(placed(2, 1), TaskRecalled("job/2", "job/2#1"))
-    desk.tell(TaskSucceeded("job/0", W, b"0", 5))
+    desk.emit(placed(0, 1), placed(1, 1), retried(1, 1), placed(1, 2, "M"))
+    desk.emit(placed(2, 1), TaskRecalled("job/2", "job/2#1"))
+    desk.emit(TaskSucceeded("job/0", W, b"0", 5))
     desk.note(ForgetLease(W, "gone", cause="test"), ForgetLease(W, "never", cause="test"))
     desk.world.elapse(1)
     ((saved,), leases) = desk.disk.saved()
@@ -121,7 +121,7 @@ def test_the_next_life_begins_with_what_is_known_of_each_task(desk: Desk) -> Non
 
 
 def test_a_job_that_is_over_is_not_begun_again_and_told_no_more(desk: Desk) -> None:
-    desk.tell(TaskGaveUp("job/0", (), None, b""), JobEnded(0, 1, 0, 0), TaskBegan("job/0", W))
+    desk.emit(TaskGaveUp("job/0", (), None, b""), JobEnded(0, 1, 0, 0), TaskBegan("job/0", W))
     desk.world.elapse(1)
     assert desk.disk.saved() == ((), ())
     assert len(desk.disk.jobs["job"].events) == 2
@@ -129,7 +129,7 @@ def test_a_job_that_is_over_is_not_begun_again_and_told_no_more(desk: Desk) -> N
 
 def test_a_job_that_was_refused_is_forgotten(desk: Desk) -> None:
     desk.disk.forget("job")
-    desk.tell(TaskBegan("job/0", W))
+    desk.emit(TaskBegan("job/0", W))
     desk.world.elapse(1)
     assert desk.disk.jobs == {}
 
@@ -137,7 +137,7 @@ def test_a_job_that_was_refused_is_forgotten(desk: Desk) -> None:
 def test_an_attempt_that_counts_for_nothing_is_not_held_against_its_task(desk: Desk) -> None:
     attempt = Attempt("job/0#1", W, "it made room", lost=True)
     desk.note(hold("L"))
-    desk.tell(placed(0, 1), TaskRetried("job/0", attempt, counts=False))
+    desk.emit(placed(0, 1), TaskRetried("job/0", attempt, counts=False))
     desk.world.elapse(1)
     (saved,), (lease,) = desk.disk.saved()
     (begun,) = saved.begun

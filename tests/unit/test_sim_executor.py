@@ -20,9 +20,9 @@ class Shell:
 
     def __init__(self) -> None:
         self.world = World(1, self.run)
-        self.told: list[tuple[float, PeerEvent]] = []
+        self.reported: list[tuple[float, PeerEvent]] = []
         self.executor = Executor(
-            self.world, lambda event: self.told.append((round(self.world.now_s, 6), event))
+            self.world, lambda event: self.reported.append((round(self.world.now_s, 6), event))
         )
 
     def run(self, running: Running) -> tuple[float, Outcome]:
@@ -43,12 +43,12 @@ class Shell:
     def ended(self) -> list[tuple[float, tuple[str, ...]]]:
         return [
             (at_s, tuple(each.attempt_id for each in event.ended))
-            for at_s, event in self.told
+            for at_s, event in self.reported
             if isinstance(event, ExecutionsEnded)
         ]
 
     def started(self) -> list[tuple[float, str]]:
-        return [(s, e.attempt_id) for s, e in self.told if isinstance(e, ExecutionStarted)]
+        return [(s, e.attempt_id) for s, e in self.reported if isinstance(e, ExecutionStarted)]
 
 
 @pytest.fixture
@@ -84,13 +84,13 @@ def test_what_ended_says_how_and_after_how_long(shell: Shell) -> None:
     shell.execute("0.25")
     shell.world.elapse(1)
     ended = ExecutionsEnded(LEASE, (Ended("t#1", Succeeded(b"shared"), 250_000),))
-    assert shell.told[-1] == (0.25, ended)
+    assert shell.reported[-1] == (0.25, ended)
 
 
 def test_an_attempt_ends_at_its_own_limit(shell: Shell) -> None:
     shell.execute("100", timeout_s=2.0)
     shell.world.elapse(10)
-    [(at_s, event)] = [each for each in shell.told if isinstance(each[1], ExecutionsEnded)]
+    [(at_s, event)] = [each for each in shell.reported if isinstance(each[1], ExecutionsEnded)]
     assert isinstance(event, ExecutionsEnded)
     assert isinstance(event.ended[0].outcome, Failed)
     assert (at_s, event.ended[0].outcome.kind) == (2, FailureKind.TIMEOUT)
@@ -144,16 +144,16 @@ def test_of_a_lease_that_is_fenced_nothing_runs_and_nothing_is_told(shell: Shell
     shell.executor.fence(LEASE)
     assert list(shell.executor.running) == [("another", "t#1")]
     shell.world.elapse(10)
-    assert [event.lease_id for _, event in shell.told if isinstance(event, ExecutionsEnded)] == [
-        "another"
-    ]
+    assert [
+        event.lease_id for _, event in shell.reported if isinstance(event, ExecutionsEnded)
+    ] == ["another"]
 
 
 def test_who_is_dead_tells_nothing(shell: Shell) -> None:
     shell.execute("1", "1")
     shell.executor.stop()
     shell.world.elapse(10)
-    assert (shell.told, shell.executor.running) == ([], {})
+    assert (shell.reported, shell.executor.running) == ([], {})
 
 
 def test_what_runs_while_a_lease_is_fenced_ends_with_it_and_is_not_told(shell: Shell) -> None:
@@ -166,7 +166,7 @@ def test_what_runs_while_a_lease_is_fenced_ends_with_it_and_is_not_told(shell: S
     assert shell.executor.running
     shell.world.elapse(5)
     assert shell.executor.running == {}
-    fenced = [(at_s, e.lease_id) for at_s, e in shell.told if isinstance(e, Fenced)]
+    fenced = [(at_s, e.lease_id) for at_s, e in shell.reported if isinstance(e, Fenced)]
     assert fenced == [(2, LEASE), (2.5, "another")]
     assert shell.ended() == []
 

@@ -188,11 +188,11 @@ def test_public_addresses_are_strewn_over_many_subnets() -> None:
 def test_a_message_is_told_without_its_profile_which_holds_a_grant() -> None:
     [alice, bob] = contacts(2)
     one, other = Provider(alice, b"signed once"), Provider(alice, b"and again")
-    told = said(AddProvider(b"a name", one))
-    assert told == said(AddProvider(b"a name", other))
-    assert told != said(AddProvider(b"a name", Provider(bob)))
-    assert b"a name".hex() in told
-    assert alice.peer_id in told
+    reported = said(AddProvider(b"a name", one))
+    assert reported == said(AddProvider(b"a name", other))
+    assert reported != said(AddProvider(b"a name", Provider(bob)))
+    assert b"a name".hex() in reported
+    assert alice.peer_id in reported
     assert said(Nodes((alice, bob))) != said(Nodes((bob, alice)))
     assert said(FailureKind.CANCELLED) == "cancelled"
     assert said(Leaving()) == "Leaving()"

@@ -43,7 +43,7 @@ class Net:
             if who == name and isinstance(event, Received) and isinstance(event.message, Release)
         ]
 
-    def told(self, name: str, kind: type[Any]) -> list[Any]:
+    def reported(self, name: str, kind: type[Any]) -> list[Any]:
         return [event for _, who, event in self.heard if who == name and isinstance(event, kind)]
 
 
@@ -65,7 +65,7 @@ def test_both_use_the_stream_that_one_has_opened(net: Net) -> None:
     net.world.elapse(1)
     net.streams.lose(net.alice, net.bob)
     net.world.elapse(1)
-    assert len(net.told("alice", Undelivered)) == len(net.told("bob", Undelivered)) == 1
+    assert len(net.reported("alice", Undelivered)) == len(net.reported("bob", Undelivered)) == 1
 
 
 def test_two_who_open_one_at_once_have_two(net: Net) -> None:
@@ -86,9 +86,9 @@ def test_a_stream_that_breaks_loses_the_last_frames_and_no_others() -> None:
         net.world.elapse(5)
         heard = list(dict.fromkeys(net.numbers("bob")))
         assert heard == list(range(len(heard)))
-        [lost] = net.told("alice", Undelivered)
+        [lost] = net.reported("alice", Undelivered)
         assert lost.to == net.bob.identity.peer_id
-        assert net.told("bob", Undelivered) == net.told("alice", Disconnected) == []
+        assert net.reported("bob", Undelivered) == net.reported("alice", Disconnected) == []
         kept.add(len(heard))
     assert len(kept) > 3
 
@@ -117,7 +117,7 @@ def test_who_said_nothing_for_long_is_not_told(net: Net) -> None:
     net.world.elapse(UNSURE_S + 1)
     net.streams.lose(net.alice, net.bob)
     net.world.elapse(1)
-    assert net.told("alice", Undelivered) == []
+    assert net.reported("alice", Undelivered) == []
 
 
 def test_when_a_connection_breaks_both_are_told(net: Net) -> None:
@@ -125,7 +125,7 @@ def test_when_a_connection_breaks_both_are_told(net: Net) -> None:
     net.world.elapse(1)
     net.streams.disconnect(net.alice, net.bob)
     net.world.elapse(1)
-    assert len(net.told("alice", Disconnected)) == len(net.told("bob", Disconnected)) == 1
+    assert len(net.reported("alice", Disconnected)) == len(net.reported("bob", Disconnected)) == 1
 
 
 def test_what_was_sent_into_a_cut_arrives_when_it_is_healed_soon(net: Net) -> None:
@@ -139,7 +139,7 @@ def test_what_was_sent_into_a_cut_arrives_when_it_is_healed_soon(net: Net) -> No
     net.say(net.alice, net.bob, 4)
     net.world.elapse(DEAD_S)
     assert net.numbers("bob") == [1, 2, 3, 4]
-    assert net.told("alice", Undelivered) == []
+    assert net.reported("alice", Undelivered) == []
 
 
 def test_what_flies_while_it_is_cut_and_healed_arrives_once(net: Net) -> None:
@@ -158,11 +158,11 @@ def test_a_cut_that_lasts_breaks_the_connection(net: Net) -> None:
     net.world.elapse(1)
     net.say(net.alice, net.bob, 2)
     net.world.elapse(DEAD_S + 1)
-    assert len(net.told("alice", Undelivered)) == 1
-    assert len(net.told("bob", Disconnected)) == 1
+    assert len(net.reported("alice", Undelivered)) == 1
+    assert len(net.reported("bob", Disconnected)) == 1
     net.say(net.alice, net.bob, 3)  # no session can be opened
     net.world.elapse(OPEN_S + 1)
-    assert len(net.told("alice", Undelivered)) == 2
+    assert len(net.reported("alice", Undelivered)) == 2
     net.world.heal(net.alice, net.bob)
     net.say(net.alice, net.bob, 4)
     net.world.elapse(1)
@@ -174,10 +174,10 @@ def test_who_dies_is_missed_at_once_and_whose_machine_does_later(net: Net) -> No
     net.world.elapse(1)
     net.world.kill(net.bob)
     net.world.elapse(1)
-    assert len(net.told("alice", Undelivered)) == len(net.told("alice", Disconnected)) == 1
+    assert len(net.reported("alice", Undelivered)) == len(net.reported("alice", Disconnected)) == 1
     net.say(net.alice, net.bob, 2)
     net.world.elapse(3 * LATENCY_S)
-    assert len(net.told("alice", Undelivered)) == 2
+    assert len(net.reported("alice", Undelivered)) == 2
 
     net = Net(2)
     net.say(net.alice, net.bob, 1)
@@ -186,9 +186,9 @@ def test_who_dies_is_missed_at_once_and_whose_machine_does_later(net: Net) -> No
     net.world.elapse(1)
     net.say(net.alice, net.bob, 2)
     net.world.elapse(DEAD_S - 2)
-    assert net.told("alice", Undelivered) == []
+    assert net.reported("alice", Undelivered) == []
     net.world.elapse(2)
-    assert len(net.told("alice", Undelivered)) == 1
+    assert len(net.reported("alice", Undelivered)) == 1
 
 
 def test_the_next_life_knows_nothing_of_the_last_ones_streams(net: Net) -> None:
@@ -200,11 +200,11 @@ def test_the_next_life_knows_nothing_of_the_last_ones_streams(net: Net) -> None:
     net.world.elapse(1)
     net.world.restart(net.bob)
     net.world.elapse(1)
-    assert len(net.told("alice", Undelivered)) == 1
+    assert len(net.reported("alice", Undelivered)) == 1
     net.say(net.alice, net.bob, 3)
     net.world.elapse(DEAD_S + 1)
     assert net.numbers("bob") == [1, 3]
-    assert net.told("bob", Undelivered) == net.told("bob", Disconnected) == []
+    assert net.reported("bob", Undelivered) == net.reported("bob", Disconnected) == []
 
 
 def test_a_life_that_began_behind_a_cut_is_found_out_when_it_heals(net: Net) -> None:
@@ -214,10 +214,10 @@ def test_a_life_that_began_behind_a_cut_is_found_out_when_it_heals(net: Net) -> 
     net.world.kill(net.bob)
     net.world.restart(net.bob)
     net.world.elapse(1)
-    assert net.told("alice", Undelivered) == []
+    assert net.reported("alice", Undelivered) == []
     net.world.heal(net.alice, net.bob)
     net.world.elapse(1)
-    assert len(net.told("alice", Undelivered)) == 1
+    assert len(net.reported("alice", Undelivered)) == 1
 
 
 def test_what_a_broken_stream_brings_never_reaches_another_life() -> None:

@@ -218,7 +218,7 @@ def sleepy_town(count: int = 400, *, connected: bool = True) -> tuple[World, lis
 def test_who_sleeps_wakes_when_asked_and_knows_the_town() -> None:
     world, nodes = sleepy_town()
     assert not any(node.awake for node in nodes)
-    world.tell(nodes[0], world.machine(cpu=2, drivers=("process",)))
+    world.deliver(nodes[0], world.machine(cpu=2, drivers=("process",)))
     world.elapse(1)
     assert nodes[0].awake
     assert nodes[0].serves_dht
@@ -298,9 +298,11 @@ def lie_about(lie: Lie | None, reply: object) -> object:
     answer = SendResponse(1, reply, cause="a test")  # type: ignore[arg-type]
     liar.peer.handle = lambda event, now: [answer]  # type: ignore[method-assign]
     now = Moment(0.0, EPOCH_UNIX_S)
-    [told] = liar.handle(RequestReceived(1, Contact(node.identity.peer_id), FindNode(b"x")), now)
-    assert isinstance(told, SendResponse)
-    return told.message
+    [reported] = liar.handle(
+        RequestReceived(1, Contact(node.identity.peer_id), FindNode(b"x")), now
+    )
+    assert isinstance(reported, SendResponse)
+    return reported.message
 
 
 CLOSER = tuple(
@@ -317,20 +319,20 @@ def test_a_liar_that_drops_keeps_all_to_itself() -> None:
 
 
 def test_a_liar_that_invents_names_nobody_real() -> None:
-    told = lie_about(Lie.INVENT, HELD)
-    assert isinstance(told, Providers)
-    assert len(told.providers) == 4
-    assert not {p.contact for p in told.providers} & set(CLOSER)
-    assert len(told.closer) == 20
-    assert told.count is not None
-    assert told.count.members > 4
+    reported = lie_about(Lie.INVENT, HELD)
+    assert isinstance(reported, Providers)
+    assert len(reported.providers) == 4
+    assert not {p.contact for p in reported.providers} & set(CLOSER)
+    assert len(reported.closer) == 20
+    assert reported.count is not None
+    assert reported.count.members > 4
 
 
 def test_a_liar_that_reorders_hides_the_nearest() -> None:
-    told = lie_about(Lie.REORDER, HELD)
-    assert isinstance(told, Providers)
-    assert [p.contact for p in told.providers] == [CLOSER[3], CLOSER[2]]
-    assert told.closer == (CLOSER[3], CLOSER[2])
+    reported = lie_about(Lie.REORDER, HELD)
+    assert isinstance(reported, Providers)
+    assert [p.contact for p in reported.providers] == [CLOSER[3], CLOSER[2]]
+    assert reported.closer == (CLOSER[3], CLOSER[2])
     assert lie_about(Lie.REORDER, Value(b"raw", ())) == Value(b"raw", ())
 
 
@@ -343,8 +345,8 @@ def test_a_liar_by_chance_tells_different_lies_and_lets_others_pass() -> None:
     eve.peer.handle = lambda event, now: [SendResponse(1, Nodes(CLOSER), cause="a test")]  # type: ignore[method-assign]
     now = Moment(0.0, EPOCH_UNIX_S)
     asked = RequestReceived(1, CLOSER[0], FindNode(b"x"))
-    told = {repr(eve.handle(asked, now)) for _ in range(30)}
-    assert len(told) > 10
+    reported = {repr(eve.handle(asked, now)) for _ in range(30)}
+    assert len(reported) > 10
 
 
 def test_a_liar_does_otherwise_what_its_peer_does() -> None:

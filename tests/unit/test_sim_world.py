@@ -51,7 +51,7 @@ def small_town(seed: int = 7) -> tuple[World, SimNode, SimNode, SimNode]:
 
 
 def results(node: SimNode) -> list[bytes]:
-    return [event.result for event in node.told if isinstance(event, TaskSucceeded)]
+    return [event.result for event in node.reported if isinstance(event, TaskSucceeded)]
 
 
 def story(seed: int) -> list[str]:
@@ -72,7 +72,7 @@ def story(seed: int) -> list[str]:
         f"{each.at_s!r} {each.sender} {each.receiver} {type(each.message).__name__}"
         for each in world.sent
     ]
-    return sent + [repr(event) for event in bob.told]
+    return sent + [repr(event) for event in bob.reported]
 
 
 def test_the_same_seed_tells_the_same_story_and_another_seed_another() -> None:
@@ -83,7 +83,7 @@ def test_the_same_seed_tells_the_same_story_and_another_seed_another() -> None:
 def test_it_is_the_same_story_in_every_process() -> None:
     """Sets of text are in another order in each: none may be read in its own order."""
     program = "from tests.unit.test_sim_world import story; print(*story(3), sep='\\n')"
-    told = set()
+    reported = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
@@ -94,9 +94,9 @@ def test_it_is_the_same_story_in_every_process() -> None:
             check=True,
             timeout=60,
         )
-        told.add(ran.stdout)
-    assert len(told) == 1
-    assert told.pop().count(b"\n") > 100
+        reported.add(ran.stdout)
+    assert len(reported) == 1
+    assert reported.pop().count(b"\n") > 100
 
 
 def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
@@ -104,7 +104,7 @@ def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
     bob.submit(job("sums", 3))
     world.elapse(10)
     assert sorted(results(bob)) == [b"0", b"1", b"2"]
-    assert bob.told[-1] == JobEnded(3, 0, 0, 0)
+    assert bob.reported[-1] == JobEnded(3, 0, 0, 0)
 
 
 def test_what_executions_do_is_up_to_the_storyteller() -> None:
@@ -117,7 +117,7 @@ def test_what_executions_do_is_up_to_the_storyteller() -> None:
     world.elapse(3)
     bob.submit(job("sums"))
     world.elapse(10)
-    [done] = [event for event in bob.told if isinstance(event, TaskSucceeded)]
+    [done] = [event for event in bob.reported if isinstance(event, TaskSucceeded)]
     assert (done.result, done.ran_ms) == (b"0!", 2500)
 
 
@@ -131,7 +131,7 @@ def test_an_execution_ends_at_its_own_limit() -> None:
         Job("sums", (Task("sums/0", needs, b""),), options=TaskOptions(timeout_s=2.0, attempts=1))
     )
     world.elapse(10)
-    [gave_up] = [event for event in bob.told if isinstance(event, TaskGaveUp)]
+    [gave_up] = [event for event in bob.reported if isinstance(event, TaskGaveUp)]
     assert gave_up.kind is FailureKind.TIMEOUT
 
 
@@ -181,12 +181,12 @@ def test_a_message_takes_as_long_as_the_wire_it_travels() -> None:
 def test_the_wire_between_two_keeps_the_order_though_it_became_faster() -> None:
     world, _, alice, bob = small_town()
     heard: list[int] = []
-    tell = alice.peer.handle
+    handle = alice.peer.handle
 
     def listening(event: object, now: object) -> list[PeerEffect]:
         if hasattr(event, "message") and isinstance(event.message, PlacementRequest):
             heard.append(event.message.request_id)
-        return tell(event, now)  # type: ignore[arg-type]
+        return handle(event, now)  # type: ignore[arg-type]
 
     alice.peer.handle = listening  # type: ignore[method-assign]
     world.latency = lambda a, b: 1.0
@@ -223,7 +223,7 @@ def test_who_is_killed_says_nothing_more_and_is_missed() -> None:
     assert len([each for each in world.sent if each.sender == "alice"]) == said
     assert results(bob) == []
     alice.submit(job("last words"))
-    assert alice.told == []
+    assert alice.reported == []
 
 
 def test_who_dies_with_a_question_on_its_way_does_not_keep_the_asker_waiting() -> None:
@@ -256,11 +256,11 @@ def test_who_is_cut_off_does_not_see_a_death() -> None:
     world, _, alice, bob = small_town()
     bob.submit(job("sums"))
     world.elapse(0.2)
-    told = len(bob.told)
+    reported = len(bob.reported)
     world.cut(alice, bob)
     world.kill(alice)
     world.elapse(1)
-    assert len(bob.told) == told
+    assert len(bob.reported) == reported
 
 
 def test_who_has_left_is_gone() -> None:
@@ -304,7 +304,7 @@ def test_a_job_that_is_cancelled_ends() -> None:
     assert alice.running
     bob.cancel("sums")
     world.elapse(5)
-    assert bob.told[-1] == JobEnded(0, 0, 0, 1)
+    assert bob.reported[-1] == JobEnded(0, 0, 0, 1)
     assert not alice.running
 
 
@@ -350,7 +350,7 @@ def test_an_execution_that_was_killed_does_not_end_a_second_time() -> None:
     bob.cancel("j")
     world.elapse(20)
     assert alice.running == {}
-    assert bob.told[-1] == JobEnded(succeeded=0, failed=0, unplaceable=0, cancelled=1)
+    assert bob.reported[-1] == JobEnded(succeeded=0, failed=0, unplaceable=0, cancelled=1)
 
 
 def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
@@ -361,7 +361,7 @@ def test_a_kill_that_comes_after_the_end_changes_nothing() -> None:
     assert gate.running == {}
 
 
-# -- lives, clocks, and machines that sleep -----------------------------------------------------
+# -- incarnations, clocks, and machines that sleep ------------------------------------------------
 
 
 def test_no_two_clocks_need_run_alike() -> None:
@@ -398,9 +398,9 @@ def test_a_node_that_died_lives_again_and_what_was_on_its_way_is_not_for_it() ->
     world.kill(alice)
     world.restart(alice, world.machine(cpu=2))
     assert world.peers.get(alice.identity.peer_id) is alice
-    assert (alice.life, alice.alive, alice.running) == (1, True, {})
+    assert (alice.incarnation, alice.alive, alice.running) == (1, True, {})
     world.elapse(5)
-    assert results(bob) == [b"0"]  # in its second life
+    assert results(bob) == [b"0"]  # in its second incarnation
     assert heard
     assert Fenced("an old lease") not in heard
     bob.submit(job("more sums"))

@@ -17,10 +17,10 @@ from formation_p2p.core.placement.task_options import (
     MAX_DEADLINE_S,
     MAX_PRICE_MICRO,
     MAX_TIMEOUT_S,
-    CallWords,
-    PlacementWords,
+    CallKwargs,
+    PlacementKwargs,
+    TaskOptionKwargs,
     TaskOptions,
-    TaskOptionWords,
     options_of,
 )
 from formation_p2p.core.records.codec import Malformed, decode, encode
@@ -80,7 +80,7 @@ def test_words_change_the_options_that_they_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("kwargs", "reported"),
     [
         ({"policy": 3}, "policy: 3 is not a policy"),
         ({"scope": 2}, "scope: .* is none of local, cell, org, federation"),
@@ -112,9 +112,9 @@ def test_words_change_the_options_that_they_name() -> None:
         ({"learn": None}, "learn"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_by_its_name(words: Any, told: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{told}"):
-        options_of(words)
+def test_what_is_out_of_bounds_is_refused_by_its_name(kwargs: Any, reported: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{reported}"):
+        options_of(kwargs)
 
 
 @pytest.mark.parametrize("given", [{"scope": 2}, {"scope": None}, {"hints": "region=eu"}])
@@ -135,13 +135,15 @@ def test_the_largest_of_everything_is_accepted() -> None:
 
 
 def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
-    told = "deadline_s: map does not take this option; it takes attempts, hints, max_price_micro"
-    with pytest.raises(InvalidInput, match=told):
-        options_of({"deadline_s": 5.0}, takes=CallWords, call="map")
+    reported = (
+        "deadline_s: map does not take this option; it takes attempts, hints, max_price_micro"
+    )
+    with pytest.raises(InvalidInput, match=reported):
+        options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^deadline_s: map"):
-        options_of({}, TaskOptions(deadline_s=5.0), takes=CallWords, call="map")
+        options_of({}, TaskOptions(deadline_s=5.0), takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^attempts: explain"):
-        options_of({"attempts": 2}, takes=PlacementWords, call="explain")
+        options_of({"attempts": 2}, takes=PlacementKwargs, call="explain")
     with pytest.raises(InvalidInput, match=r"^atempts: submit does not take this option"):
         options_of({"atempts": 2})
 
@@ -149,7 +151,7 @@ def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
 def test_each_option_has_a_word() -> None:
     """`memory_given` follows from the needs."""
     assert {each.name for each in fields(TaskOptions)} == {
-        *TaskOptionWords.__annotations__,
+        *TaskOptionKwargs.__annotations__,
         "memory_given",
     }
 

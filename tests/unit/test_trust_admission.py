@@ -65,7 +65,7 @@ class Alice:
         self.admission = AdmissionController(
             Membership(KEY), labels or {}, used, permissive, parameters
         )
-        self.told: list[Charged | Tolerated] = []
+        self.reported: list[Charged | Tolerated] = []
 
     def why_not(
         self,

@@ -702,11 +702,11 @@ def test_biscuits_own_engine_agrees_with_us(
         ours = check(grant, KEY, peer_id, WORK, NOW) is None
     else:
         needs = Requirements(driver=driver, gpu_count=gpus)
-        ours = by_warden(grant, peer_id, needs, priority, used, has)
+        ours = by_controller(grant, peer_id, needs, priority, used, has)
     assert ours == by_biscuit(grant, peer_id, right, facts)
 
 
-def by_warden(
+def by_controller(
     grant: bytes,
     peer_id: PeerId,
     needs: Requirements,
@@ -717,10 +717,10 @@ def by_warden(
     """At a worker where every account has used as much, and has as many leases."""
     spent = Used(used[0] * 3600 + 3599, used[1] * 3600)
     before = [(month_of(NOW), each.name, spent) for each in read_grant(grant, KEY).accounts]
-    warden = AdmissionController(Membership(KEY), has, before)
+    controller = AdmissionController(Membership(KEY), has, before)
     for n in range(used[2]):
-        warden.opened(str(n), grant, 1, 0)
-    return warden.denied(grant, peer_id, needs, priority, Moment(0, NOW), another=True) is None
+        controller.opened(str(n), grant, 1, 0)
+    return controller.denied(grant, peer_id, needs, priority, Moment(0, NOW), another=True) is None
 
 
 @given(granted=rights, narrowings=st.lists(places, max_size=3), asked=places)

@@ -44,28 +44,28 @@ def profile(of: Contact, shown: bytes) -> Profile:
 
 def test_a_worker_with_a_grant_may_work_until_it_expires() -> None:
     alice = profile(ALICE, grant(ALICE))
-    assert MEMBERSHIP.may_work(alice, NOW) is None
-    assert isinstance(MEMBERSHIP.may_work(alice, LATER), Denied)
+    assert MEMBERSHIP.denies_work(alice, NOW) is None
+    assert isinstance(MEMBERSHIP.denies_work(alice, LATER), Denied)
 
 
 def test_nobody_else_may_work() -> None:
     for shown in (b"", b"\x00", grant(ALICE), grant(MALLORY, Right.SUBMIT)):
-        assert isinstance(MEMBERSHIP.may_work(profile(MALLORY, shown), NOW), Denied)
+        assert isinstance(MEMBERSHIP.denies_work(profile(MALLORY, shown), NOW), Denied)
     forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
-    assert isinstance(MEMBERSHIP.may_work(profile(MALLORY, forged), NOW), Denied)
+    assert isinstance(MEMBERSHIP.denies_work(profile(MALLORY, forged), NOW), Denied)
 
 
 def test_a_scheduler_may_have_run_what_its_grant_allows_and_no_more() -> None:
     shown = grant(BOB, priority=5)
-    assert MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 5, NOW) is None
+    assert MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 5, NOW) is None
     python = replace(NEEDS, driver="python")
     for denied in (
-        MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 6, NOW),
-        MEMBERSHIP.may_submit(shown, BOB.peer_id, python, 0, NOW),
-        MEMBERSHIP.may_submit(shown, BOB.peer_id, NEEDS, 0, LATER),
-        MEMBERSHIP.may_submit(shown, MALLORY.peer_id, NEEDS, 0, NOW),
-        MEMBERSHIP.may_submit(b"", BOB.peer_id, NEEDS, 0, NOW),
-        MEMBERSHIP.may_submit(grant(BOB, Right.WORK), BOB.peer_id, NEEDS, 0, NOW),
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 6, NOW),
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, python, 0, NOW),
+        MEMBERSHIP.denies_submit(shown, BOB.peer_id, NEEDS, 0, LATER),
+        MEMBERSHIP.denies_submit(shown, MALLORY.peer_id, NEEDS, 0, NOW),
+        MEMBERSHIP.denies_submit(b"", BOB.peer_id, NEEDS, 0, NOW),
+        MEMBERSHIP.denies_submit(grant(BOB, Right.WORK), BOB.peer_id, NEEDS, 0, NOW),
     ):
         assert isinstance(denied, Denied)
         assert denied.right == "submit"
@@ -73,11 +73,11 @@ def test_a_scheduler_may_have_run_what_its_grant_allows_and_no_more() -> None:
 
 def test_whoever_may_do_anything_here_belongs_and_nobody_else() -> None:
     for rights in ((Right.SUBMIT,), (Right.WORK,), tuple(Right)):
-        assert MEMBERSHIP.belongs(grant(BOB, *rights), BOB.peer_id, NOW) is None
+        assert MEMBERSHIP.denies_membership(grant(BOB, *rights), BOB.peer_id, NOW) is None
     forged = issue(identity("another root"), Rights(EXPIRY), BOB.peer_id)
     for shown in (b"", b"\x00", grant(ALICE), forged):
-        assert isinstance(MEMBERSHIP.belongs(shown, BOB.peer_id, NOW), Denied)
-    assert isinstance(MEMBERSHIP.belongs(grant(BOB), BOB.peer_id, LATER), Denied)
+        assert isinstance(MEMBERSHIP.denies_membership(shown, BOB.peer_id, NOW), Denied)
+    assert isinstance(MEMBERSHIP.denies_membership(grant(BOB), BOB.peer_id, LATER), Denied)
 
 
 def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +91,6 @@ def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     opened = grants._open
     monkeypatch.setattr(grants, "_open", counted)
     forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
-    denied = MEMBERSHIP.belongs(forged, MALLORY.peer_id, NOW)
+    denied = MEMBERSHIP.denies_membership(forged, MALLORY.peer_id, NOW)
     assert str(denied).startswith("not allowed to belong: the grant is refused")
     assert read == [forged]

@@ -304,8 +304,8 @@ def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
         extremes.append(one.score_milli(ALICE.peer_id, NOW))
     worst, best = extremes
     assert worst <= crowd.score_milli(ALICE.peer_id, NOW) <= best
-    told = crowd.explain(ALICE.peer_id, NOW)
-    assert 0 <= told.heard_good_milli + told.heard_bad_milli <= TRUST.gossip_weight * 1000
+    reported = crowd.explain(ALICE.peer_id, NOW)
+    assert 0 <= reported.heard_good_milli + reported.heard_bad_milli <= TRUST.gossip_weight * 1000
     if not history:
         assert worst == EXECUTE_MILLI
 
@@ -335,9 +335,9 @@ def test_what_is_told_is_ones_own_experience_and_nothing_that_was_heard() -> Non
     reputation.heard([word(ALICE, {DAVE.peer_id: BEST})], NOW)
     raw = reputation.attest(BOB, NOW)
     assert raw is not None
-    told = open_attestation(raw, NOW.unix_s)
-    assert told.author == BOB.peer_id
-    assert told.opinions == {
+    reported = open_attestation(raw, NOW.unix_s)
+    assert reported.author == BOB.peer_id
+    assert reported.opinions == {
         ALICE.peer_id: Opinion(900, 10_000),
         CAROL.peer_id: Opinion(0, 32_000),
     }
@@ -366,9 +366,9 @@ def test_of_many_the_worst_are_told_of_and_those_known_best() -> None:
         live(reputation, identity(f"passer-by {n}"), [SUCCESS] * 2)
     raw = reputation.attest(BOB, NOW)
     assert raw is not None
-    told = open_attestation(raw, NOW.unix_s).opinions
-    assert len(told) == MAX_SUBJECTS
-    assert {CAROL.peer_id, DAVE.peer_id} <= told.keys()
+    reported = open_attestation(raw, NOW.unix_s).opinions
+    assert len(reported) == MAX_SUBJECTS
+    assert {CAROL.peer_id, DAVE.peer_id} <= reported.keys()
 
 
 def test_half_of_what_is_told_is_of_the_worst() -> None:
@@ -380,8 +380,8 @@ def test_half_of_what_is_told_is_of_the_worst() -> None:
         live(reputation, good[n], [SUCCESS] * (n + 1))
     raw = reputation.attest(BOB, NOW)
     assert raw is not None
-    told = open_attestation(raw, NOW.unix_s).opinions
-    assert told.keys() == {each.peer_id for each in (*bad[8:], *good[8:])}
+    reported = open_attestation(raw, NOW.unix_s).opinions
+    assert reported.keys() == {each.peer_id for each in (*bad[8:], *good[8:])}
 
 
 @given(
@@ -406,15 +406,15 @@ def test_whatever_the_clock_did_others_can_read_what_is_told(
 def test_a_score_is_explained_by_what_went_into_it() -> None:
     reputation = bobs(alice=[SUCCESS] * 32, carol=[SUCCESS] * 3 + [ERROR, LOST])
     reputation.heard([word(ALICE, {CAROL.peer_id: Opinion(250, 4_000)})], NOW)
-    told = reputation.explain(CAROL.peer_id, NOW)
-    assert (told.successes, told.errors, told.lost, told.wrong) == (3, 1, 1, 0)
-    assert (told.good_milli, told.bad_milli) == (3000, 2000)
+    reported = reputation.explain(CAROL.peer_id, NOW)
+    assert (reported.successes, reported.errors, reported.lost, reported.wrong) == (3, 1, 1, 0)
+    assert (reported.good_milli, reported.bad_milli) == (3000, 2000)
     # Half a voice, attenuated by half, of four experiences: one, three quarters of it bad.
-    assert (told.heard_good_milli, told.heard_bad_milli) == (250, 750)
-    (heard,) = told.heard
+    assert (reported.heard_good_milli, reported.heard_bad_milli) == (250, 750)
+    (heard,) = reported.heard
     assert (heard.author, heard.voice_milli, heard.counts_milli) == (ALICE.peer_id, 500, 1000)
-    assert told.score_milli == 1000 * (3000 + 3000 + 250) // (6000 + 5000 + 1000)
-    assert told.seen_unix_s == int(EPOCH_UNIX_S)
+    assert reported.score_milli == 1000 * (3000 + 3000 + 250) // (6000 + 5000 + 1000)
+    assert reported.seen_unix_s == int(EPOCH_UNIX_S)
     assert reputation.explain(DAVE.peer_id, NOW).seen_unix_s is None
 
 

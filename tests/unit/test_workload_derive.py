@@ -170,15 +170,17 @@ def test_what_is_wrong_is_named_with_its_stage() -> None:
     other = {"a": Stage(TRUE), "b": Stage(TRUE, label="a")}
     assert "two tasks are called 'a'" in refused(other)
     many = tuple(map(str, range(MAX_TASKS)))
-    told = refused({"a": Stage(TRUE, {"x": (1, 2)}, inputs=many)})
-    assert told.startswith("a: inputs: they make more than 100000 tasks")
-    told = refused({"a": Stage(lambda _: TRUE, inputs=many), "b": Stage(TRUE, inputs=("1", "2"))})
-    assert told == "b: tasks: there are more than 100000; split the job"
+    reported = refused({"a": Stage(TRUE, {"x": (1, 2)}, inputs=many)})
+    assert reported.startswith("a: inputs: they make more than 100000 tasks")
+    reported = refused(
+        {"a": Stage(lambda _: TRUE, inputs=many), "b": Stage(TRUE, inputs=("1", "2"))}
+    )
+    assert reported == "b: tasks: there are more than 100000; split the job"
     assert refused({}) == "tasks: a job has 1 to 100000 tasks, not 0"
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"),
+    ("stage", "reported"),
     [
         (Stage(TRUE, after="prepare"), "a: after: 'prepare' is not a list of texts; write ['…']"),
         (Stage(TRUE, after=(1,)), "a: after: 1 is not a text"),  # type: ignore[arg-type]
@@ -199,8 +201,8 @@ def test_what_is_wrong_is_named_with_its_stage() -> None:
         ),
     ],
 )
-def test_a_slip_in_a_stage_is_told_where_it_is(stage: Stage, told: str) -> None:
-    assert told in refused({"a": stage})
+def test_a_slip_in_a_stage_is_told_where_it_is(stage: Stage, reported: str) -> None:
+    assert reported in refused({"a": stage})
 
 
 def test_parameters_that_are_called_as_those_of_inputs_are_told_apart_by_their_values() -> None:
@@ -241,7 +243,7 @@ def test_work_alone_or_in_a_list_is_a_plan_with_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "labels", "told"),
+    ("work", "labels", "reported"),
     [
         ("true", (), "work: 'true' is not work; write ProcessSpec"),
         (["true"], (), "work: 'true' is not work"),
@@ -251,8 +253,10 @@ def test_work_alone_or_in_a_list_is_a_plan_with_labels() -> None:
         (TRUE, (5,), "labels: 5 is not a text"),
     ],
 )
-def test_what_is_no_work_is_refused_with_what_to_write(work: Any, labels: Any, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_what_is_no_work_is_refused_with_what_to_write(
+    work: Any, labels: Any, reported: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reported):
         plan_of(work, labels)
 
 
@@ -334,8 +338,8 @@ def test_few_runs_say_nothing() -> None:
 
 def test_what_was_learnt_is_said_in_one_line() -> None:
     size = MemoryEstimate("process:train.py", 37, 1216 * MIB)
-    told = "memory 1.2GiB: learnt from 37 runs of train.py (p95 + 20 %)"
-    assert str(size) == told
+    reported = "memory 1.2GiB: learnt from 37 runs of train.py (p95 + 20 %)"
+    assert str(size) == reported
     assert MemoryEstimate("process:x", 5, 64 * MIB).more_bytes == DEFAULT_MEMORY_BYTES
 
 

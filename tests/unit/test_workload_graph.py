@@ -33,9 +33,9 @@ def test_a_name_that_is_nobodys_is_refused() -> None:
 
 
 def test_a_circle_is_told_in_order() -> None:
-    told = "after: tasks wait for each other in a circle: 'b' for 'd' for 'c' for 'b'"
+    reported = "after: tasks wait for each other in a circle: 'b' for 'd' for 'c' for 'b'"
     # a waits for b, which is in the circle; a is not.
-    assert refused(["a", "b", "c", "d"], [(1,), (3,), (1,), (2,)]) == told
+    assert refused(["a", "b", "c", "d"], [(1,), (3,), (1,), (2,)]) == reported
 
 
 def test_a_task_that_waits_for_itself_is_a_circle() -> None:
@@ -44,8 +44,8 @@ def test_a_task_that_waits_for_itself_is_a_circle() -> None:
 
 def test_a_long_circle_is_told_in_part() -> None:
     labels = [f"t{n}" for n in range(1000)]
-    told = refused(labels, [((n + 1) % 1000,) for n in range(1000)])
-    assert told.count(" for ") < 15
+    reported = refused(labels, [((n + 1) % 1000,) for n in range(1000)])
+    assert reported.count(" for ") < 15
 
 
 @st.composite
@@ -65,9 +65,9 @@ def test_whatever_can_be_put_in_order_is_taken_and_one_edge_back_makes_a_circle(
     for first, last in backwards[:3]:
         circular = list(edges)
         circular[first] = (*circular[first], last)
-        told = refused(labels, circular).partition("circle: ")[2].split(" for ")
-        assert told[0] == told[-1]
-        walked = [int(each.strip("'")) for each in told]
+        reported = refused(labels, circular).partition("circle: ")[2].split(" for ")
+        assert reported[0] == reported[-1]
+        walked = [int(each.strip("'")) for each in reported]
         assert all(b in circular[a] for a, b in itertools.pairwise(walked))
 
 

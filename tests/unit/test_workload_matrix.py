@@ -93,7 +93,7 @@ def test_without_axes_there_is_one_task_or_what_is_included() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "include", "exclude", "told"),
+    ("axes", "include", "exclude", "reported"),
     [
         ({"lr": "0.1"}, (), (), "matrix.lr: is not a list of values"),
         ({"lr": []}, (), (), "matrix.lr: is not a list of values"),
@@ -122,16 +122,19 @@ def test_without_axes_there_is_one_task_or_what_is_included() -> None:
     ],
 )
 def test_what_is_no_matrix_is_refused_by_name(
-    axes: dict[str, list[Value]], include: list[Parameters], exclude: list[Parameters], told: str
+    axes: dict[str, list[Value]],
+    include: list[Parameters],
+    exclude: list[Parameters],
+    reported: str,
 ) -> None:
     with pytest.raises(InvalidInput) as error:
         combinations(axes, include, exclude)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_values_are_written_as_in_toml() -> None:
-    told = fill("{a} {b} {c} {d}", {"a": True, "b": 0.1, "c": 7, "d": "x"})
-    assert told == "true 0.1 7 x"
+    reported = fill("{a} {b} {c} {d}", {"a": True, "b": 0.1, "c": 7, "d": "x"})
+    assert reported == "true 0.1 7 x"
 
 
 @given(st.text(max_size=30), st.dictionaries(names, st.text(max_size=8)))

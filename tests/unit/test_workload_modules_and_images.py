@@ -69,7 +69,7 @@ def test_whatever_a_stranger_sends_is_refused_with_a_word(payload: bytes) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ([], "payload: must have exactly"),
         ({"process": COUNT.encode()}, "payload: must have exactly"),
@@ -77,13 +77,13 @@ def test_whatever_a_stranger_sends_is_refused_with_a_word(payload: bytes) -> Non
         ({"process": b""}, "payload: is not plain CBOR"),
     ],
 )
-def test_each_field_is_checked(fields: object, told: str) -> None:
+def test_each_field_is_checked(fields: object, reported: str) -> None:
     for more, decode in (
         ({"fuel": 0}, lambda payload: WasmSpec.decode(MODULE, payload)),
         ({"image": "alpine"}, ContainerSpec.decode),
     ):
         whole = {**fields, **more} if isinstance(fields, dict) and len(fields) == 1 else fields
-        if told == "payload: must have exactly":
+        if reported == "payload: must have exactly":
             whole = fields
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=reported):
             decode(cbor2.dumps(whole))

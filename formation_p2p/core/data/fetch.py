@@ -272,8 +272,8 @@ class Fetch:
             yield from self._want_more(now_s)
 
     def _reasons(self) -> str:
-        told = (f"{peer} {source.why}" for peer, source in self._sources.items())
-        return "; ".join(told) or "no source is known"
+        reasons = (f"{peer} {source.why}" for peer, source in self._sources.items())
+        return "; ".join(reasons) or "no source is known"
 
     def _open_more(self, now_s: float) -> Iterator[Effect]:
         sources = self._sources.values()

@@ -203,9 +203,9 @@ class Announcer:
                 self._locate("store", publication.name, publication.membership, now)
         elif delivery.added is not None:
             for name, count in zip(names, delivery.added.counts, strict=True):
-                told = known.get(name)
-                if told is not None and told.membership and told.is_full:
-                    self._doubt(told.membership, told.membership.heard(told.depth, count), now)
+                shard = known.get(name)
+                if shard is not None and shard.membership and shard.is_full:
+                    self._doubt(shard.membership, shard.membership.heard(shard.depth, count), now)
             if names[0] in known:
                 self._put(known[names[0]], delivery.added.closer, now)
 

@@ -106,7 +106,7 @@ class Jobs:
                 run.grow()
                 self._ready.append(run)
             return False
-        run.in_vain(attempt)
+        run.record_failure(attempt)
         failures = sum(not each.lost for each in run.attempts)
         final = failed.kind is FailureKind.INVALID or failures >= run.job.job.options.attempts
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
@@ -118,7 +118,7 @@ class Jobs:
         or the worker had to make room. Returns whether the task is to be placed again."""
         attempt = Attempt(attempt_id, worker, why, lost=True)
         if counts:
-            run.in_vain(attempt)
+            run.record_failure(attempt)
         losses = sum(each.lost for each in run.attempts)
         final = counts and losses >= self._parameters.max_lost
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts), final)
@@ -139,10 +139,10 @@ class Jobs:
         for run in job.blocked.drain():
             self.stopped(run)
 
-    def fell(self, job: JobRun, task_id: str) -> None:
+    def upstream_failed(self, job: JobRun, task_id: str) -> None:
         """A task brought no result: nor will those that wait for it, themselves or by way of
         others."""
-        for run in job.blocked.fell(task_id):
+        for run in job.blocked.upstream_failed(task_id):
             run.move("give up")
             upstream = FailureKind.UPSTREAM
             self.notify(
@@ -175,7 +175,7 @@ class Jobs:
             return
         self.notify(run.job, event)
         if run.job.blocked and run.state is not TaskState.SUCCEEDED:
-            self.fell(run.job, run.task.task_id)
+            self.upstream_failed(run.job, run.task.task_id)
         elif run.job.blocked:
             ready = run.job.blocked.succeeded(run.task.task_id)
             for each in ready:

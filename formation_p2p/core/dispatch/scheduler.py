@@ -111,7 +111,7 @@ class Scheduler:
             left, failed = revive(saved, job)
             runs |= {run.task.task_id: run for run in left}
             for task_id in failed:
-                self._jobs.fell(job, task_id)
+                self._jobs.upstream_failed(job, task_id)
             self._jobs.close(job)
         for lease in leases:
             self._adopt(lease, runs, now)

@@ -109,7 +109,7 @@ class TaskRun:
     def failed(self, failed: Failed) -> None:
         self.last_failure = failed
 
-    def in_vain(self, attempt: Attempt) -> None:
+    def record_failure(self, attempt: Attempt) -> None:
         """An attempt brought no result, and that counts."""
         self.attempts += (attempt,)
 
@@ -155,23 +155,23 @@ class Blocked:
         ready: list[TaskRun] = []
         for follower in self._followers.pop(task_id, ()):
             self._left[follower] -= 1
-            # One that fell with another still waits for that one.
+            # One that failed with another still waits for that one.
             if self._left[follower] == 0:
                 ready.append(self._runs.pop(follower))
         return ready
 
-    def fell(self, task_id: str) -> list[TaskRun]:
+    def upstream_failed(self, task_id: str) -> list[TaskRun]:
         """Those that will never run, now that this one brought no result: who waits for it, who
         waits for these, and so on."""
-        fallen: list[TaskRun] = []
+        failed: list[TaskRun] = []
         ended = [task_id]
         for each in ended:  # which grows on the way
             for follower in self._followers.pop(each, ()):
                 run = self._runs.pop(follower, None)
-                if run is not None:  # else it fell with another one
-                    fallen.append(run)
+                if run is not None:  # else it failed with another one
+                    failed.append(run)
                     ended.append(follower)
-        return fallen
+        return failed
 
     def drain(self) -> list[TaskRun]:
         """All of them: none waits here any more."""

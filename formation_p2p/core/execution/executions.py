@@ -47,7 +47,7 @@ MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
 
 
 @dataclass(slots=True)
-class LeaseRun:
+class LeaseExecutions:
     """What goes on under one lease. `in_flight` has the size of each payload, and what it shares;
     `unsent` are the results of the outbox that the owner may not have seen; `began` is the attempt
     that it was last told to run for long."""
@@ -83,12 +83,12 @@ class Executions:
 
     def __init__(self, parameters: LeaseParameters = LEASE_DEFAULTS) -> None:
         self._window = parameters.window
-        self.runs: dict[str, LeaseRun] = {}
+        self.runs: dict[str, LeaseExecutions] = {}
 
     def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
         repeats a dispatch when it cannot know whether the first arrived."""
-        run = self.runs.setdefault(lease.lease_id, LeaseRun(lease, self._window))
+        run = self.runs.setdefault(lease.lease_id, LeaseExecutions(lease, self._window))
         for number, data in message.shared_blobs:
             run.shared_blobs.keep(number, data)
         work: list[Work] = []
@@ -116,7 +116,7 @@ class Executions:
         if work:
             devices = lease.device_ids
             effects.append(Execute(lease.lease_id, lease.needs, devices, tuple(work), cause=cause))
-        return effects + self._tell(run, refused, cause) + self._send_unsent(run, cause)
+        return effects + self._results(run, refused, cause) + self._send_unsent(run, cause)
 
     def received(self, sender: PeerId, message: Cancel | ResultAck) -> list[ExecutionEffect]:
         run = self.runs.get(message.lease_id)
@@ -149,7 +149,7 @@ class Executions:
             if run.lease.owner.peer_id == owner:
                 run.unsent = set(run.outbox)
 
-    def told(self, event: ExecutionEvent) -> list[ExecutionEffect]:
+    def handle_report(self, event: ExecutionEvent) -> list[ExecutionEffect]:
         run = self.runs.get(event.lease_id)
         if run is None:
             return []  # its lease ended first: no peer may have the result
@@ -167,7 +167,7 @@ class Executions:
             case _:
                 assert_never(event)
 
-    def _ended(self, run: LeaseRun, ended: Iterable[Ended]) -> list[ExecutionEffect]:
+    def _ended(self, run: LeaseExecutions, ended: Iterable[Ended]) -> list[ExecutionEffect]:
         results: list[Ended] = []
         for each in ended:
             known = run.in_flight.pop(each.attempt_id, None)
@@ -179,7 +179,7 @@ class Executions:
             run.outbox_bytes += _bytes_of(kept)
             results.append(kept)
         cause = "attempts ended"
-        effects = self._tell(run, results, cause)
+        effects = self._results(run, results, cause)
         if run.outbox_is_full and not run.paused:
             run.paused = True
             effects.append(Pause(run.lease.lease_id, cause=cause))
@@ -203,14 +203,16 @@ class Executions:
             outbox_bytes = sum(map(_bytes_of, run.outbox.values()))
             ensure(outbox_bytes == run.outbox_bytes, f"the outbox of {lease_id} has another size")
 
-    def _send_unsent(self, run: LeaseRun, cause: str) -> list[ExecutionEffect]:
+    def _send_unsent(self, run: LeaseExecutions, cause: str) -> list[ExecutionEffect]:
         if not run.unsent:
             return []
         again = [ended for ended in run.outbox.values() if ended.attempt_id in run.unsent]
         run.unsent = set()
-        return self._tell(run, again, cause)
+        return self._results(run, again, cause)
 
-    def _tell(self, run: LeaseRun, ended: Iterable[Ended], cause: str) -> list[ExecutionEffect]:
+    def _results(
+        self, run: LeaseExecutions, ended: Iterable[Ended], cause: str
+    ) -> list[ExecutionEffect]:
         lease = run.lease
         return [
             Send(lease.owner, TasksEnded(lease.lease_id, lease.fence, batch), cause=cause)
@@ -218,7 +220,7 @@ class Executions:
         ]
 
 
-def _started(run: LeaseRun, attempt_id: str, cause: str) -> Send:
+def _started(run: LeaseExecutions, attempt_id: str, cause: str) -> Send:
     return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
 
 

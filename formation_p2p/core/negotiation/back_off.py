@@ -20,7 +20,7 @@ class Fault(StrEnum):
     REFUSED = "refused"  # it has no room, asks too much, or gave what it had to others
     FAILED = "failed"  # it took a task and could not run it
     SILENT = "silent"  # it could not be reached, or did not answer
-    HUSHED = "hushed"  # ...twice in a row, or more often
+    SILENT_TWICE = "silent twice"  # in a row, or more often
     LEAVING = "leaving"  # or just begun, and not yet at work
     UNWANTED = "unwanted"  # it lacks what a hint says is required, such as data
     DENIED = "denied"
@@ -45,7 +45,7 @@ RULES: Final = {
     Fault.REFUSED: Rule(1.0, 30.0, Until.TIME),
     Fault.FAILED: Rule(2.0, 60.0, Until.TIME),
     Fault.SILENT: Rule(1.0, 30.0, Until.TIME),
-    Fault.HUSHED: Rule(1.0, 30.0, Until.LIFE),
+    Fault.SILENT_TWICE: Rule(1.0, 30.0, Until.LIFE),
     Fault.LEAVING: Rule(1.0, 30.0, Until.TIME),
     # For the tasks that wait now: they end, and are told why.
     Fault.UNWANTED: Rule(0.0, 0.0, Until.NEVER),
@@ -54,7 +54,7 @@ RULES: Final = {
 # Not candidates again, however often they are found.
 EXCLUDED: Final = frozenset(fault for fault in Fault if RULES[fault].until is Until.NEVER)
 # Asked after those that have no such fault, however near they are.
-LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.HUSHED})
+LAST_ASKED: Final = frozenset({Fault.FAILED, Fault.SILENT, Fault.SILENT_TWICE})
 # No candidates any more; a worker that left is one again once it is found again.
 DROPPED: Final = frozenset({Fault.LEAVING, Fault.UNWANTED, Fault.DENIED})
 
@@ -112,7 +112,7 @@ class BackOff:
         if record is None or record.heard:
             return False
         record.heard = True
-        return record.fault is Fault.HUSHED
+        return record.fault is Fault.SILENT_TWICE
 
     def found(self, worker: PeerId, sequence: int) -> None:
         """Its profile was found. One that is newer is a sign of life, and takes back that it
@@ -151,7 +151,7 @@ def _fault(refusal: Refusal, before: Fault | None) -> Fault:
         case refusals.Faulty():
             return Fault.FAILED
         case refusals.Silent():
-            silent_before = before in (Fault.SILENT, Fault.HUSHED)
-            return Fault.HUSHED if silent_before else Fault.SILENT
+            silent_before = before in (Fault.SILENT, Fault.SILENT_TWICE)
+            return Fault.SILENT_TWICE if silent_before else Fault.SILENT
         case _:
             return Fault.REFUSED

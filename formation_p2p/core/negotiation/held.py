@@ -24,7 +24,7 @@ Memory = Annotated[int, integer(0, MAX_MEMORY_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldResources:
     """The GPU amounts are of each device: where they differ, of the least."""
 
     cpu_milli: Annotated[int, integer(0, MAX_CPU_MILLI)]
@@ -36,9 +36,9 @@ class Held:
     gpu_memory_bytes: Memory = 0
 
 
-def held_by(reservation: Reservation) -> Held:
+def held_by(reservation: Reservation) -> HeldResources:
     needs = reservation.needs
-    return Held(
+    return HeldResources(
         needs.cpu_milli,
         needs.memory_bytes,
         needs.storage_bytes,
@@ -49,7 +49,7 @@ def held_by(reservation: Reservation) -> Held:
     )
 
 
-def shortfall(held: Held, needs: Requirements) -> Infeasible | None:
+def shortfall(held: HeldResources, needs: Requirements) -> Infeasible | None:
     """The first thing that is held less of than was asked for; a device named twice is one.
 
     More devices than asked for is wrong too: what runs would see those of others. More of

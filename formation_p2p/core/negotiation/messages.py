@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, assert_never
 
-from formation_p2p.core.negotiation.held import Held
+from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
@@ -203,7 +203,7 @@ class Offer:
 
     request_id: Count
     lease_id: Id
-    holds: Annotated[Held, record(Held)]
+    holds: Annotated[HeldResources, record(HeldResources)]
     price_micro: Count
     hold_ms: Milliseconds
     there: Annotated[tuple[int, ...], items(_PLACE, MAX_NEAR)] = ()

@@ -30,8 +30,8 @@ class Joined:
 class Serve:
     """Become a worker: lease this machine to others. `price_micro` is as in the profile.
 
-    `used` is what earlier lives charged, by month and account; `permissive` is as for a Warden.
-    `shares` is what each circle may have of its cores.
+    `used` is what earlier incarnations charged, by month and account; `permissive` is as for an
+    AdmissionController; `shares` is what each circle may have of its cores.
     """
 
     capability: Capability
@@ -50,7 +50,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with what an earlier life of this scheduler left: its jobs, and the leases it held.
+    """Go on with what an earlier incarnation of this scheduler left: its jobs, and its leases.
 
     The first event but for `Joined`; each job then tells what follows as if it had been submitted.
     """

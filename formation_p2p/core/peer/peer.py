@@ -63,7 +63,7 @@ class Peer:
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         store = RecordStore(
-            self._membership.may_work,
+            self._membership.denies_work,
             lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
             suits,
             parameters.dht,
@@ -171,7 +171,7 @@ class Peer:
                 if self.worker is not None:
                     self.worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
-                return [] if self.worker is None else self.worker.told(event, now)
+                return [] if self.worker is None else self.worker.handle_report(event, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():
@@ -234,7 +234,7 @@ class Peer:
         answer: messages.WorkMessage
         match message:
             case messages.PlacementRequest():
-                denied = self._membership.may_submit(
+                denied = self._membership.denies_submit(
                     message.grant, sender.peer_id, message.needs, message.priority, now
                 )
                 answer = messages.RequestRefused(message.request_id, denied or Leaving())
@@ -242,8 +242,10 @@ class Peer:
                 answer = messages.CommitRefused(lease_id, Leaving())
             case messages.Renew(lease_id) | messages.Dispatch(lease_id):
                 answer = messages.LeaseEnded(lease_id, Leaving())
+            case messages.Release() | messages.Cancel() | messages.ResultAck():
+                return []  # all as the sender wants it
             case _:
-                return []  # a Release, a Cancel, an acknowledgement: all as the sender wants it
+                assert_never(message)
         return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]
 
     def _tick(self, now: Moment) -> list[PeerEffect]:

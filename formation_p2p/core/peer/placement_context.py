@@ -12,7 +12,7 @@ from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.admission import not_good_at
+from formation_p2p.core.trust.admission import not_valid_at
 from formation_p2p.core.trust.grants import Right, Rights, check
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.reputation import Reputation
@@ -43,7 +43,7 @@ class PlacementContext:
     ) -> Denied | None:
         """Whether a worker's grant lets it work, and ours lets us have tasks of these terms run:
         what every worker would refuse, it would refuse for the same reason."""
-        denied = self.membership.may_work(profile, now)
+        denied = self.membership.denies_work(profile, now)
         if denied is not None or terms is None or self._rights is None:
             return denied
         return check(
@@ -66,5 +66,5 @@ class PlacementContext:
             local_bytes=hints.bytes_at(worker),
             data_bytes=hints.data_bytes,
             scope=self.circles.scope_of(profile.grant, worker),
-            forbidden=None if rights is None else not_good_at(rights, dict(profile.labels), now),
+            forbidden=None if rights is None else not_valid_at(rights, dict(profile.labels), now),
         )

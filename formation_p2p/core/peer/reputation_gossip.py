@@ -104,7 +104,7 @@ class ReputationGossip:
                 assert_never(message)
 
     def _asked_by(self, sender: Contact, grant: bytes, now: Moment) -> list[Send]:
-        if self._membership.belongs(grant, sender.peer_id, now):
+        if self._membership.denies_membership(grant, sender.peer_id, now):
             return []
         # The holder of a bearer grant can bind it to ids without end.
         invitation = read_grant(grant, self._membership.root_public_key).invitation
@@ -112,7 +112,7 @@ class ReputationGossip:
             return []
         own = self._reputation.attest(self._identity, now)
         others = self._reputation.passed_on(MAX_ATTESTATIONS - 1, now)
-        told = (() if own is None else (own,)) + others
-        if not told:
+        opinions = (() if own is None else (own,)) + others
+        if not opinions:
             return []
-        return [Send(sender, Opinions(told), cause=f"{sender.peer_id} asks for opinions")]
+        return [Send(sender, Opinions(opinions), cause=f"{sender.peer_id} asks for opinions")]

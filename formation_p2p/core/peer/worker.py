@@ -134,12 +134,12 @@ class Worker:
                 assert_never(message)
         return self._after(effects, now)
 
-    def told(self, event: ExecutionEvent | Fenced, now: Moment) -> list[WorkerEffect]:
+    def handle_report(self, event: ExecutionEvent | Fenced, now: Moment) -> list[WorkerEffect]:
         effects: Sequence[WorkerEffect] = ()
         if isinstance(event, Fenced):
             self.lessor.fenced(event.lease_id)
         else:
-            effects = self.executions.told(event)
+            effects = self.executions.handle_report(event)
         return self._after(effects, now)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:

@@ -79,8 +79,8 @@ def terms_of(ranked: Sequence[Ranked]) -> TermTable:
     if any(each.score.terms for each in ranked):
         terms.insert(0, Column("score", "", tuple(_number(each.score.value) for each in ranked)))
     alike = [*hints_alike, *terms_alike]
-    told = f"alike for all: {', '.join(alike)}" if alike else ""
-    return TermTable(tuple(hints), tuple(terms), told)
+    note = f"alike for all: {', '.join(alike)}" if alike else ""
+    return TermTable(tuple(hints), tuple(terms), note)
 
 
 def _columns(workers: Sequence[dict[str, Term]]) -> tuple[list[Column], list[str]]:

@@ -87,7 +87,7 @@ class PlacementPolicy(Protocol):
     __slots__ = ()
 
     def admit(self, task: TaskView, candidate: Candidate) -> Refusal | None:
-        """Why a worker may not run the task; None where it may."""
+        """None admits the worker; else why it may not run the task."""
         return None
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:

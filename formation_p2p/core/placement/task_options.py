@@ -1,8 +1,8 @@
 """What a person can ask of a job, declared once for Node, SyncNode, executor, job file, command
 line and scheduler.
 
-To add an option: declare it here (the field of `TaskOptions` with its check, the word of the calls
-that take it), act on it in `core`, and give it a flag in cli/task_flags.py.
+To add an option: declare it here (the field of `TaskOptions` with its check, the keyword argument
+of the calls that take it), act on it in `core`, and give it a flag in cli/task_flags.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_PRICE_MICRO: Final = 2**63 - 1
 Needs = Requirements | str | Mapping[str, object]
 
 
-class PlacementWords(TypedDict, total=False):
+class PlacementKwargs(TypedDict, total=False):
     """Which workers may run a task, and which of them is preferred."""
 
     max_price_micro: int | None
@@ -50,7 +50,7 @@ class PlacementWords(TypedDict, total=False):
     """The widest circle around this node that tasks may go to (docs/locality.md)."""
 
 
-class CallWords(PlacementWords, total=False):
+class CallKwargs(PlacementKwargs, total=False):
     """The options of `map` and `executor`."""
 
     needs: Needs
@@ -68,7 +68,7 @@ class CallWords(PlacementWords, total=False):
     worker meanwhile; the first result counts."""
 
 
-class TaskOptionWords(CallWords, total=False):
+class TaskOptionKwargs(CallKwargs, total=False):
     """The options of `submit` and `run`, as keyword arguments."""
 
     deadline_s: float | None
@@ -94,7 +94,7 @@ def _check_time(name: str, value: object, most_s: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of a job, checked. `TaskOptionWords` says what each means.
+    """The options of a job, checked. `TaskOptionKwargs` says what each means.
 
     `memory_given` is whether `needs` give the memory. Raises InvalidInput.
     """
@@ -165,20 +165,20 @@ _CODECS: Final[Mapping[str, tuple[Callable[[Any], object], Callable[[Any], objec
 
 
 def options_of(
-    words: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
     options: TaskOptions = DEFAULT_OPTIONS,
     *,
-    takes: type[PlacementWords] = TaskOptionWords,
+    takes: type[PlacementKwargs] = TaskOptionKwargs,
     call: str = "submit",
     policies: Mapping[str, PolicyFactory] = BUILT_IN,
 ) -> TaskOptions:
-    """`options`, changed by what a person wrote. `call` takes no others than the words of `takes`.
+    """`options`, changed by what a person wrote. `call` takes no other arguments than `takes` has.
     `policies` are those that a text may name.
 
     Raises InvalidInput, which names the option.
     """
     taken = takes.__annotations__
-    unknown = [name for name in words if name not in taken]
+    unknown = [name for name in kwargs if name not in taken]
     unknown += [
         each.name
         for each in fields(options)
@@ -188,8 +188,8 @@ def options_of(
     if unknown:
         problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
         raise InvalidInput(unknown[0], problem)
-    changed = dict(words)
-    for name, given in words.items():
+    changed = dict(kwargs)
+    for name, given in kwargs.items():
         match name, given:
             case "needs", _:
                 changed["needs"], changed["memory_given"] = needs_of(given)

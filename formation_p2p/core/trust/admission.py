@@ -109,7 +109,7 @@ class AdmissionController:
     ) -> Denied | None:
         """Why a peer, which showed `grant`, may not have such a lease: `another` one, or one that
         it has for longer."""
-        denied = self._membership.may_submit(grant, peer_id, needs, priority, now)
+        denied = self._membership.denies_submit(grant, peer_id, needs, priority, now)
         if denied is not None:
             return denied
         denied = self._beyond(grant, needs.gpu_count > 0, now, another)
@@ -167,7 +167,7 @@ class AdmissionController:
 
     def _beyond(self, grant: bytes, takes_gpu: bool, now: Moment, another: bool) -> Denied | None:
         terms = read_grant(grant, self._membership.root_public_key)
-        denied = not_good_at(terms.rights, self._labels, now)
+        denied = not_valid_at(terms.rights, self._labels, now)
         if denied is not None:
             return denied
         used = self._months.get(month_of(now.unix_s), {})
@@ -205,8 +205,8 @@ class AdmissionController:
             del self._months[first]
 
 
-def not_good_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
-    """Why a grant with these rights does not hold now at a worker with these labels."""
+def not_valid_at(rights: Rights, labels: Mapping[str, str], now: Moment) -> Denied | None:
+    """Why a grant with these rights is not valid now at a worker with these labels."""
     missing = [f"{key}={value}" for key, value in sorted(rights.labels) if labels.get(key) != value]
     if missing:
         why = f"the grant is for workers with {' and '.join(missing)}, and this one is without"

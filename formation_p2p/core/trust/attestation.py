@@ -54,8 +54,8 @@ def seal_attestation(
     identity: Identity, opinions: Mapping[PeerId, Opinion], issued_unix_ms: int
 ) -> bytes:
     """Of at most MAX_SUBJECTS."""
-    told = [[peer_id_to_bytes(peer_id), *each] for peer_id, each in opinions.items()]
-    return seal(identity, _DOMAIN, _PAYLOAD_TYPE, codec.encode([issued_unix_ms, told]))
+    packed = [[peer_id_to_bytes(peer_id), *each] for peer_id, each in opinions.items()]
+    return seal(identity, _DOMAIN, _PAYLOAD_TYPE, codec.encode([issued_unix_ms, packed]))
 
 
 def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
@@ -75,8 +75,8 @@ def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
 
 def _read(fields: Any) -> tuple[int, dict[PeerId, Opinion]]:
     match fields:
-        case [issued_unix_ms, told]:
-            each = [_opinion(item) for item in codec.take_list(told, "subject", MAX_SUBJECTS)]
+        case [issued_unix_ms, packed]:
+            each = [_opinion(item) for item in codec.take_list(packed, "subject", MAX_SUBJECTS)]
             if len(dict(each)) < len(each):
                 raise codec.Malformed("subject", "is spoken of twice")
             return codec.take_int(issued_unix_ms, "issued", 0, codec.MAX_INT), dict(each)

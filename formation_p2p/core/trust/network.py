@@ -151,24 +151,24 @@ def _checksum(body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Deny by default: everything here is None only where a grant of this root says so."""
+    """Deny by default: None, for allowed, only where a grant of this root says so."""
 
     root_public_key: bytes
 
-    def may_work(self, profile: Profile, now: Moment) -> Denied | None:
-        """Whether the author of a profile may work here. The profile's signature is checked."""
+    def denies_work(self, profile: Profile, now: Moment) -> Denied | None:
+        """Why the author of a profile may not work here. The profile's signature is checked."""
         key = self.root_public_key
         return check(profile.grant, key, profile.peer_id, Right.WORK, now.unix_s)
 
-    def may_submit(
+    def denies_submit(
         self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
     ) -> Denied | None:
-        """Whether a peer, which showed `grant`, may have such a task run."""
+        """Why a peer, which showed `grant`, may not have such a task run."""
         key, right, driver = self.root_public_key, Right.SUBMIT, needs.driver
         return check(grant, key, peer_id, right, now.unix_s, driver=driver, priority=priority)
 
-    def belongs(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
-        """Whether a peer, which showed `grant`, may do anything here at all."""
+    def denies_membership(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may do nothing here at all."""
         # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
         return check(grant, self.root_public_key, peer_id, None, now.unix_s)
 

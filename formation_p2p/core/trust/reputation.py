@@ -208,9 +208,9 @@ class Reputation:
         aged = {who: known.aged(age) for who, known in self._accounts.items() if who != self._own}
         worst = heapq.nsmallest(MAX_SUBJECTS // 2, aged, key=lambda each: (-aged[each][1], each))
         best = heapq.nsmallest(MAX_SUBJECTS, aged, key=lambda each: (-aged[each][0], each))
-        told = list(dict.fromkeys((*worst, *best)))[:MAX_SUBJECTS]
+        chosen = list(dict.fromkeys((*worst, *best)))[:MAX_SUBJECTS]
         opinions: dict[PeerId, Opinion] = {}
-        for peer_id in told:
+        for peer_id in chosen:
             good, bad = aged[peer_id]
             # Less than a thousandth of an experience is none.
             if weight_milli := 1000 * (good + bad) // age.unit:

@@ -71,8 +71,8 @@ def refuse_cycles(labels: Sequence[str], edges: Edges) -> None:
             if left[follower] == 0:
                 free.append(follower)
     if done < len(left):
-        told = " for ".join(shown(labels[index]) for index in _cycle(edges, left))
-        raise InvalidInput("after", f"tasks wait for each other in a circle: {told}")
+        circle = " for ".join(shown(labels[index]) for index in _cycle(edges, left))
+        raise InvalidInput("after", f"tasks wait for each other in a circle: {circle}")
 
 
 def _cycle(edges: Edges, left: Sequence[int]) -> list[int]:

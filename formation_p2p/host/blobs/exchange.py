@@ -84,7 +84,7 @@ class Exchange:
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         now = Moment(time.monotonic(), time.time())
-        denied = self._membership.belongs(grant, peer.peer_id, now)
+        denied = self._membership.denies_membership(grant, peer.peer_id, now)
         return None if denied is None else str(denied)
 
     def who_has(self, cid: Cid) -> tuple[Contact, ...]:
@@ -102,13 +102,13 @@ class Exchange:
         if len(self._holders) > MAX_HELD:
             del self._holders[next(iter(self._holders))]
 
-    def watch(self, told: Told) -> None:
+    def watch(self, changed: Told) -> None:
         """Have it told, on this thread, what content is here: all of it soon, then what changes."""
         token = trio.lowlevel.current_trio_token()
 
         def hand_over(here: tuple[Cid, ...], gone: tuple[Cid, ...]) -> None:
             with suppress(trio.RunFinishedError):  # the run is over
-                token.run_sync_soon(told, here, gone)
+                token.run_sync_soon(changed, here, gone)
 
         self._store.watch(hand_over)
 

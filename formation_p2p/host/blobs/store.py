@@ -68,12 +68,12 @@ class BlobStore:
         self._lock = threading.RLock()
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
         self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
-        self._told: Told = lambda here, gone: None
-        # Whole since an earlier life of this node, in which the machine may have lost power.
+        self._changed: Told = lambda here, gone: None
+        # Whole since an earlier incarnation of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
 
     def load(self) -> None:
-        """Find what an earlier life left. Raises LocalError."""
+        """Find what an earlier incarnation left. Raises LocalError."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = [(path, path.stat()) for path in self._root.iterdir()]
@@ -103,12 +103,12 @@ class BlobStore:
         elif kind != "manifest":
             raise ValueError("it has no kind that is known")
 
-    def watch(self, told: Told) -> None:
+    def watch(self, changed: Told) -> None:
         """Have it told which blobs of the cache are whole: all of them now, and then what changes,
         in order, on whichever thread changes it. Must return at once, and not raise."""
         with self._lock:
-            self._told = told
-            told(tuple(cid for cid, entry in self._cached.items() if entry.whole), ())
+            self._changed = changed
+            changed(tuple(cid for cid, entry in self._cached.items() if entry.whole), ())
 
     @property
     def limit_bytes(self) -> int:
@@ -169,7 +169,7 @@ class BlobStore:
                 self._cached[blob.cid] = entry
                 self._used(blob.cid)
                 entry.kept_until_s = max(entry.kept_until_s, time.monotonic() + keep_s)
-                self._told((blob.cid,), ())
+                self._changed((blob.cid,), ())
         except OSError as error:
             raise _local(path, error) from error
         return blob
@@ -202,7 +202,7 @@ class BlobStore:
         with self._lock:
             self._path(cid, "part").rename(self._path(cid))
             self._cached[cid].whole = True
-            self._told((cid,), ())
+            self._changed((cid,), ())
 
     def holds(self, cid: Cid) -> bool:
         with self._lock:
@@ -344,7 +344,7 @@ class BlobStore:
             else:
                 self._cached.pop(cid, None)
             self._unverified.discard(cid)
-            self._told((), (cid,))
+            self._changed((), (cid,))
             for kind in ("", "part", "manifest"):
                 self._path(cid, kind).unlink(missing_ok=True)
 

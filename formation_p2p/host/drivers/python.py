@@ -29,7 +29,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Us
 from formation_p2p.host.drivers.driver import DriverMaker, Execution, Output, Turns
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import failure
-from formation_p2p.host.drivers.python_interpreter import INTERPRETER, WarmInterpreter
+from formation_p2p.host.drivers.python_process import INTERPRETER, WarmInterpreter
 from formation_p2p.host.drivers.scratch import remove_folder
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must

@@ -96,11 +96,13 @@ def told_by(peer: PeerId, addresses: Iterable[str], seen_from: str | None) -> tu
     of such a one is taken to lead there. The host that we see it come from goes first.
     """
     seen = None if seen_from is None else ipaddress.ip_address(seen_from)
-    told = dialable(addresses, peer)
-    kept = [address for address in told if address.ip is not None]
+    claimed = dialable(addresses, peer)
+    kept = [address for address in claimed if address.ip is not None]
     if seen is not None and seen.is_global:
         kept = [address for address in kept if address.ip is not None and address.ip.is_global]
-        kept += [replace(a, family=f"ip{seen.version}", host=str(seen)) for a in told if not a.ip]
+        kept += [
+            replace(a, family=f"ip{seen.version}", host=str(seen)) for a in claimed if not a.ip
+        ]
         if all(address.ip != seen for address in kept):
             return ()
     elif seen is None or not seen.is_loopback:

@@ -123,13 +123,13 @@ class Connection:
             await self._identified.wait()
 
     def pushed(self, said: net_identify.Identified) -> bool:
-        """As `told`, unasked. Returns whether that may be a change, and not an introduction."""
+        """As `identified`, unasked. Returns whether it may be a change, and no introduction."""
         known = (self.contact, self.protocols) if self._identified.is_set() else None
         introduced, self._introduced = self._introduced, True
-        self.told(said)
+        self.identified(said)
         return introduced or known not in (None, (self.contact, self.protocols))
 
-    def told(self, said: net_identify.Identified) -> None:
+    def identified(self, said: net_identify.Identified) -> None:
         """The peer told where it listens and what it speaks; what may be believed is kept."""
         self.claimed = said.addresses
         believed = told_by(self.peer, said.addresses, self.remote_host)
@@ -151,7 +151,7 @@ class Connection:
         try:
             with trio.fail_after(IDENTIFY_S):
                 stream = await self.open(net_identify.PROTOCOL)
-                self.told(await net_identify.read_message(stream))
+                self.identified(await net_identify.read_message(stream))
                 await stream.close()
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("%s does not identify itself: %r", self.peer, error)

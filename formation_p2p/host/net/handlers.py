@@ -103,8 +103,8 @@ class StreamHandlers:
             await stream.write(self._message(stream))
 
     def _message(self, stream: MuxedStream) -> bytes:
-        told = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
-        return net_identify.message(self._public_key, self.addresses, told, stream)
+        listed = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
+        return net_identify.message(self._public_key, self.addresses, listed, stream)
 
     async def _told(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""

@@ -34,8 +34,8 @@ MAX_FRAME_BYTES: Final = (
 # Of all peers. Small frames are left out of it, so that large ones cannot crowd them out.
 MAX_LARGE_FRAME_BYTES: Final = 512 * MIB
 SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
-# Peers that may send large ones: as many as a worker has leases.
-MAX_TRUSTED: Final = 1024
+# Peers that share a lease with us, and may send large ones: as many as a worker has leases.
+MAX_LEASE_PEERS: Final = 1024
 # Requests of a peer that are being answered at once; the others wait in their streams.
 MAX_ANSWERING: Final = 4
 # What a frame costs as a rule.
@@ -104,7 +104,7 @@ class PeerLimits:
 
     @property
     def work_bucket(self) -> TokenBucket:
-        return self._work_bucket if self._all.trusts(self._peer) else self._strangers_bucket
+        return self._work_bucket if self._all.has_lease(self._peer) else self._strangers_bucket
 
     @contextmanager
     def stream(self, kind: str, limit: int) -> Iterator[None]:
@@ -117,7 +117,7 @@ class PeerLimits:
     def reserve(self, size: int) -> None:
         """Raises ProtocolViolation where the frames under way would be too much."""
         large = size if size > SMALL_FRAME_BYTES else 0
-        if large and not self._all.trusts(self._peer):
+        if large and not self._all.has_lease(self._peer):
             # Its announcement alone holds room, of which there is not enough for everybody.
             raise ProtocolViolation(f"a frame of {size} bytes from a peer that shares no lease")
         if self._frame_bytes + size > MAX_FRAME_BYTES:
@@ -139,7 +139,7 @@ class PeerLimitsTable:
         self.parameters = parameters
         self.large_frame_bytes = 0
         self._limits: dict[PeerId, PeerLimits] = {}  # the latest at the end
-        self._trusted: dict[PeerId, None] = {}  # likewise
+        self._lease_peers: dict[PeerId, None] = {}  # likewise
 
     def of(self, peer: PeerId) -> PeerLimits:
         limits = self._limits.pop(peer, None) or PeerLimits(peer, self)
@@ -148,11 +148,11 @@ class PeerLimitsTable:
             del self._limits[next(iter(self._limits))]
         return limits
 
-    def trust(self, peer: PeerId) -> None:
-        self._trusted.pop(peer, None)
-        self._trusted[peer] = None
-        if len(self._trusted) > MAX_TRUSTED:
-            del self._trusted[next(iter(self._trusted))]
+    def note_lease(self, peer: PeerId) -> None:
+        self._lease_peers.pop(peer, None)
+        self._lease_peers[peer] = None
+        if len(self._lease_peers) > MAX_LEASE_PEERS:
+            del self._lease_peers[next(iter(self._lease_peers))]
 
-    def trusts(self, peer: PeerId) -> bool:
-        return peer in self._trusted
+    def has_lease(self, peer: PeerId) -> bool:
+        return peer in self._lease_peers

@@ -252,11 +252,11 @@ class Stack:
         except trio.TooSlowError:
             raise Unreachable(f"{to.peer_id} opens no stream within {timeout_s:g} s") from None
 
-    def trust(self, peer: PeerId) -> None:
-        """Take large work frames from a peer. Call it for those that a lease is shared with:
-        from anybody else a frame of more than 256 KiB ends the stream."""
+    def note_lease(self, peer: PeerId) -> None:
+        """A lease is shared with this peer: take large work frames from it. From anybody
+        else a frame of more than 256 KiB ends the stream."""
         self._ensure_runs()
-        self.limits.trust(peer)
+        self.limits.note_lease(peer)
 
     def drop(self, peer: PeerId, reason: str) -> None:
         """Close all connections to a peer that misbehaves."""

@@ -46,8 +46,8 @@ class JournalParameters:
     # are dropped, as they are for a reader who lags behind (api/job.py).
     max_output: int = 1024
     # Everything else that waits. Workers stop by themselves long before: each lease has at most
-    # 4096 attempts with unacknowledged results (core/negotiation/messages.py), with three events
-    # each.
+    # twice its window of attempts in flight or with unacknowledged results, so 2,048
+    # (core/execution/executions.py), with three events each.
     max_waiting: int = 1_000_000
     # Where jobs end all the time, whether there are too many by now is looked up this often.
     prune_every_s: float = 10.0

@@ -1,6 +1,6 @@
 """A warm interpreter: runs the calls of one lease, one after the other, and is their process.
 
-Run as a file, `python -I -u interpreter.py <calls fd> <max result bytes> <path>…`, under
+Run as a file, `python -I -u python_child.py <calls fd> <max result bytes> <path>…`, under
 `supervisor.py`. It imports little, and nothing of this package. `python.py` is its other end.
 The paths are added to where modules are looked for.
 

@@ -1,6 +1,6 @@
-"""The node's end of a warm interpreter: calls are written to it, and replies read.
+"""The node's handle of a warm interpreter: calls are written to it, and replies read.
 
-`interpreter.py` is the other end, and says what the two tell each other.
+`python_child.py` is the other end, and says what the two send each other.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from formation_p2p.core.workload.outcome import (
     Usage,
 )
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import interpreter
+from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
 from formation_p2p.host.drivers.supervised import Called, Supervised
 
-INTERPRETER: Final = Path(interpreter.__file__)
+INTERPRETER: Final = Path(python_child.__file__)
 # The kernel takes more in one go only from a larger buffer.
 _READ_BYTES: Final = 256 * KIB
 _FAILURES: Final = {
-    interpreter.RAISED: FailureKind.EXCEPTION,
-    interpreter.OUT_OF_MEMORY: FailureKind.MEMORY,
-    interpreter.TOO_LARGE: FailureKind.OUTPUT,
+    python_child.RAISED: FailureKind.EXCEPTION,
+    python_child.OUT_OF_MEMORY: FailureKind.MEMORY,
+    python_child.TOO_LARGE: FailureKind.OUTPUT,
 }
 
 
@@ -66,10 +66,10 @@ class WarmInterpreter(Called):
         """What has it run a call."""
         number, new = self._functions.number(execution.shared)
         payload, shared = execution.payload, execution.shared
-        call = interpreter.HEADER.pack(interpreter.CALL, number, len(payload)) + payload
+        call = python_child.HEADER.pack(python_child.CALL, number, len(payload)) + payload
         if not new:
             return call
-        header = interpreter.HEADER.pack(interpreter.FUNCTION, number, len(shared))
+        header = python_child.HEADER.pack(python_child.FUNCTION, number, len(shared))
         return b"".join((header, shared, call))
 
     def send(self, data: memoryview) -> memoryview:
@@ -99,14 +99,14 @@ class WarmInterpreter(Called):
             return False
         self._received += data
         if not self.is_ready and self._received:
-            del self._received[: len(interpreter.READY)]
+            del self._received[: len(python_child.READY)]
             self.is_ready = True
         return bool(data)
 
     def go_on(self, unwanted: Iterable[int]) -> bytes:
         """What has it run what waits behind a call, but for these."""
-        body = b"".join(map(interpreter.WHICH.pack, unwanted))
-        return interpreter.HEADER.pack(interpreter.GO_ON, 0, len(body)) + body
+        body = b"".join(map(python_child.WHICH.pack, unwanted))
+        return python_child.HEADER.pack(python_child.GO_ON, 0, len(body)) + body
 
     def replies(self) -> list[tuple[int, Outcome, Usage, bool]]:
         """The replies received since, in order: to which call, and whether it waits to go on.
@@ -117,25 +117,25 @@ class WarmInterpreter(Called):
         """
         replies: list[tuple[int, Outcome, Usage, bool]] = []
         start, data = 0, self._received
-        while len(data) - start >= interpreter.REPLY.size and not self.broken:
+        while len(data) - start >= python_child.REPLY.size and not self.broken:
             kind, which, waits, memory_bytes, cpu_us, message_bytes, value_bytes = (
-                interpreter.REPLY.unpack_from(data, start)
+                python_child.REPLY.unpack_from(data, start)
             )
-            known = kind == interpreter.RETURNED or kind in _FAILURES
+            known = kind == python_child.RETURNED or kind in _FAILURES
             too_large = (
-                message_bytes > interpreter.MAX_MESSAGE_BYTES or value_bytes > MAX_RESULT_BYTES
+                message_bytes > python_child.MAX_MESSAGE_BYTES or value_bytes > MAX_RESULT_BYTES
             )
             if not known or too_large:
                 self.broken = True
                 break
-            middle = start + interpreter.REPLY.size + message_bytes
+            middle = start + python_child.REPLY.size + message_bytes
             end = middle + value_bytes
             if len(data) < end:
                 break
             message, value = bytes(data[middle - message_bytes : middle]), bytes(data[middle:end])
             start = end
             outcome: Outcome = Succeeded(value)
-            if kind != interpreter.RETURNED:
+            if kind != python_child.RETURNED:
                 outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
             used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
             replies.append((which, outcome, used, waits))
