@@ -134,7 +134,8 @@ def additions() -> dict[str, tuple[Place, ...]]:
     )
     return {
         name: tuple(
-            Place(file, 1, name) for file in re.findall(r"`([^`]+\.py)`", files.split(";")[0])
+            Place(f"formation_p2p/{file}", 1, name)
+            for file in re.findall(r"`([^`]+\.py)`", files.split(";")[0])
         )
         for name, files in rows
     }

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from formation_p2p import __version__
@@ -44,20 +46,12 @@ def test_help_needs_neither_the_network_nor_a_terminal_library() -> None:
 
 
 def test_every_command_has_a_page_of_help(tmp_path: Path) -> None:
-    commands = [
-        "worker",
-        "gate",
-        "run",
-        "submit",
-        "workers",
-        "explain",
-        "profile",
-        "trust",
-        "usage",
-        "version",
-    ]
-    networks = ["create", "invite", "join", "show", "add-gate"]
-    for command in [[name] for name in commands] + [["network", name] for name in networks]:
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    network = root.commands["network"]
+    assert isinstance(network, TyperGroup)
+    own = [[name] for name in root.commands if name != "network"]
+    for command in own + [["network", name] for name in network.commands]:
         code, out, _ = formation(tmp_path / "home", *command, "--help")
         assert (code, out.startswith("Usage: ")) == (0, True), command
         assert "--json" in out
@@ -91,7 +85,7 @@ def test_without_a_network_every_command_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "reported"),
     [
         (["run"], "argv: names no program"),
         (["run", "--wasm", "none.wasm"], "none.wasm: No such file"),
@@ -126,10 +120,10 @@ def test_without_a_network_every_command_says_what_to_do(
         (["run", "--scope", "local", "--", "true"], "write cell, or wider, so that a worker"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], told: str) -> None:
+def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, command: list[str], reported: str) -> None:
     code, out, err = formation(tmp_path / "home", *command)
     assert (code, out) == (2, "")
-    assert told in err
+    assert reported in err
     assert "c2VjcmV0" not in err
     assert "Traceback" not in err
 

@@ -121,8 +121,8 @@ def test_what_waits_for_a_failure_in_two_ways_ends_once() -> None:
     bob = world.nodes["bob"]
     bob.submit(ordered({1: [0], 2: [0], 3: [1, 2]}, 4, attempts=1))
     world.elapse(8)
-    assert bob.told[-1] == JobEnded(0, 4, 0, 0)
-    assert sorted(gone.task_id for gone in only(bob.told, TaskGaveUp)) == [
+    assert bob.reported[-1] == JobEnded(0, 4, 0, 0)
+    assert sorted(gone.task_id for gone in only(bob.reported, TaskGaveUp)) == [
         "job/0",
         "job/1",
         "job/2",
