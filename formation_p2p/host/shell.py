@@ -1,4 +1,4 @@
-"""What drives the peer in production: it performs effects, and brings back what happens.
+"""The peer's shell in production: it performs effects, and brings back what happens.
 
 Runs inside one trio thread. One concept: the peer decides everything; here is how it is done.
 """

@@ -146,8 +146,8 @@ def resumed(carol: Path, state: Path) -> Done:
 
 
 def assert_ran_once(runs: Path, dead_since_s: float) -> None:
-    """A lease lives on without its scheduler, for a while: where the next life takes longer to
-    begin, on a machine that is very busy, the task is run again."""
+    """A lease lives on without its scheduler, for a while: where the next incarnation takes longer
+    to begin, on a machine that is very busy, the task is run again."""
     assert runs.read_text() == "ran\n" or time.monotonic() - dead_since_s > LEASE_DEFAULTS.lease_s
 
 

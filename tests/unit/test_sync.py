@@ -19,7 +19,7 @@ from formation_p2p.api.bridge import JobObserver
 
 PAIRS = [(Node, SyncNode), (JobHandle, SyncJob)]
 # How the node tells a handle what happens; not for the person who holds it.
-FOR_THE_NODE = {"tell", "flush", "fail"}
+FOR_THE_NODE = {"notify", "flush", "fail"}
 
 
 def public(kind: type) -> set[str]:

@@ -1,7 +1,7 @@
 """The whole peer as one state machine: `effects = peer.handle(event, now)`.
 
 Pure. The same object runs in production, driven by `host/`, and in simulations, driven by
-`sim/`. Its driver performs the effects, arms a timer for `next_timeout`, and hands back
+`sim/`. Its shell performs the effects, arms a timer for `next_timeout`, and hands back
 what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
 for others as well.
 

@@ -79,7 +79,7 @@ class ReputationGossip:
         self._reputation = reputation
         self._asked = Lately(max_peers)
         self._answered = Lately(max_peers)
-        self._told = Lately(max_peers)
+        self._heard = Lately(max_peers)
 
     def met(self, peer: Contact, now: Moment) -> list[Send]:
         """A lease was had of a peer."""
@@ -97,7 +97,7 @@ class ReputationGossip:
             case AskOpinions(grant):
                 return self._asked_by(sender, grant, now)
             case Opinions(attestations):
-                if sender.peer_id in self._asked and self._told.admits(sender.peer_id, now.mono_s):
+                if sender.peer_id in self._asked and self._heard.admits(sender.peer_id, now.mono_s):
                     self._reputation.heard(attestations, now)
                 return []
             case _:

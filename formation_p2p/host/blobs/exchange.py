@@ -32,7 +32,7 @@ from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.network import Membership, Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Cid
 from formation_p2p.host.blobs.files import Part, part_beside
-from formation_p2p.host.blobs.store import BlobStore, Told
+from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Exchange:
         if len(self._holders) > MAX_HELD:
             del self._holders[next(iter(self._holders))]
 
-    def watch(self, changed: Told) -> None:
+    def watch(self, changed: Changed) -> None:
         """Have it told, on this thread, what content is here: all of it soon, then what changes."""
         token = trio.lowlevel.current_trio_token()
 

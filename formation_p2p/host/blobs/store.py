@@ -46,7 +46,7 @@ MAX_CACHED: Final = 16_384
 _MAX_PUT_FILE_BYTES: Final = 16 * 1024
 
 # What is here by now, and what is gone.
-Told = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
+Changed = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class BlobStore:
         self._lock = threading.RLock()
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
         self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
-        self._changed: Told = lambda here, gone: None
+        self._changed: Changed = lambda here, gone: None
         # Whole since an earlier incarnation of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
 
@@ -103,7 +103,7 @@ class BlobStore:
         elif kind != "manifest":
             raise ValueError("it has no kind that is known")
 
-    def watch(self, changed: Told) -> None:
+    def watch(self, changed: Changed) -> None:
         """Have it told which blobs of the cache are whole: all of them now, and then what changes,
         in order, on whichever thread changes it. Must return at once, and not raise."""
         with self._lock:

@@ -61,19 +61,19 @@ class Handlers(Protocol):
 
 class StreamHandlers:
     """`public_key` is libp2p's protobuf. `addresses` are those that identify tells; set them once
-    the node listens. `on_told` is called where a peer says anew what it is."""
+    the node listens. `on_pushed` is called where a peer says anew what it is."""
 
-    def __init__(self, public_key: bytes, on_told: Callable[[Connection], None]) -> None:
+    def __init__(self, public_key: bytes, on_pushed: Callable[[Connection], None]) -> None:
         self.by_protocol: dict[str, StreamHandler] = {
             net_identify.PROTOCOL: self._tell,
-            net_identify.PUSH_PROTOCOL: self._told,
+            net_identify.PUSH_PROTOCOL: self._pushed,
             PING_PROTOCOL: _pong,
         }
         self.addresses: tuple[str, ...] = ()
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
         self._public_key = public_key
-        self._on_told = on_told
+        self._on_pushed = on_pushed
         self._push_buckets: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
 
     async def serve(self, stream: MuxedStream, connection: Connection) -> None:
@@ -106,13 +106,13 @@ class StreamHandlers:
         listed = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
         return net_identify.message(self._public_key, self.addresses, listed, stream)
 
-    async def _told(self, stream: MuxedStream, connection: Connection) -> None:
+    async def _pushed(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""
         with trio.fail_after(IDENTIFY_S):
             await self._push_buckets.setdefault(connection, TokenBucket(PUSHES_PER_S)).wait()
             said = await net_identify.read_message(stream)
         if connection.pushed(said):
-            self._on_told(connection)
+            self._on_pushed(connection)
 
 
 async def _pong(stream: MuxedStream, connection: Connection) -> None:

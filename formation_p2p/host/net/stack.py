@@ -103,7 +103,7 @@ class Stack:
         self._kad_protocol = kad_protocol
         self._keys = create_new_key_pair(identity.seed)
         self.limits = PeerLimitsTable(parameters)
-        self.served = StreamHandlers(self._keys.public_key.serialize(), self._told)
+        self.served = StreamHandlers(self._keys.public_key.serialize(), self._pushed)
         self._pending: set[trio.CancelScope] = set()
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
         self._runs = False
@@ -310,7 +310,7 @@ class Stack:
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(_logged, task)
 
-    def _told(self, connection: Connection) -> None:
+    def _pushed(self, connection: Connection) -> None:
         self._tell(PeerIdentified(connection.as_server(self._kad_protocol)))
 
     def _dialled(self, connection: Connection) -> None:
