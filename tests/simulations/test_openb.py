@@ -14,7 +14,7 @@ from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.fragmentation import best_devices
-from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.placement.policies import Packed
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.capability import Capacity, GpuFree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.policies import Spread
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.units import GIB

@@ -13,8 +13,8 @@ import pytest
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.balanced import rendezvous
 from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.policies import rendezvous
 from formation_p2p.core.placement.xor import (
     Xor,
     cluster,

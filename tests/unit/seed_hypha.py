@@ -34,7 +34,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.placement.cheapest import Cheapest, weight
+from formation_p2p.core.placement.policies import Cheapest, weight
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, idle

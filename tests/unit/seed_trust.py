@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.placement.trusted import EXECUTE_MILLI
+from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import (
     attenuated_milli,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.placement.balanced import Balanced
+from formation_p2p.core.placement.policies import Balanced
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from formation_p2p.core.peer import reputation_gossip as hearsay
-from formation_p2p.core.placement.trusted import EXECUTE_MILLI
+from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.trust import attestation, experience
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.workload.hints import MIN_PEER_CHARS

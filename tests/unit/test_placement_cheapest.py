@@ -14,7 +14,7 @@ from examples.tariffs import (
     unit_price_micro,
 )
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.cheapest import ONE_UNIT, Cheapest, weight, weight_of
+from formation_p2p.core.placement.policies import ONE_UNIT, Cheapest, weight, weight_of
 from formation_p2p.core.refusals import TooDear
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.resources.fits import GpuClaim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.core.placement.candidate import free_part, task_part
-from formation_p2p.core.placement.spread import Spread
+from formation_p2p.core.placement.policies import Spread
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB

@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.balanced import Balanced
-from formation_p2p.core.placement.cheapest import Cheapest
 from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.placement.policies import Balanced, Cheapest, Packed, Spread, Trusted
 from formation_p2p.core.placement.policy import MAX_TEXT, Gated, PlacementPolicy, Sum
 from formation_p2p.core.placement.scored import PRESETS, Scored
-from formation_p2p.core.placement.spread import Spread
-from formation_p2p.core.placement.trusted import Trusted
 from formation_p2p.core.placement.xor import HASHES, Xor
 
 own_weights = st.dictionaries(

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.guarded import seeks_room
-from formation_p2p.core.placement.packed import CANDIDATES, Packed
+from formation_p2p.core.placement.policies import CANDIDATES, Packed, Spread, Trusted
 from formation_p2p.core.placement.policy import Policy
-from formation_p2p.core.placement.spread import Spread
-from formation_p2p.core.placement.trusted import Trusted
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.capability import GpuFree, idle
 from formation_p2p.core.resources.parse import parse_requirements

@@ -11,7 +11,7 @@ from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement import trusted as module
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.trusted import Trusted
+from formation_p2p.core.placement.policies import Trusted
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.capability import Capability, idle

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.balanced import Balanced
 from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.policies import Balanced
 from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,

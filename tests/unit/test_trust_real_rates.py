@@ -13,7 +13,7 @@ import pytest
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.trusted import EXECUTE_MILLI
+from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Reputation
 from tests.support.stories import at

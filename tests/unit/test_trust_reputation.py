@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.placement.trusted import EXECUTE_MILLI
+from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.trust.attestation import (
     LIFE_S,
     MAX_SUBJECTS,

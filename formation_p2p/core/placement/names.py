@@ -18,10 +18,8 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.balanced import Balanced
-from formation_p2p.core.placement.cheapest import Cheapest
 from formation_p2p.core.placement.guarded import made
-from formation_p2p.core.placement.packed import Packed
+from formation_p2p.core.placement.policies import Balanced, Cheapest, Packed, Spread, trusted_from
 from formation_p2p.core.placement.policy import (
     MAX_TERMS,
     MAX_TEXT,
@@ -32,8 +30,6 @@ from formation_p2p.core.placement.policy import (
     Sum,
 )
 from formation_p2p.core.placement.scored import scored_by
-from formation_p2p.core.placement.spread import Spread
-from formation_p2p.core.placement.trusted import trusted_from
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.bounds import shown
 

@@ -27,9 +27,9 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.candidate import Candidate, TaskView, free_part
+from formation_p2p.core.placement.policies import Trusted, trust_in
 from formation_p2p.core.placement.policy import NUMBER, Policy, Score, Term, as_weight, scored
 from formation_p2p.core.placement.round_trips import nearness
-from formation_p2p.core.placement.trusted import Trusted, trust_in
 from formation_p2p.core.refusals import Distrusted
 from formation_p2p.core.resources.bounds import shown
 
