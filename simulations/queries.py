@@ -13,7 +13,7 @@ from typing import Final, Literal
 from formation_p2p.core.keyspace import key_of, prefix
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 

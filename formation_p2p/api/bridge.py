@@ -20,7 +20,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, 
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.exchange import Download
 from formation_p2p.host.shell import Shell

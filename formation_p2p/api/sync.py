@@ -17,7 +17,7 @@ from formation_p2p.api.job import JobHandle
 from formation_p2p.api.node import Node
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
+from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.task import Task
 
 P = ParamSpec("P")

@@ -22,8 +22,7 @@ from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.parse import requirements_from_mapping
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.core.workload.derive import needs_of, parameters_of, refuse_same
-from formation_p2p.core.workload.graph import linked
+from formation_p2p.core.workload.derive import linked, needs_of, parameters_of, refuse_same
 from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, label_of, telling
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessSpec

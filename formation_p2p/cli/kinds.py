@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.cli.files import read_input
 from formation_p2p.cli.flags import option
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.container import ContainerSpec
-from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 
 if TYPE_CHECKING:
     from formation_p2p.core.workload.task import Task

@@ -17,8 +17,8 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
 

@@ -14,7 +14,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.peer.effects import Explained, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated

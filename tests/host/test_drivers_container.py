@@ -23,9 +23,8 @@ import trio
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.process import ContainerSpec, ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.container import ContainerDriver, container_name
 from formation_p2p.host.drivers.engine import Engine, task_user
 from tests.host.fake_engine import Container, FakeEngine, fake_engine

@@ -14,8 +14,7 @@ import wasmtime
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec, WasmSpec
 from formation_p2p.host.drivers import wasm_runner
 from formation_p2p.host.drivers.driver import MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.installed import set_up_drivers

@@ -27,8 +27,12 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.candidate import Candidate
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
-from formation_p2p.core.placement.task_options import PlacementKwargs, TaskOptions, options_of
+from formation_p2p.core.placement.task_options import (
+    PlacementKwargs,
+    SchedulingKey,
+    TaskOptions,
+    options_of,
+)
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, Capacity, idle

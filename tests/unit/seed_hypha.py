@@ -35,7 +35,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.placement.policies import Cheapest, weight
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.resources.fits import fits

@@ -19,8 +19,8 @@ from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequ
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Sum
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.scored import PRESETS, Scored
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
 from formation_p2p.core.resources.capability import Capability, Capacity, idle

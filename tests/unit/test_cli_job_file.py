@@ -16,11 +16,9 @@ from formation_p2p.core.placement.policies import Balanced
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.scope import Scope
-from formation_p2p.core.workload.wasm import WasmSpec
 
 HERE = Path("/jobs")
 

@@ -66,11 +66,15 @@ from formation_p2p.core.refusals import Denied, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
+from formation_p2p.core.workload.process import (
+    MAX_TAIL_BYTES,
+    ContainerSpec,
+    ProcessResult,
+    ProcessSpec,
+    WasmSpec,
+)
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
-from formation_p2p.core.workload.wasm import WasmSpec
 from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id

@@ -22,8 +22,7 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
-from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded

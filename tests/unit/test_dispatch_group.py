@@ -18,7 +18,7 @@ from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, distance
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.placement.decision import Ranked
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Busy, Denied, Refusal
 from formation_p2p.core.resources.capability import Capability, idle

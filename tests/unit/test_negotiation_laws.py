@@ -30,7 +30,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.preemption import to_displace
 from formation_p2p.core.negotiation.session import Fence, Send
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import Capability, idle

@@ -37,7 +37,7 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.negotiation.session import Undelivered
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.core.resources.requirements import Requirements

@@ -14,7 +14,7 @@ from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee, RoundClosed
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, Release
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints

@@ -10,7 +10,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.messages import RequestRefused
 from formation_p2p.core.peer.events import BlobsChanged, Explain, Measured
 from formation_p2p.core.placement.round_trips import MAX_PEERS
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Infeasible, OutOfScope, Refusal, Unwanted
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of

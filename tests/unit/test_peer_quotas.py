@@ -13,7 +13,7 @@ from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Preempted
 from formation_p2p.core.resources.bounds import MAX_LABELS
 from formation_p2p.core.resources.requirements import Requirements

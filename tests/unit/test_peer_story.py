@@ -33,7 +33,7 @@ from formation_p2p.core.peer.story import (
     StoryParameters,
     StoryStep,
 )
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.executor import Running

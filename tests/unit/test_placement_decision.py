@@ -35,7 +35,7 @@ from formation_p2p.core.placement.policy import (
     Term,
     scored,
 )
-from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
+from formation_p2p.core.placement.task_options import NEAREST, SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import (
     Denied,

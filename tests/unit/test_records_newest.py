@@ -4,10 +4,10 @@ import pytest
 
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.records.newest import Newest
 from formation_p2p.core.records.profile import (
     MAX_CLOCK_SKEW_S,
     MAX_TTL_S,
+    Newest,
     Profile,
     SignedProfile,
     open_profile,

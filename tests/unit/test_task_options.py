@@ -10,7 +10,6 @@ import pytest
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policies import Balanced
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
     MAX_ATTEMPTS,
@@ -19,6 +18,7 @@ from formation_p2p.core.placement.task_options import (
     MAX_TIMEOUT_S,
     CallKwargs,
     PlacementKwargs,
+    SchedulingKey,
     TaskOptionKwargs,
     TaskOptions,
     options_of,

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.derive import Stage, derive, refuse_same
-from formation_p2p.core.workload.memory_estimate import (
+from formation_p2p.core.workload.plan import (
     MIN_RUNS,
     MemoryEstimate,
+    Plan,
+    PlannedTask,
     kind_of,
     learn,
+    plan_of,
+    tasks_of,
 )
-from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES, Task
-from formation_p2p.core.workload.wasm import WasmSpec
 from formation_p2p.core.workload.work import PythonCall, Work
 
 TRUE = ProcessSpec(("true",))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload import graph
-from formation_p2p.core.workload.graph import linked, refuse_cycles, refuse_many
+from formation_p2p.core.workload.derive import linked, refuse_cycles, refuse_many
 
 
 def refused(labels: list[str], edges: list[tuple[int, ...]]) -> str:

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.container import ContainerSpec
-from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.process import MAX_FUEL, ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
-from formation_p2p.core.workload.wasm import MAX_FUEL, WasmSpec
 
 MODULE = b"\0asm\1\0\0\0"
 COUNT = ProcessSpec(("count", "words"), {"LANG": "C"}, b"stdin", {"words": b"a b"}, ("out",))

@@ -22,8 +22,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord, MisKeyedRecord
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, distance, key_of
-from formation_p2p.core.records.newest import Newest
-from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile
+from formation_p2p.core.records.profile import Newest, Profile, SignedProfile, open_profile
 from formation_p2p.core.refusals import Denied
 
 _VALUE_PREFIX: Final = b"/formation/"

@@ -21,7 +21,7 @@ from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.guarded import seeks_room
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Refusal
 
 # Workers named of one search, of each kind: what a person reads, where a search names hundreds.

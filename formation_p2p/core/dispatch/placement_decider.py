@@ -16,7 +16,7 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import refusal_of
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements

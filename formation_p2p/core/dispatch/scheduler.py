@@ -1,6 +1,6 @@
 """The scheduler: jobs come in, tasks find workers, results go out, each counted once.
 
-Tasks with the same scheduling key (placement/scheduling_key.py) form a group, which shares what
+Tasks with the same scheduling key (placement/task_options.py) form a group, which shares what
 discovery found and the leases held, so that one lease runs any number of tasks. Each task waits in
 the queue of the worker that its policy names, by default the nearest by XOR, or of none in
 particular; a worker that is free while its own queue is empty takes over from the longest other
@@ -42,7 +42,7 @@ from formation_p2p.core.negotiation.lessee import (
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.resources.requirements import Requirements

@@ -19,7 +19,7 @@ from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import LeaseKey
 from formation_p2p.core.negotiation.round import RoundId
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 
 
 class Acquisition:

@@ -13,7 +13,7 @@ from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.outcome import Failed
 from formation_p2p.core.workload.task import Task
 

@@ -10,7 +10,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.messages import Leased, Renewed
 from formation_p2p.core.negotiation.parameters import LeaseParameters
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 
 # Lease ids are each worker's own: only with its peer id do they name one lease.
 LeaseKey = tuple[PeerId, str]

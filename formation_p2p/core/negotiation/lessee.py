@@ -20,7 +20,7 @@ from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, Leas
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Gone, Refusal, Silent
 
 

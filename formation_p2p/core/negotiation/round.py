@@ -16,7 +16,7 @@ from formation_p2p.core.negotiation.held import shortfall
 from formation_p2p.core.negotiation.messages import Offer
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.placement.hinted import unmet
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Infeasible, Refusal, TooDear
 
 RoundId = NewType("RoundId", int)

@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid

@@ -24,7 +24,7 @@ from formation_p2p.core.negotiation.lessee import (
 )
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.placement.scheduling_key import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey
 
 # Of a larger result only that there was one is kept: 16,384 of them would hold gigabytes.
 SMALL_RESULT_BYTES: Final = 256

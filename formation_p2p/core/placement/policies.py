@@ -121,9 +121,9 @@ def _drawn(task: TaskView, candidate: Candidate) -> Score:
 
 # -- cheapest --------------------------------------------------------------------------------------
 
-# What one unit of work is: a GiB of GPU memory weighs 25, a core 1, a GiB of memory 0.1 and a GiB of
-# storage 0.01. Source: Hypha, its evaluator, where they are floats. Here each is in thousandths, so
-# that a weight is an integer: of a core (which has 1000 itself) and of a byte.
+# Of units of work a core has 1, a GiB of GPU memory 25, of memory 0.1 and of storage 0.01. Source:
+# Hypha, its evaluator, where they are floats. Here each is in thousandths, so that a weight is an
+# integer: of a core (which has 1000 itself) and of a byte.
 _CPU_MILLI: Final = GIB
 _GPU_BYTE: Final = 25_000
 _MEMORY_BYTE: Final = 100

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, NamedTuple, Self, TypedDict
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.placement.candidate import TaskView
 from formation_p2p.core.placement.guarded import sound
 from formation_p2p.core.placement.names import BUILT_IN, parse_policy
 from formation_p2p.core.placement.policy import PlacementPolicy, PolicyFactory
-from formation_p2p.core.placement.scheduling_key import NEAREST, SchedulingKey
+from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.resources.bounds import check_amount, shown
@@ -32,6 +34,35 @@ MAX_TIMEOUT_S: Final = 24 * 3600
 MAX_DEADLINE_S: Final = 365 * 24 * 3600
 # A signed 64-bit integer, as a profile holds.
 MAX_PRICE_MICRO: Final = 2**63 - 1
+
+NEAREST: Final = Xor()
+
+
+class SchedulingKey(NamedTuple):
+    """Tasks with equal ones share leases. It is hashable, with custom policies too: two policies
+    are the same where they are equal.
+
+    The maximum price, the hints that prefer workers and the policy are not sent to workers.
+    """
+
+    needs: Requirements
+    priority: int = 0
+    max_price_micro: int | None = None
+    policy: PlacementPolicy = NEAREST
+    hints: Hints = NO_HINTS
+    scope: Scope = Scope.COMMONS
+
+    def view(self, name: str, key: Key) -> TaskView:
+        """A task with this scheduling key."""
+        return TaskView(
+            name=name,
+            key=key,
+            needs=self.needs,
+            hints=self.hints,
+            scope=self.scope,
+            max_price_micro=self.max_price_micro,
+        )
+
 
 Needs = Requirements | str | Mapping[str, object]
 

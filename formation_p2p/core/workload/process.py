@@ -1,4 +1,4 @@
-"""The input and the result of the `process` driver, and their CBOR.
+"""The input and the result of the `process`, `container` and `wasm` drivers, and their CBOR.
 
     ProcessSpec(
         argv=("sort", "words.txt", "-o", "sorted.txt"),
@@ -6,7 +6,7 @@
         files_out=("sorted.txt",),
     ).encode()
 
-Files have names relative to the folder that the process starts in. Both classes check their fields,
+Files have names relative to the folder that the process starts in. The classes check their fields,
 given by a caller or read from a stranger's bytes, and raise InvalidInput.
 """
 
@@ -22,7 +22,12 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES, decode_fields, encode_fields
+from formation_p2p.core.workload.work import (
+    MAX_RESULT_BYTES,
+    check_size,
+    decode_fields,
+    encode_fields,
+)
 
 # execve(2): Linux refuses a single argument or variable of more (MAX_ARG_STRLEN).
 MAX_ARGUMENT_BYTES: Final = 128 * KIB - 1
@@ -231,3 +236,115 @@ def _check_names(name: str, files: Iterable[str]) -> None:
         folders.update(str(folder) for folder in PurePosixPath(file).parents)
     if names & folders:
         raise InvalidInput(name, f"{min(names & folders)!r} is both a file and a folder")
+
+
+# -- a process in a container, or in WebAssembly ---------------------------------------------------
+
+# The reference grammar of the OCI distribution specification, without its fine points, which the
+# engine knows: [host[:port]/]path[:tag][@digest]. A dash in front would make it an option of a
+# program. A path after a colon, `dir:/home/ann/image` or `oci-archive:/srv/backup.tar`, would be
+# files of the worker to Podman.
+_IMAGE: Final = re.compile(
+    r"(?=.{1,512}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5}(?=/))?(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[A-Za-z0-9+._-]+:[A-Fa-f0-9]{32,128})?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A command in an image, by Docker or Podman.
+
+        ContainerSpec("docker.io/library/python:3.13-slim", ProcessSpec(("python3", "-V")))
+
+    `image` is named by tag (`alpine:3.22`) or, the same wherever it runs, by digest
+    (`alpine@sha256:…`). `process.argv` is what `docker run` takes after the image; the folder
+    with its files is where it starts, and all that it can write to but /tmp.
+    """
+
+    driver: ClassVar[str] = "container"
+    shared: ClassVar[bytes] = b""
+
+    image: str
+    process: ProcessSpec
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.image, str) or _IMAGE.fullmatch(self.image) is None:
+            raise InvalidInput("image", "is not a name of an image such as alpine:3.22")
+
+    @property
+    def kind(self) -> str:
+        return f"{self.image} {kind}" if (kind := self.process.kind) else ""
+
+    def filled(self, text: Callable[[str], str]) -> Self:
+        return replace(self, image=text(self.image), process=self.process.filled(text))
+
+    def encode(self) -> bytes:
+        """The payload. Raises InvalidInput where it is more than one message carries."""
+        fields = {"image": self.image, "process": self.process.encode()}
+        return encode_fields("payload", fields, MAX_PAYLOAD_BYTES)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Raises InvalidInput."""
+        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, ("image", "process"))
+        return cls(fields["image"], _nested(fields["process"]))
+
+
+# The WebAssembly core specification, 5.5.16: every module in the binary format begins so.
+_MAGIC: Final = b"\0asm"
+MAX_FUEL: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WasmSpec:
+    """A WebAssembly module, as a program of WASI preview 1.
+
+        WasmSpec(Path("count.wasm").read_bytes(), ProcessSpec(("count", "words.txt")), fuel=10**9)
+
+    `process` is what the program sees: `argv[0]` is its own name for itself, its folder is
+    `/` and has the files. `fuel` is how many instructions it may take, 0 for no such limit.
+
+    The module travels to a worker once for all tasks that have it, and is compiled there once
+    for each lease.
+    """
+
+    driver: ClassVar[str] = "wasm"
+
+    module: bytes
+    process: ProcessSpec
+    fuel: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, bytes) or not self.module.startswith(_MAGIC):
+            raise InvalidInput("module", "is not WebAssembly in the binary format (.wasm)")
+        check_size("module", self.module, MAX_PAYLOAD_BYTES)
+        if type(self.fuel) is not int or not 0 <= self.fuel <= MAX_FUEL:
+            raise InvalidInput("fuel", f"is not a number of instructions from 0 to {MAX_FUEL}")
+
+    @property
+    def shared(self) -> bytes:
+        return self.module
+
+    @property
+    def kind(self) -> str:
+        return self.process.kind
+
+    def filled(self, text: Callable[[str], str]) -> Self:
+        return replace(self, process=self.process.filled(text))
+
+    def encode(self) -> bytes:
+        """The payload. Raises InvalidInput where it is more than one message carries."""
+        fields = {"process": self.process.encode(), "fuel": self.fuel}
+        return encode_fields("payload", fields, MAX_PAYLOAD_BYTES - len(self.module))
+
+    @classmethod
+    def decode(cls, shared: bytes, payload: bytes) -> Self:
+        """Raises InvalidInput."""
+        fields = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, ("process", "fuel"))
+        return cls(shared, _nested(fields["process"]), fields["fuel"])
+
+
+def _nested(process: object) -> ProcessSpec:
+    if type(process) is not bytes:
+        raise InvalidInput("process", "is not bytes")
+    return ProcessSpec.decode(process)

@@ -1,5 +1,5 @@
 """The `container` driver: a command in an image, by Docker or Podman. Payload:
-core/workload/container.py; what holds the container: engine.py.
+core/workload/process.py; what holds the container: engine.py.
 
 The client that starts a container runs under a supervisor, so that its output, its time and its
 folder are watched as those of any process. The container itself is the engine's and outlives its
@@ -18,8 +18,8 @@ from pathlib import Path
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput
-from formation_p2p.core.workload.container import ContainerSpec
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.core.workload.process import ContainerSpec
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, task_user
 from formation_p2p.host.drivers.machine import Machine

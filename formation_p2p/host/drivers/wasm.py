@@ -1,4 +1,4 @@
-"""The `wasm` driver: WebAssembly, for untrusted code. Payload: core/workload/wasm.py.
+"""The `wasm` driver: WebAssembly, for untrusted code. Payload: core/workload/process.py.
 
 Modules run in a process of the lease's own (`wasm_runner.py`) and not in the node's: a module
 that found a hole in the engine would be in a sandbox with nothing to take, and what an engine
@@ -25,7 +25,7 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.core.workload.wasm import WasmSpec
+from formation_p2p.core.workload.process import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine
