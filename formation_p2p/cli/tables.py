@@ -16,8 +16,13 @@ from formation_p2p.api.job import TaskResult
 from formation_p2p.cli.words import Json, date, one_line, printable, refusal_in_words, short
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.as_text import DISTANCE_DIGITS, Column, TermTable, terms_of
-from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.placement.decision import (
+    DISTANCE_DIGITS,
+    Column,
+    Ranked,
+    TermTable,
+    terms_of,
+)
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.capability import Capability

@@ -60,8 +60,7 @@ from formation_p2p.core.errors import (
     Unreachable,
 )
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.placement.as_text import terms_of
-from formation_p2p.core.placement.decision import Ranked
+from formation_p2p.core.placement.decision import Ranked, terms_of
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements

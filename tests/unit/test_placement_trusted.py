@@ -8,7 +8,7 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement import trusted as module
+from formation_p2p.core.placement import policies as module
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policies import Trusted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload import graph
+from formation_p2p.core.workload import derive
 from formation_p2p.core.workload.derive import linked, refuse_cycles, refuse_many
 
 
@@ -72,12 +72,12 @@ def test_whatever_can_be_put_in_order_is_taken_and_one_edge_back_makes_a_circle(
 
 
 def test_there_is_a_bound_on_pairs() -> None:
-    refuse_many(graph.MAX_EDGES)
-    many, after = 1000, graph.MAX_EDGES // 1000
+    refuse_many(derive.MAX_EDGES)
+    many, after = 1000, derive.MAX_EDGES // 1000
     labels = [str(n) for n in range(many + after)]
     names: list[tuple[str, ...]] = [()] * many + [("all",)] * after
     assert len(linked(labels, names, {"all": range(many)})) == many + after
-    with pytest.raises(InvalidInput, match=f"more than {graph.MAX_EDGES} pairs"):
+    with pytest.raises(InvalidInput, match=f"more than {derive.MAX_EDGES} pairs"):
         linked([*labels, "one more"], [*names, ("0",)], {"all": range(many)})
 
 

@@ -22,8 +22,6 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, format_milli, parse_milli
 from formation_p2p.core.workload.mix import Mix, merged
 
-# -- trusted ---------------------------------------------------------------------------------------
-
 # As in core/trust/reputation.py: the trust of an unknown worker, and the least to be given work.
 STRANGER_MILLI: Final = 500
 EXECUTE_MILLI: Final = 300
@@ -65,8 +63,6 @@ def trusted_from(least: str) -> Trusted:
         raise InvalidInput("policy", f"trust: {problem}") from None
     return Trusted(least_milli)
 
-
-# -- balanced --------------------------------------------------------------------------------------
 
 # As many as one answer of discovery has (MAX_PROVIDERS). Among the nearest 16 the worst of 400
 # networks of 50 workers has 1.7 times the mean at the busiest, among 32 it has 1.47.
@@ -118,8 +114,6 @@ def _drawn(task: TaskView, candidate: Candidate) -> Score:
     drawn = lot(task.key, key_of_peer(candidate.peer_id))
     return scored([Term("lot", ((drawn >> KEY_BITS - _BITS) + 1) / (1 << _BITS))])
 
-
-# -- cheapest --------------------------------------------------------------------------------------
 
 # Of units of work a core has 1, a GiB of GPU memory 25, of memory 0.1 and of storage 0.01. Source:
 # Hypha, its evaluator, where they are floats. Here each is in thousandths, so that a weight is an
@@ -186,8 +180,6 @@ def _cost(task: TaskView, candidate: Candidate) -> int:
     return profile.price_micro * weight_of(task.needs, () if isinstance(gpus, Infeasible) else gpus)
 
 
-# -- packed ----------------------------------------------------------------------------------------
-
 # The nearest of those with room; docs/packing.md says what more would bring.
 CANDIDATES: Final = 16
 
@@ -224,9 +216,6 @@ def _fitting(task: TaskView, candidate: Candidate, mix: Mix) -> Score:
     # A division of integers is the same on any machine, as no exponential is.
     value = 0.5 - 0.5 * (above / (WHOLE_GPU_MILLI * below + abs(above)))
     return scored([Term("fragments", value)])
-
-
-# -- spread ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,6 @@ MAX_GRANT_BYTES: Final = 2048
 
 _DOMAIN: Final = "formation-profile"
 _PAYLOAD_TYPE: Final = b"/formation/profile/1"
-_MAX_PEER_ID_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +182,8 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
     row = resources.take_row(fields, 15, "profile", "is not a list of fifteen fields")
     author, sequence, issued, expires, capability, capacity, labels, *others = row
     drivers, services, price, reached_at, grant, withdrawn, spans, mix = others
-    _check_author(author, signer)
+    if resources.take_peer_id(author, "author") != signer:
+        raise ForgedRecord(f"a profile of {peer_id_from_bytes(author)}, signed by {signer}")
     capable = resources.unpack_capability(capability)
     return resources.checked(
         Profile,
@@ -212,15 +212,6 @@ def _read_spans(depths: list[Any]) -> tuple[Span, ...]:
     if len(depths) % 2:
         raise Malformed("span", "has a low end without a high one")
     return tuple(map(Span, depths[::2], depths[1::2]))
-
-
-def _check_author(value: object, signer: PeerId) -> None:
-    try:
-        author = peer_id_from_bytes(codec.take_bytes(value, "author", _MAX_PEER_ID_BYTES))
-    except ValueError as error:
-        raise Malformed("author", "is not a peer id") from error
-    if author != signer:
-        raise ForgedRecord(f"a profile of {author}, signed by {signer}")
 
 
 def _check_names(what: str, names: tuple[str, ...], most: int) -> None:

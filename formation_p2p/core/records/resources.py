@@ -13,11 +13,21 @@ from operator import attrgetter
 from typing import Any, Final, ParamSpec, TypeVar
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.records.codec import Malformed, decode, encode, take_int, take_list
+from formation_p2p.core.identity import PeerId, peer_id_from_bytes
+from formation_p2p.core.records.codec import (
+    Malformed,
+    decode,
+    encode,
+    take_bytes,
+    take_int,
+    take_list,
+)
 from formation_p2p.core.resources.bounds import MAX_GPUS, MAX_LABELS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import MAX_MODELS_ASKED, Requirements
+
+_MAX_PEER_ID_BYTES: Final = 64
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -113,6 +123,13 @@ def take_row(value: object, items: int, field: str, problem: str) -> list[Any]:
     if type(value) is not list or len(value) != items:
         raise Malformed(field, problem)
     return value
+
+
+def take_peer_id(value: object, field: str) -> PeerId:
+    try:
+        return peer_id_from_bytes(take_bytes(value, field, _MAX_PEER_ID_BYTES))
+    except ValueError as error:
+        raise Malformed(field, "is not a peer id") from error
 
 
 def _unpack_gpu(value: object) -> Gpu:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
-from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.resources import take_peer_id, take_row
 from formation_p2p.core.trust.experience import MEMORY
 
 # A node that has worked with more says what matters most: whom to avoid, and whom it knows best.
@@ -26,7 +27,6 @@ LIFE_S: Final = 24 * 3600
 
 _DOMAIN: Final = "formation-attestation"
 _PAYLOAD_TYPE: Final = b"/formation/attestation/1"
-_MAX_PEER_ID_BYTES: Final = 64
 
 
 class Opinion(NamedTuple):
@@ -73,27 +73,18 @@ def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
     return attestation
 
 
-def _read(fields: Any) -> tuple[int, dict[PeerId, Opinion]]:
-    match fields:
-        case [issued_unix_ms, packed]:
-            each = [_opinion(item) for item in codec.take_list(packed, "subject", MAX_SUBJECTS)]
-            if len(dict(each)) < len(each):
-                raise codec.Malformed("subject", "is spoken of twice")
-            return codec.take_int(issued_unix_ms, "issued", 0, codec.MAX_INT), dict(each)
-        case _:
-            raise codec.Malformed("attestation", "is not a date with opinions")
+def _read(fields: object) -> tuple[int, dict[PeerId, Opinion]]:
+    issued_unix_ms, packed = take_row(fields, 2, "attestation", "is not a date with opinions")
+    each = [_opinion(item) for item in codec.take_list(packed, "subject", MAX_SUBJECTS)]
+    if len(dict(each)) < len(each):
+        raise codec.Malformed("subject", "is spoken of twice")
+    return codec.take_int(issued_unix_ms, "issued", 0, codec.MAX_INT), dict(each)
 
 
-def _opinion(fields: Any) -> tuple[PeerId, Opinion]:
-    match fields:
-        case [peer, rate_milli, weight_milli]:
-            try:
-                peer_id = peer_id_from_bytes(codec.take_bytes(peer, "subject", _MAX_PEER_ID_BYTES))
-            except ValueError as error:
-                raise codec.Malformed("subject", "is not a peer id") from error
-            return peer_id, Opinion(
-                codec.take_int(rate_milli, "rate", 0, 1000),
-                codec.take_int(weight_milli, "weight", 0, MEMORY * 1000),
-            )
-        case _:
-            raise codec.Malformed("opinion", "is not a subject with its rate and weight")
+def _opinion(fields: object) -> tuple[PeerId, Opinion]:
+    problem = "is not a subject with its rate and weight"
+    peer, rate_milli, weight_milli = take_row(fields, 3, "opinion", problem)
+    return take_peer_id(peer, "subject"), Opinion(
+        codec.take_int(rate_milli, "rate", 0, 1000),
+        codec.take_int(weight_milli, "weight", 0, MEMORY * 1000),
+    )

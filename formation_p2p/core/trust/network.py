@@ -14,13 +14,14 @@ import base64
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records import addresses, codec
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES, Profile
+from formation_p2p.core.records.resources import take_row
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights, bind, check, read_grant
@@ -114,19 +115,16 @@ def parse_invite(text: str) -> Network:
         raise InvalidInput(_FIELD, problem) from None
 
 
-def _unpack(fields: Any) -> Network:
-    match fields:
-        case [root_public_key, gates, grant]:
-            return Network(
-                codec.take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
-                addresses.read_addresses(
-                    codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
-                    for gate in codec.take_list(gates, "gate", MAX_GATES)
-                ),
-                codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
-            )
-        case _:
-            raise codec.Malformed("network", "is not a list of three fields")
+def _unpack(fields: object) -> Network:
+    root_public_key, gates, grant = take_row(fields, 3, "network", "is not a list of three fields")
+    return Network(
+        codec.take_bytes(root_public_key, "root key", _ROOT_KEY_BYTES),
+        addresses.read_addresses(
+            codec.take_bytes(gate, "gate", addresses.MAX_ADDRESS_BYTES)
+            for gate in codec.take_list(gates, "gate", MAX_GATES)
+        ),
+        codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
+    )
 
 
 def _one_form(gate: str) -> str:

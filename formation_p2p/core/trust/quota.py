@@ -13,7 +13,7 @@ A lease is charged to several accounts, and each has to have room for it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -50,11 +50,7 @@ class Quota:
 
     def __and__(self, other: Quota) -> Quota:
         """What both allow."""
-        return Quota(
-            least(self.cpu_milli_hours, other.cpu_milli_hours),
-            least(self.gpu_milli_hours, other.gpu_milli_hours),
-            least(self.leases, other.leases),
-        )
+        return Quota(*map(least, astuple(self), astuple(other)))
 
     def exceeded(self, used: Used, takes_gpu: bool) -> str | None:
         """Why who has used so much may use nothing more, this month."""

@@ -64,6 +64,12 @@ class Kind(StrEnum):
     RTT = "rtt"
 
 
+# How a value is written.
+_WRITTEN: Final = {kind: f"{kind}={{}}" for kind in Kind} | {
+    Kind.LABEL: "label.{0[0]}={0[1]}",
+    Kind.NEAR: "near={0.cid}:{0.size_bytes}",
+    Kind.RTT: "rtt={}ms",
+}
 _KINDS: Final = {_LABEL if kind is Kind.LABEL else str(kind): kind for kind in Kind}
 # The others are lists.
 _SINGLE: Final = (Kind.REGION, Kind.RTT)
@@ -179,7 +185,7 @@ def parse_hints(items: Iterable[str]) -> Hints:
 def format_hints(hints: Hints) -> tuple[str, ...]:
     """The inverse of `parse_hints`, without the peers that have the data."""
     return tuple(
-        f"{_REQUIRE if kind in hints.required else ''}{_format(kind, value)}"
+        (_REQUIRE if kind in hints.required else "") + _WRITTEN[kind].format(value)
         for kind in hints.kinds
         for given in (getattr(hints, _FIELDS[kind]),)
         for value in ((given,) if kind in _SINGLE else given)
@@ -201,18 +207,6 @@ def _parse(kind: Kind, key: str, value: str) -> Any:
             return int(match[1])
         case _:
             return value
-
-
-def _format(kind: Kind, value: Any) -> str:
-    match kind:
-        case Kind.LABEL:
-            return f"{_LABEL}{value[0]}={value[1]}"
-        case Kind.NEAR:
-            return f"near={value.cid}:{value.size_bytes}"
-        case Kind.RTT:
-            return f"rtt={value}ms"
-        case _:
-            return f"{kind}={value}"
 
 
 def _parse_blob(text: str) -> Blob:

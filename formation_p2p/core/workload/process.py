@@ -120,12 +120,11 @@ class ProcessSpec:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
-        return encode_fields("payload", _packed(self, _SPEC), MAX_PAYLOAD_BYTES)
+        return encode_fields("payload", _packed(self), MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        read = decode_fields("payload", payload, MAX_PAYLOAD_BYTES, _SPEC)
-        return cls(**_unpacked(read, _SPEC))
+        return cls(**_unpacked("payload", payload, MAX_PAYLOAD_BYTES, cls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +152,15 @@ class ProcessResult:
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
-        return encode_fields("result", _packed(self, _RESULT), MAX_RESULT_BYTES)
+        return encode_fields("result", _packed(self), MAX_RESULT_BYTES)
 
     @classmethod
     def decode(cls, result: bytes) -> Self:
-        read = decode_fields("result", result, MAX_RESULT_BYTES, _RESULT)
-        return cls(**_unpacked(read, _RESULT))
+        return cls(**_unpacked("result", result, MAX_RESULT_BYTES, cls))
 
 
-# The fields, and what they are annotated as.
-_SPEC: Final = {each.name: str(each.type) for each in fields(ProcessSpec)}
-_RESULT: Final = {each.name: str(each.type) for each in fields(ProcessResult)}
-
-
-def _packed(noun: ProcessSpec | ProcessResult, names: Iterable[str]) -> dict[str, object]:
-    return {name: _plain(getattr(noun, name)) for name in names}
+def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
+    return {each.name: _plain(getattr(noun, each.name)) for each in fields(noun)}
 
 
 def _plain(value: object) -> object:
@@ -176,7 +169,11 @@ def _plain(value: object) -> object:
     return {name: each.pack() if type(each) is Blob else each for name, each in value.items()}
 
 
-def _unpacked(read: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
+def _unpacked(
+    field: str, encoded: bytes, max_bytes: int, noun: type[ProcessSpec | ProcessResult]
+) -> dict[str, Any]:
+    kinds = {each.name: str(each.type) for each in fields(noun)}
+    read = decode_fields(field, encoded, max_bytes, kinds)
     for name, kind in kinds.items():
         if kind.startswith("tuple"):
             if type(read[name]) is not list:
