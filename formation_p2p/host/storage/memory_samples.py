@@ -41,12 +41,8 @@ _MAX_KEPT: Final = 10 * MAX_SAMPLES
 
 _TABLES: Final = (
     """CREATE TABLE samples (
-        number INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL,
-        unix_s REAL NOT NULL,
-        ran_ms INTEGER NOT NULL,
-        memory_bytes INTEGER NOT NULL,
-        cpu_ms INTEGER)""",
+        number INTEGER PRIMARY KEY, kind TEXT NOT NULL, unix_s REAL NOT NULL,
+        ran_ms INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, cpu_ms INTEGER)""",
     "CREATE INDEX by_kind ON samples (kind, number)",
 )
 # "fors". What a power cut takes of it is learnt again.

@@ -27,13 +27,9 @@ USAGE: Final = "usage.sqlite"
 
 # The last three columns are the account's quota, as it was when it was charged last.
 _TABLE: Final = """CREATE TABLE usage (
-    month TEXT NOT NULL,
-    account TEXT NOT NULL,
-    cpu_milli_s INTEGER NOT NULL,
-    gpu_milli_s INTEGER NOT NULL,
-    cpu_milli_hours INTEGER,
-    gpu_milli_hours INTEGER,
-    leases INTEGER,
+    month TEXT NOT NULL, account TEXT NOT NULL,
+    cpu_milli_s INTEGER NOT NULL, gpu_milli_s INTEGER NOT NULL,
+    cpu_milli_hours INTEGER, gpu_milli_hours INTEGER, leases INTEGER,
     PRIMARY KEY (month, account)) WITHOUT ROWID"""
 _USED: Final = attrgetter("cpu_milli_s", "gpu_milli_s")
 _QUOTA: Final = attrgetter("cpu_milli_hours", "gpu_milli_hours", "leases")
