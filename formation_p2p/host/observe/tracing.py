@@ -96,8 +96,6 @@ class Tracing:
         if self._thread.is_alive():
             self._thread.join(LAST_SPANS_S)
 
-    # -- what happens -----------------------------------------------------------------------------
-
     def submitted(self, job: Job) -> None:
         """On the thread that submits, while the caller's span is the active one."""
         self._note(self._begin_job, job, self._active_context(), time.time_ns())
@@ -126,8 +124,6 @@ class Tracing:
         elif not self._behind:
             self._behind = True
             log.warning("traces are incomplete: their exporter does not keep up")
-
-    # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (note := self._notes.get()) is not None:
@@ -218,8 +214,6 @@ class Tracing:
                 del self._leases[wanted]
                 self._wanting.pop(wanted, None)
         self._end(key, now_ns, {})
-
-    # -- spans ------------------------------------------------------------------------------------
 
     def _begin(self, key: Key, below: Context | str, now_ns: int, attributes: Attributes) -> Span:
         """Named by the first of `key`. `below` a context, or the job of this id."""

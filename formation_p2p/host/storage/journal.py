@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 Perform = Callable[[PeerEffect], None]
 
 _NOT_STORED: Final = (job_events.TaskBegan, job_events.TaskPrinted, job_events.WorkerLost)
+_OF_LEASES: Final = (job_events.PersistLease, job_events.ForgetLease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class _Entry(NamedTuple):
 
 
 class Journal:
-    """`failed` is called, on the journal's thread, when the state cannot be written any more;
+    """`put` and `begin_incarnation` are for the node's thread, `close` for any; what is below it
+    runs on the journal's own. There `failed` is called when the state cannot be written any more;
     once, until it could be written again in between."""
 
     def __init__(
@@ -89,8 +91,6 @@ class Journal:
         self._pruned_s = float("-inf")
         self._thread = threading.Thread(target=self._main, name="formation-journal", daemon=True)
         self._thread.start()
-
-    # -- on the node's thread ---------------------------------------------------------------------
 
     def put(self, effect: PeerEffect, perform: Perform, performed: Callable[[], None]) -> None:
         """Have `perform(effect)` called on this thread once the effect, where it is one that a
@@ -130,15 +130,10 @@ class Journal:
             self._news.notify_all()
 
     def _is_stored(self, effect: PeerEffect) -> bool:
-        match effect:
-            case job_events.EmitJobEvent(job_id, event):
-                return not isinstance(event, _NOT_STORED) and self._state.is_in_flight(job_id)
-            case job_events.PersistLease() | job_events.ForgetLease():
-                return True
-            case _:
-                return False
-
-    # -- from any thread --------------------------------------------------------------------------
+        if isinstance(effect, job_events.EmitJobEvent):
+            is_kept = not isinstance(effect.event, _NOT_STORED)
+            return is_kept and self._state.is_in_flight(effect.job_id)
+        return isinstance(effect, _OF_LEASES)
 
     def close(self) -> None:
         """Store what waits, if that can be done within `close_s`, and nothing more. What is emitted
@@ -150,8 +145,6 @@ class Journal:
         if self._thread.is_alive():
             path = self._state.path
             log.error("%s could not be written; what was not stored is done again", path)
-
-    # -- on the journal's thread ------------------------------------------------------------------
 
     def _main(self) -> None:
         while True:
