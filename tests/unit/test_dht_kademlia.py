@@ -300,7 +300,7 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
         if completed:
             break
     assert asked <= DHT.max_asked
-    assert len(alice.dht.operations) == 0
+    assert not alice.dht.operations._operations
 
 
 def test_too_many_operations_end_the_oldest_with_what_it_has() -> None:

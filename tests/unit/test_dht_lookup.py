@@ -38,6 +38,11 @@ def numbers(found: Iterable[Contact]) -> list[int]:
     return [int(each.peer_id) for each in found]
 
 
+def states(lookup: Lookup) -> dict[PeerId, PeerState]:
+    """What it knows of each peer."""
+    return {peer_id: known.state for peer_id, known in lookup._known.items()}
+
+
 def lookup_for(target: int, seeds: Sequence[int], *, width: int = 20, alpha: int = 10) -> Lookup:
     return lookup_of(Key(target), contacts(*seeds), width=width, alpha=alpha)
 
@@ -215,7 +220,7 @@ def test_of_all_that_it_hears_it_keeps_a_bounded_number_and_those_are_the_neares
     heard = list(range(1, 5000))
     random.Random(2).shuffle(heard)
     lookup.answered(first.peer_id, contacts(*heard))
-    assert Counter(lookup.states().values()) == {
+    assert Counter(states(lookup).values()) == {
         PeerState.CANDIDATE: DHT.max_candidates,
         PeerState.ANSWERED: 1,
     }
@@ -231,7 +236,7 @@ def test_the_doubtful_are_forgotten_before_those_who_are_believed() -> None:
         lookup.next_peers()
         lookup.failed(PeerId(str(number)))
     lookup.answered(PeerId("6000"), contacts(*range(1000, 1020)))
-    kept = {int(each) for each, state in lookup.states().items() if state is PeerState.CANDIDATE}
+    kept = {int(each) for each, state in states(lookup).items() if state is PeerState.CANDIDATE}
     assert len(kept) == DHT.max_candidates
     assert kept >= set(range(1000, 1020))
     assert numbers(lookup.next_peers()) == [1000, 1001]
@@ -246,11 +251,11 @@ def test_who_failed_at_one_place_and_was_forgotten_may_come_back_at_another() ->
     lookup.answered(PeerId("6000"), [moved])
     lookup.failed(PeerId("4000"))  # and waits to be asked at the second place
     lookup.answered(PeerId("7000"), contacts(*range(1, 450)))
-    assert lookup.states()[PeerId("4000")] is PeerState.FAILED
+    assert states(lookup)[PeerId("4000")] is PeerState.FAILED
     [*_, last] = lookup.next_peers()
     again = Contact(PeerId("4000"), ("/ip4/10.0.0.3/tcp/1",))
     lookup.answered(last.peer_id, [again])
-    assert lookup.states()[PeerId("4000")] is PeerState.CANDIDATE
+    assert states(lookup)[PeerId("4000")] is PeerState.CANDIDATE
 
 
 def test_it_is_narrow_on_its_way_and_wide_at_its_end() -> None:

@@ -10,7 +10,7 @@ was measured (docs/decisions, 6); S/Kademlia's disjoint paths were, and are not 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -190,10 +190,6 @@ class Lookup:
         ]
         nearest = sorted(answered[: self._width])
         return tuple(self._known[peer_id].contact for _, peer_id in nearest)
-
-    def states(self) -> Mapping[PeerId, PeerState]:
-        """What it knows of each peer."""
-        return {peer_id: known.state for peer_id, known in self._known.items()}
 
     def _next(self) -> tuple[int, PeerId] | None:
         """The nearest one to ask now, as far as its namers are believed."""

@@ -124,9 +124,6 @@ class Operations(Generic[R]):
         self._count = 0
         self.ended: list[Searched[R] | Published] = []
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
     def search(self, lookup: Lookup, request: kad.Query, now: Moment, cause: str) -> OperationId:
         """Ends as Searched."""
         search: _Search[R] = _Search(self._next_id(), lookup, request, cause)
@@ -163,8 +160,7 @@ class Operations(Generic[R]):
             case _Publish(deliveries=deliveries, pending=pending):
                 taken = (delivery.to for delivery in deliveries if delivery.taken)
                 return (*taken, *(to for to, _ in pending.values()))
-            case _:
-                return ()
+        return ()
 
     def settle(
         self,

@@ -35,13 +35,6 @@ CAUSE: Final = "announce"
 Why = Literal["look", "store"] | Doubt
 
 
-class _Replica(NamedTuple):
-    """A peer that holds a profile of ours."""
-
-    contact: Contact
-    until_s: float
-
-
 class _Locating(NamedTuple):
     """A lookup of ours: to `look` for a membership, to `store` under a name, or to see whether a
     shard is `full` or `sparse`, as one peer said, or neighbours have settled `apart` from us."""
@@ -93,7 +86,8 @@ class Announcer:
         self._failed: set[PeerId] = set()  # in this round: at most as many as were written to
         self._acknowledged = True  # counts and closer peers come once a round, so that it ends
         self._stored = False  # whether any other peer holds the newest profile
-        self._written: dict[PeerId, _Replica] = {}  # the one written to longest ago first
+        # Who holds a profile of ours, and until when: the one written to longest ago first.
+        self._written: dict[PeerId, tuple[Contact, float]] = {}
         self._withdrawing: OperationId | None = None
 
     def start(self, now: Moment) -> None:
@@ -144,7 +138,7 @@ class Announcer:
         tombstone = self._issue(now, (), True)
         # As a value, which is answered: a peer that has answered has it, and the node may go.
         write = kad.PutValue(value_name(self._own.peer_id), tombstone.raw)
-        replicas = [r.contact for r in self._written.values() if r.until_s > now.mono_s]
+        replicas = [peer for peer, until_s in self._written.values() if until_s > now.mono_s]
         self._withdrawing = self._dht.operations.deliver(
             ((replica, write) for replica in (self._own, *replicas)), now, cause
         )
@@ -360,8 +354,7 @@ class Announcer:
         for contact in peers:
             if contact.peer_id != self._own.peer_id:
                 self._written.pop(contact.peer_id, None)
-                until_s = now.mono_s + self._parameters.ttl_s
-                self._written[contact.peer_id] = _Replica(contact, until_s)
+                self._written[contact.peer_id] = (contact, now.mono_s + self._parameters.ttl_s)
         while len(self._written) > self._parameters.max_written:
             del self._written[next(iter(self._written))]
 
