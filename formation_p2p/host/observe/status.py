@@ -40,13 +40,7 @@ from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
-from formation_p2p.host.observe import clients
-from formation_p2p.host.observe.status_json import (
-    event_in_json,
-    status_in_json,
-    story_in_json,
-    worker_in_json,
-)
+from formation_p2p.host.observe import clients, status_json
 
 if TYPE_CHECKING:
     from formation_p2p.host.shell import Shell
@@ -118,7 +112,7 @@ class Events:
         labels = self._labels.get(job_id, ())
         label = labels[int(number)] if number.isdecimal() and int(number) < len(labels) else number
         named = {"unix_s": round(unix_s, 3), "job": job_id, "task": label}
-        return {**named, **event_in_json(event)}
+        return {**named, **status_json.event_in_json(event)}
 
     def _note(self, unix_s: float, job_id: str, event: JobEvent) -> None:
         if type(event) is job_events.TaskSucceeded:
@@ -221,7 +215,7 @@ class StatusSocket:
             "since_unix_s": round(self._since_unix_s, 3),
             "peers": shell.neighbours,
             "totals": {name: len(each) for name, each in rows.items()},
-            **status_in_json(replace(seen, **shown)),
+            **status_json.status_in_json(replace(seen, **shown)),
         }
 
     def _story(self, task: str, shell: Shell) -> list[dict[str, Any]]:
@@ -232,7 +226,7 @@ class StatusSocket:
         }
         if slash and len(jobs) == 1:
             task = f"{jobs.pop()}/{number}"
-        return story_in_json(shell.peer.story(task))
+        return status_json.story_in_json(shell.peer.story(task))
 
     async def _known_workers(self, shell: Shell) -> list[dict[str, Any]]:
         if trio.current_time() - self._workers_s < WORKERS_EVERY_S:
@@ -249,7 +243,8 @@ class StatusSocket:
         finally:
             found = explained.pop(query)
         if found is not None:
-            self._workers = [worker_in_json(each.profile) for each in found.decision.ranked]
+            ranked = found.decision.ranked
+            self._workers = [status_json.worker_in_json(each.profile) for each in ranked]
         return self._workers
 
     async def _send_events(self, client: trio.SocketStream, prefix: str, follow: bool) -> None:
