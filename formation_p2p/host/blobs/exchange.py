@@ -276,10 +276,8 @@ class _Run:
             part = self._part = await _run_in_thread(self._make_part, manifest)
             self._feed(fetching.Inspected(await _run_in_thread(part.inspect)))
             await self._store_all(part)
-        except OSError as error:
-            self._fail(_disk(error))
-        except errors.LocalError as error:
-            self._fail(error)
+        except (OSError, errors.LocalError) as error:
+            self._fail(_disk(error) if isinstance(error, OSError) else error)
 
     async def _store_all(self, part: Part) -> None:
         """What came while the last of it was written goes to a thread together: on a busy machine

@@ -202,8 +202,7 @@ class Tracing:
         key = ("lease", worker, hold.lease_id)
         self._needs_of[key] = wanted
         attributes: Attributes = {"formation.worker": worker, "formation.lease": hold.lease_id}
-        job_id = self._wanting.get(wanted, "")
-        self._begin(key, job_id, now_ns, attributes)
+        self._begin(key, self._wanting.get(wanted, ""), now_ns, attributes)
 
     def _let_go(self, let_go: ForgetLease, now_ns: int) -> None:
         key = ("lease", let_go.worker, let_go.lease_id)

@@ -233,8 +233,6 @@ class MemoryRecorder:
                     self._samples[emitted.job_id].append(sample)
             case job_events.JobEnded():
                 self._write(emitted.job_id)
-            case _:
-                pass
 
     def _write(self, job_id: str) -> None:
         del self._kinds[job_id]

@@ -110,7 +110,7 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
 
 
 def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.JobEvent]:
-    """The events of a job, task by task in their order. One task is in memory at a time."""
+    """As `State.history` has it."""
     ended: Counter[TaskState] = Counter()
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(

@@ -144,10 +144,8 @@ class State:
             return None if number is None else read_job(db, number, time.time())
 
     def history(self, job_id: str) -> Iterator[job_events.JobEvent]:
-        """The events of a job, task by task in their order, JobEnded last where it has ended.
-
-        Reads as it goes: one task is in memory at a time.
-        """
+        """The events of a job, task by task in their order, JobEnded last where it has ended. Reads
+        as it goes: one task is in memory at a time."""
         with reading(self.path) as db:
             number = _number_of(db, job_id)
             if number is not None:
