@@ -76,7 +76,8 @@ class Streams:
 
     def send(self, node: SimNode, other: SimNode, message: WorkMessage) -> None:
         world = self._world
-        stream = self._sending.get((node.number, other.number)) or self._choose(node, other)
+        known = (s for s in self._streams.get(_pair(node, other), ()) if node.number in s.known)
+        stream = self._sending.get((node.number, other.number)) or next(known, None)
         if stream is None:
             if not other.alive or self._is_cut(node, other):
                 self._refuse(node, other)
@@ -165,10 +166,6 @@ class Streams:
         delay_s = self._rng.uniform(1.0, OPEN_S) if silent else 2 * one_way_s
         refused = Undelivered(other.identity.peer_id, "no session could be opened")
         self._world.later(delay_s, node, refused)
-
-    def _choose(self, node: SimNode, other: SimNode) -> _Stream | None:
-        streams = self._streams.get(_pair(node, other), ())
-        return next((stream for stream in streams if node.number in stream.known), None)
 
     def _arrive(self, stream: _Stream, frame: _Frame) -> None:
         is_due = frame in stream.flying and frame.at_s <= self._world.now_s

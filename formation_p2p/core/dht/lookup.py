@@ -123,7 +123,6 @@ class Lookup:
         self._alpha = alpha
         self._spare = spare
         self._parameters = parameters
-        self._max_asked = parameters.max_asked
         self._key_of = key_of
         self._known: dict[PeerId, _Known] = {}
         # By distance from the target, the nearest first: those that are CANDIDATE, and those that
@@ -178,7 +177,9 @@ class Lookup:
                 break
         if waiting > (self._spare if answered == self._width else 0):
             return False
-        return self.asked >= self._max_asked or not any(self._left(self._width + self._spare))
+        return self.asked >= self._parameters.max_asked or not any(
+            self._left(self._width + self._spare)
+        )
 
     def closest(self) -> tuple[Contact, ...]:
         """The nearest peers that answered, at most `width`, nearest first. Those of a crowded
@@ -193,7 +194,7 @@ class Lookup:
 
     def _next(self) -> tuple[int, PeerId] | None:
         """The nearest one to ask now, as far as its namers are believed."""
-        if self.asked >= self._max_asked:
+        if self.asked >= self._parameters.max_asked:
             return None
         # For each seed that failed, one more is asked ahead of its turn: where all have died their
         # timeouts must not follow one another.

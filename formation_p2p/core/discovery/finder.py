@@ -253,11 +253,8 @@ class Finder:
         places = ((key_of_peer(p) ^ find.target) >> (KEY_BITS - depth) for p in find.found)
         if depth == 0 or sum(place <= read for place in places) >= find.wanted:
             return False  # these are all that there are, or enough
-        if (
-            find.buckets
-            and len(find.tried) < self._parameters.max_buckets_tried
-            and find.region == find.target
-        ):
+        is_first, most = find.region == find.target, self._parameters.max_buckets_tried
+        if find.buckets and is_first and len(find.tried) < most:
             self._enter(find, find.buckets.pop(0), now)
             return True
         smallest = min(find.tried, key=lambda bucket: find.tried[bucket])
